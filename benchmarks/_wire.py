@@ -32,6 +32,8 @@ class ServerProcess:
         settings = json.loads(ready)
         self.url: str = settings["url"]
         self.token: str = settings["enrolment_token"]
+        self.key = Path(settings["key_file"]).read_text("ascii").strip()
+        """The owner's API key."""
         self.port = int(self.url.rsplit(":", 1)[1])
         self._proc = Path(f"/proc/{self._process.pid}")
 
@@ -115,7 +117,7 @@ class Connection:
 
 
 class Peer:
-    """An enrolled device with a connection of its own."""
+    """Somebody with credentials and a connection of its own: an enrolled device, or an operator."""
 
     def __init__(self, connection: Connection, token: str) -> None:
         self.connection = connection

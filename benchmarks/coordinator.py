@@ -51,7 +51,7 @@ class Federation:
     def __init__(self, server: ServerProcess, peers: list[Peer], parameters: int) -> None:
         self.server = server
         self.peers = peers
-        self.operator = Connection(server.port)
+        self.operator = Peer(Connection(server.port), server.key)
         self.model: Tensors = {"x": np.zeros(parameters, np.float32)}
         self.run = ""
 
@@ -59,7 +59,7 @@ class Federation:
         """Creates a run that selects all devices in each round."""
         body = to_bytes(self.model)
         digest = hashlib.sha256(body).hexdigest()
-        (await self.operator.request("PUT", Route.CHECKPOINT.format(digest=digest), body)).ok()
+        await self.operator.request("PUT", Route.CHECKPOINT.format(digest=digest), body)
         count = len(self.peers)
         plan = {
             "name": name,
@@ -67,7 +67,7 @@ class Federation:
             "cohort": {"select": count, "goal": count, "select_s": 600, "collect_s": 600},
         }
         request = CREATE.replace(b"PLAN", _json(plan)).replace(b"INIT", digest.encode())
-        self.run = (await self.operator.request("POST", Route.RUNS, request)).ok().json()["run"]
+        self.run = (await self.operator.request("POST", Route.RUNS, request)).json()["run"]
 
     async def gather(self) -> list[dict[str, Any]]:
         """All devices check in and are held until the last one has; returns their assignments."""
@@ -100,12 +100,12 @@ class Federation:
 
     async def committed(self, version: int) -> None:
         """Returns when the run has this version."""
-        while (await self.operator.request("GET", Route.RUN.format(run=self.run))).ok().json()["version"] < version:  # noqa: ASYNC110
+        while (await self.operator.request("GET", Route.RUN.format(run=self.run))).json()["version"] < version:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        (await self.operator.request("POST", Route.RUN_ACTION.format(run=self.run, action="stop"))).ok()
-        for connection in (self.operator, *(peer.connection for peer in self.peers)):
+        await self.operator.request("POST", Route.RUN_ACTION.format(run=self.run, action="stop"))
+        for connection in (peer.connection for peer in (self.operator, *self.peers)):
             connection.close()
 
 

@@ -7,7 +7,6 @@ when one of their commands is called or listed. Commands of a package that is no
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -37,6 +36,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "rounds": "List the rounds of a run.",
         "checkpoint": "List and download checkpoints.",
         "devices": "List enrolled devices.",
+        "keys": "Create, list and revoke API keys of operators.",
+        "audit": "Print what operators asked for.",
         "worker": "Register, list and revoke a datacenter's workers.",
     },
     "datacenter": {
@@ -149,9 +150,15 @@ def wrong_usage(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError" or not hasattr(error, "format_message"):
         error.show()
         return
-    text = re.sub(r"( Did you mean [^?]*\?)\1+", r"\1", " ".join(error.format_message().split()))  # typer's and click's
+    text = _once(" ".join(error.format_message().split()))
     context = getattr(error, "ctx", None)
     print_error(f"{text} See '{context.command_path} --help'." if context is not None else text)
+
+
+def _once(text: str) -> str:
+    """A usage error with one list of near names: typer gives one, and click another in other words."""
+    first, question, _ = text.partition("?")
+    return first + question if " Did you mean " in first and question else text
 
 
 _rooms: dict[str, dict[str, Any] | None] = {}

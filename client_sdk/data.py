@@ -128,6 +128,14 @@ def entry_of(name: str) -> Extension:
     return found[0]
 
 
+def require_source(source: str) -> None:
+    """Raise DataSourceError where there is no file, or no installed data set, called ``source``. Nothing is loaded."""
+    if not source.endswith(".npz"):
+        entry_of(source)
+    elif not Path(source).is_file():
+        raise DataSourceError(f"There is no file {source}.")
+
+
 def installed(name: str) -> Any:
     """The unchanged result of the entry point of this name. DataSourceError where it cannot be loaded."""
     entry = entry_of(name)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Real
 
 UNDEFINED = ".undefined"
 """The end of the name of a metric that says that another one has no value: ``auc.undefined``. It is 1 in the score of
@@ -17,6 +18,15 @@ _LONGEST = 64
 def undefined(name: str) -> str:
     """The name of the metric that says that ``name`` has no value."""
     return name[: _LONGEST - len(UNDEFINED)] + UNDEFINED
+
+
+def with_a_value(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a training without those that have no value (NaN) on its examples. A loss always has one."""
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name == "loss" or not (isinstance(value, Real) and math.isnan(value))
+    }
 
 
 def require_finite(metrics: Mapping[str, float]) -> None:

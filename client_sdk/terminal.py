@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
 
 import typer
@@ -31,6 +32,15 @@ Url = Annotated[
     str,
     typer.Option("--coordinator", "--url", envvar="QUORATE_URL", metavar="URL", help="The coordinator's address."),
 ]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="QUORATE_KEY_FILE",
+        metavar="FILE",
+        help="A file with your API key (default: QUORATE_API_KEY, or the key of your coordinator on this machine).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line, instead of text.")]
 
 _MODULE_EXTRAS = {
@@ -38,6 +48,7 @@ _MODULE_EXTRAS = {
     "alembic": "coordinator",
     "fastapi": "coordinator",
     "httptools": "coordinator",
+    "jwt": "coordinator",
     "prometheus_client": "coordinator",
     "psycopg": "coordinator",
     "pydantic_settings": "coordinator",
@@ -128,10 +139,16 @@ def speak_as(name: str) -> None:
     _style.speaker = name
 
 
+def spoken_by() -> dict[str, str]:
+    """The field of a line of JSON that names the device; nothing where none speaks."""
+    return {"device": _style.speaker} if _style.speaker else {}
+
+
 def print_error(sentence: str) -> None:
-    """Print an error on standard error: ``Error: ...``, or ``{"kind": "error", "text": ...}`` with ``--json``."""
+    """Print an error on standard error: ``Error: ...``, or ``{"kind": "error", "text": ...}`` with ``--json``; of a
+    device with its name."""
     if _style.errors_in_json:
-        _write(sys.stderr, _json({"kind": "error", "text": sentence}))
+        _write(sys.stderr, _json({**spoken_by(), "kind": "error", "text": sentence}))
     else:
         _write(sys.stderr, f"Error: {_spoken(sentence)}")
 

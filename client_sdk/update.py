@@ -14,7 +14,7 @@ from fractions import Fraction
 from pydantic import ValidationError
 
 from client_sdk import codecs
-from client_sdk.metrics import Tally, require_finite
+from client_sdk.metrics import Tally, require_finite, with_a_value
 from client_sdk.protocol.devices import Score, UpdateReport, Work
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import split
@@ -66,9 +66,10 @@ class Update:
 
     ``delta``: local minus global weights by name, floating-point arrays (taken as float32, not copied). ``examples``:
     what the device trained on, a whole number; the update's weight in ``+`` and ``mean``. In a run the plan decides the
-    weight (section ``[aggregation]``), since a device could claim any. ``metrics``: means over those examples.
-    ``held_out``: the received model scored on held-out data. Raises ManifestMismatch (no floating-point array),
-    OutOfRange (examples) and ValueError (a metric that is not finite). Values are checked when they are added or
+    weight (section ``[aggregation]``), since a device could claim any. ``metrics``: means over those examples; one that
+    has no value (NaN) on them, such as an AUC of one label, is left out, but for ``loss``. ``held_out``: the received
+    model scored on held-out data. Raises ManifestMismatch (no floating-point array), OutOfRange (examples) and
+    ValueError (a metric that is infinite, a loss that is not finite). Values are checked when they are added or
     encoded.
     """
 
@@ -90,12 +91,13 @@ class Update:
                 )
         self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
         self._sum: ExactSum | None = None
-        for found in (metrics or {}, held_out.metrics if held_out else {}):
+        measured = with_a_value(metrics or {})
+        for found in (measured, held_out.metrics if held_out else {}):
             require_finite(found)
         self._scored = held_out.examples if held_out else 0
         self._work = work or Work()
         self._tallies: _Tallies | None = None
-        self._given = (dict(metrics or {}), held_out)
+        self._given = (measured, held_out)
         self.examples = int(examples)
         """Training examples behind this update, all devices together: the weight of its delta in a mean."""
         self.manifest = Manifest.of(self._delta)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from coordinator.commands import checkpoints, plans, runs, watch, workers
+from coordinator.commands import authority, checkpoints, keys, plans, runs, watch, workers
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
@@ -23,6 +23,9 @@ app.command(epilog="Example: quorate devices")(watch.devices)
 app.command(epilog="Example: quorate events mnist --follow")(watch.events)
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(workers.app, name="worker")
+app.add_typer(authority.app, name="authority")
+app.add_typer(keys.app, name="keys")
+app.command(epilog="Example: quorate audit")(keys.audit)
 app.command(epilog="Example: quorate verify quorate-data")(verify)
 
 

@@ -5,6 +5,7 @@
     quorate.sqlite3     the database
     blobs/              checkpoints, updates and lists of waiting devices, each under its digest
     enrolment-token     the token with which devices enrol (made by ``quorate serve``)
+    owner-key           an owner's API key (made by ``quorate serve``); whoever can read it is an owner
     serve.lock          locked by the process that writes; contains its process id
 """
 
@@ -49,8 +50,9 @@ class FolderError(Exception):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError."""
+def locked(folder: Path, by: str = "coordinator or simulation") -> Iterator[None]:
+    """Makes the folder (mode 0700) if it is missing and locks it until the block or the process ends. FolderError.
+    ``by``: what locks it, for the error."""
     try:
         make_folder(folder)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -64,7 +66,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
             raise FolderError(
-                f"Another coordinator or simulation (process {owner or 'unknown'}) uses the folder {folder}; "
+                f"Another {by} (process {owner or 'unknown'}) uses the folder {folder}; "
                 "stop it, or give another folder."
             ) from None
         os.ftruncate(lock, 0)

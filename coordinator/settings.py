@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from coordinator.access.issuer_url import require_https
+from coordinator.access.roles import Grant
 from coordinator.datafolder import BLOBS_FOLDER, database_url
 from coordinator.network_settings import MIB, NetworkSettings
 
@@ -35,6 +37,19 @@ class Settings(NetworkSettings):
     """SQLAlchemy URL. None: SQLite in the data folder. ``QUORATE_DATABASE=postgresql+psycopg://...`` for replicas."""
     enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
     """Token with which devices enrol. None: drawn once (256 bits) and stored in the data folder, mode 0600."""
+
+    # ------------------------------------------------------------ operators
+
+    oidc_issuer: str | None = None
+    """The OpenID Connect issuer whose tokens operators may send beside API keys, as its claim ``iss`` names it:
+    ``https://login.example/realms/ml``. None: API keys only."""
+    oidc_audience: str | None = Field(default=None, min_length=1)
+    """The audience (``aud``) that tokens must have. Needed with an issuer."""
+    oidc_claim: str = Field(default="groups", min_length=1)
+    """The claim that gives roles: a list of texts, or texts with spaces between. A dot goes into an object."""
+    oidc_grants: dict[str, str] = Field(default={"viewer": "viewer", "operator": "operator", "owner": "owner"})
+    """What each value of the claim gives, a role or a role and a scope, as JSON:
+    ``QUORATE_OIDC_GRANTS='{"ml-admins": "owner", "team-a": "operator a-*"}'``. Other values give nothing."""
 
     # ------------------------------------------------------------ devices
 
@@ -88,6 +103,24 @@ class Settings(NetworkSettings):
     threads: int = Field(default=8, ge=2, le=256)
     """Threads for blocking work (database, files, validation). Requests that wait for the disk at the same time share a
     commit; more than 8 threads cost CPU and save no time on two cores. Held check-ins and event streams need none."""
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _https(cls, value: str | None) -> str | None:
+        return None if value is None else require_https(value)
+
+    @field_validator("oidc_grants")
+    @classmethod
+    def _grants(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            Grant.parse(text)
+        return value
+
+    @model_validator(mode="after")
+    def _audience(self) -> Self:
+        if self.oidc_issuer is not None and self.oidc_audience is None:
+            raise ValueError("oidc_issuer needs oidc_audience: a token for another service must not be one for this")
+        return self
 
     @model_validator(mode="after")
     def _window(self) -> Self:

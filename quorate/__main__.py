@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from quorate import TYPE_CHECKING, check_client_sdk
 
 if TYPE_CHECKING:
+    import signal
     from types import FrameType
+else:
+    import _signal as signal  # the part of it that is in Python itself: ``signal`` imports enum and collections
 
 
 def main() -> None:

@@ -76,12 +76,13 @@ def _not_in_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Temporary folders of tests and of processes that they start lie below pytest's own, which removes them after
-    some runs: who is killed on purpose leaves one behind."""
+    """Temporary folders of tests and of processes that they start, and what these note for their user, lie below
+    pytest's own, which removes them after some runs: who is killed on purpose leaves one behind."""
     with pytest.MonkeyPatch.context() as patch:
         place = str(tmp_path_factory.mktemp("temporary"))
         patch.setenv("TMPDIR", place)
         patch.setattr(tempfile, "tempdir", place)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

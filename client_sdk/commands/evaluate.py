@@ -12,7 +12,7 @@ import typer
 from client_sdk.commands.joining import Learners, Share
 from client_sdk.commands.long_running import stopped_by_signals
 from client_sdk.commands.threads import Threads, use_threads
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
 
 
 @errors_as_sentences
@@ -25,6 +25,7 @@ def evaluate(
         ),
     ],
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     shard: Share = None,
     learner: Learners = None,
     source: Annotated[str, typer.Option(help="The name of the data among the metrics.")] = "evaluator",
@@ -49,7 +50,7 @@ def evaluate(
 
     loaded = load_data(data, Shard.parse(shard) if shard is not None else None)
     catalogue = learners.catalogue_for(learner or [])  # after the data: learners may import torch, which takes seconds
-    with OperatorClient(coordinator) as operator, stopped_by_signals() as stop:
+    with OperatorClient(coordinator, key_file=key_file) as operator, stopped_by_signals() as stop:
         view = operator.run(run)
         task = view.plan.get("task")
         name = task.get("learner") if isinstance(task, dict) else None

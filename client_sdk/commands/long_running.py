@@ -12,7 +12,7 @@ from threading import Event, current_thread, main_thread
 from types import FrameType
 from typing import NoReturn
 
-from client_sdk.terminal import note, say, say_json
+from client_sdk.terminal import note, say, say_json, spoken_by
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def log_plainly(logger: str) -> None:
 def say_stopped(rounds: int, as_json: bool, more: str = "") -> None:
     """Print the last line: how many rounds ended here. ``more`` is appended to the text."""
     if as_json:
-        say_json({"kind": "stopped", "rounds": rounds})
+        say_json({**spoken_by(), "kind": "stopped", "rounds": rounds})
     else:
         say(f"Stopped after {rounds} round{'' if rounds == 1 else 's'}.{more and ' ' + more}")
 

@@ -193,7 +193,8 @@ class Client:
     def _sleep(self, action: Sleep) -> None:
         wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
         if action.trouble:
-            self._notify_once("trouble", action.reason, f"{action.reason} Trying again in {wait_s:.0f} s.")
+            end = "" if action.reason.endswith((".", "!", "?", "…")) else "."
+            self._notify_once("trouble", action.reason, f"{action.reason}{end} Trying again in {wait_s:.0f} s.")
         else:
             self._notify_once("waiting", action.reason, action.reason)
         self._stop.wait(wait_s)

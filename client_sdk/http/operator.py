@@ -18,8 +18,10 @@ import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from client_sdk.http.exchange import headers, read_limited
+from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key
 from client_sdk.http.transport import open_http
 from client_sdk.http.urls import check_url
+from client_sdk.protocol.access import AuditView, CreateKey, KeyCreated, KeyView
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,
@@ -46,10 +48,21 @@ T = TypeVar("T")
 
 class OperatorClient:
     """All requests of an operator. Raises ProblemError for what the coordinator refuses; where it cannot be reached the
-    problem is ``busy``, with a sentence. ValueError where ``coordinator`` is no URL."""
+    problem is ``busy``, with a sentence. ValueError where ``coordinator`` is no URL.
 
-    def __init__(self, coordinator: str, *, http: httpx2.Client | None = None) -> None:
+    ``key``: the API key, or a token of the coordinator's issuer. None: the one in ``key_file``, or the one that is
+    found for this coordinator (``operator_key``)."""
+
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        key: str | None = None,
+        key_file: Path | str | None = None,
+        http: httpx2.Client | None = None,
+    ) -> None:
         self.coordinator = check_url(coordinator)
+        self._key = key or find_key(self.coordinator, key_file)
         self._own_http = http is None
         self._http = http if http is not None else open_http(self.coordinator)
 
@@ -60,6 +73,10 @@ class OperatorClient:
     def runs(self) -> list[RunView]:
         """All runs, oldest first."""
         return self._ask("GET", Route.RUNS, list[RunView])
+
+    def require_answer(self) -> None:
+        """ProblemError where no coordinator answers at the URL. Needs no key."""
+        self._send("GET", "/healthz")
 
     def run(self, run: str) -> RunView:
         return self._ask("GET", Route.RUN.format(run=run), RunView)
@@ -109,6 +126,22 @@ class OperatorClient:
     def revoke_worker(self, worker: str) -> WorkerView:
         """Make a worker's token invalid, permanently."""
         return self._ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
+
+    def create_key(self, request: CreateKey) -> KeyCreated:
+        """Create an API key. Its text is in the answer, and nowhere else."""
+        return self._ask("POST", Route.KEYS, KeyCreated, request)
+
+    def keys(self) -> list[KeyView]:
+        """All API keys within the scope of the own one, by id."""
+        return self._ask("GET", Route.KEYS, list[KeyView])
+
+    def revoke_key(self, key: str) -> KeyView:
+        """Make an API key invalid, permanently."""
+        return self._ask("POST", Route.REVOKE_KEY.format(key=key), KeyView)
+
+    def audit(self, after: int = 0, limit: int = 1000) -> list[AuditView]:
+        """Rows of the audit with a number above ``after``, in order, at most ``limit``."""
+        return self._ask("GET", Route.AUDIT, list[AuditView], params={"after": after, "limit": limit})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         """The run's line of checkpoints, oldest first."""
@@ -186,13 +219,13 @@ class OperatorClient:
             time.sleep(wait_s)
 
     def _stream(self, run: str, after: int) -> Iterator[EventView]:
-        sent = {**headers(), "Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        sent = {**headers(self._key), "Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx2.Timeout(connect=5.0, read=60.0, write=30.0, pool=30.0)
         with self._http.stream(
             "GET", Route.EVENTS.format(run=run), headers=sent, timeout=timeout, follow_redirects=False
         ) as response:
             if not response.is_success:
-                raise ProblemError(parse_problem(response.status_code, read_limited(response), response.headers))
+                raise self._refusal(response, read_limited(response))
             if response.status_code == 204:
                 return
             for event in httpx2.EventSource(response):
@@ -246,14 +279,14 @@ class OperatorClient:
     ) -> bytes:
         try:
             request = self._http.build_request(
-                method, url, content=content, params=params, headers={**headers(), **(extra or {})}
+                method, url, content=content, params=params, headers={**headers(self._key), **(extra or {})}
             )
             with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
                 body = read_limited(response, ANSWER_LIMIT)
         except httpx2.HTTPError as error:
             raise self._silent(error) from error
         if not response.is_success:
-            raise ProblemError(parse_problem(response.status_code, body, response.headers))
+            raise self._refusal(response, body)
         return body
 
     def _receive(self, digest: str, take: Callable[[bytes], object]) -> int:
@@ -263,11 +296,11 @@ class OperatorClient:
             with self._http.stream(
                 "GET",
                 Route.CHECKPOINT.format(digest=digest),
-                headers={**headers(), "Accept-Encoding": "identity"},
+                headers={**headers(self._key), "Accept-Encoding": "identity"},
                 follow_redirects=False,
             ) as response:
                 if not response.is_success:
-                    raise ProblemError(parse_problem(response.status_code, read_limited(response), response.headers))
+                    raise self._refusal(response, read_limited(response))
                 for chunk in response.iter_bytes():
                     sha256.update(chunk)
                     size += len(chunk)
@@ -277,6 +310,12 @@ class OperatorClient:
         if sha256.hexdigest() != digest:
             raise problem("digest-mismatch", f"The checkpoint received is not {digest[:12]}; ask again.")
         return size
+
+    def _refusal(self, response: httpx2.Response, body: bytes) -> ProblemError:
+        if response.status_code == 401 and self._key is None:
+            how = f"give --key-file FILE, or set {KEY_FILE} or {API_KEY}"
+            return problem("unauthenticated", f"There is no API key for the coordinator at {self.coordinator}: {how}.")
+        return ProblemError(parse_problem(response.status_code, body, response.headers))
 
     def _silent(self, error: httpx2.HTTPError) -> ProblemError:
         why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__

@@ -90,6 +90,9 @@ class Route(StrEnum):
     DEVICES = "/v1/devices"
     WORKERS = "/v1/workers"
     REVOKE_WORKER = "/v1/workers/{worker}/revoke"
+    KEYS = "/v1/keys"
+    REVOKE_KEY = "/v1/keys/{key}/revoke"
+    AUDIT = "/v1/audit"
 
 
 def content_digest(sha256_hex: str) -> str:

@@ -8,10 +8,15 @@
     |   |-- malformed-request       400  drop    not HTTP/1.1, or ambiguous; the connection closes
     |   |-- truncated               400  retry   sends the same bytes again
     |   |-- unauthenticated         401  enrol   enrols again with the same key, a few times
+    |   |-- wrong-clock             401  retry   signs afresh, by the time in the answer's Date header
+    |   |-- replayed-request        401  retry   signs afresh: this signed request was received before
     |   |-- enrolment-refused       403  stop    needs a person: the token is not valid
+    |   |-- revoked-key             403  stop    needs a person: the authority has revoked the key, or its holder left
+    |   |-- not-permitted           403  drop    an operator's role or scope does not reach so far
     |   |-- not-selected            403  drop    this round is not for it
     |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
     |   |-- unknown-worker          404  drop
+    |   |-- unknown-key             404  drop    only owners name API keys
     |   |-- unknown-run             404  drop
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
@@ -34,6 +39,7 @@
     |   |-- headers-too-large       431  drop    request line and headers; the connection closes
     |   |-- internal                500  retry   a bug of the coordinator; logged there with its traceback
     |   |-- busy                    503  retry   honours Retry-After
+    |   |-- issuer-unreachable      503  retry   an operator's token cannot be checked now; honours Retry-After
     |   `-- disk-full               507  retry   honours Retry-After
     `-- anything else                   a bug: never shown to a peer, answered as ``internal``
 
@@ -67,10 +73,15 @@ PROBLEMS: dict[str, ProblemKind] = {
     "malformed-request": ProblemKind(400, "The request is not well-formed HTTP", "drop"),
     "truncated": ProblemKind(400, "The body ended before its declared length", "retry"),
     "unauthenticated": ProblemKind(401, "The token is missing or not valid", "enrol"),
+    "wrong-clock": ProblemKind(401, "The request is not around the time here", "retry"),
+    "replayed-request": ProblemKind(401, "The request was received before", "retry"),
     "enrolment-refused": ProblemKind(403, "This device may not enrol", "stop"),
+    "revoked-key": ProblemKind(403, "The authority has revoked this key", "stop"),
+    "not-permitted": ProblemKind(403, "Your role or scope does not permit this", "drop"),
     "not-selected": ProblemKind(403, "This device was not selected for the round", "drop"),
     "unknown-device": ProblemKind(404, "No such device", "enrol"),
     "unknown-worker": ProblemKind(404, "No such worker", "drop"),
+    "unknown-key": ProblemKind(404, "No such API key", "drop"),
     "unknown-run": ProblemKind(404, "No such run", "drop"),
     "unknown-round": ProblemKind(404, "No such round", "drop"),
     "unknown-checkpoint": ProblemKind(404, "No such checkpoint", "drop"),
@@ -93,6 +104,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "headers-too-large": ProblemKind(431, "The request's headers are longer than allowed", "drop"),
     "internal": ProblemKind(500, "The coordinator failed", "retry"),
     "busy": ProblemKind(503, "The coordinator is busy", "retry"),
+    "issuer-unreachable": ProblemKind(503, "The issuer of tokens cannot be reached", "retry"),
     "disk-full": ProblemKind(507, "The coordinator's disk is full", "retry"),
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json, say_table
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment
 
@@ -20,11 +20,11 @@ app = typer.Typer(
 
 @app.command("list", epilog="Example: quorate checkpoint list mnist")
 @errors_as_sentences
-def list_(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def list_(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List a run's checkpoints, each with its digest and origin."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         line = client.checkpoints(run)
     if as_json:
         say_json(line)
@@ -43,6 +43,7 @@ def get(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file where it exists.")] = False,
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Download a checkpoint as a safetensors file."""
@@ -57,7 +58,7 @@ def get(
     if output.exists() and not force:
         fail(f"{output} exists; --force overwrites it.")
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         line = {row.version: row for row in client.checkpoints(run)}
         wanted = max(line) if version is None else version
         if wanted not in line:

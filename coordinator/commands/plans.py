@@ -79,7 +79,8 @@ def schema() -> None:
 def plan_schema() -> dict[str, Any]:
     """The schema (JSON Schema 2020-12) of a plan, each field with its description."""
     from client_sdk.protocol.field_docs import field_docs
-    from coordinator.engine.plan import Plan, section_of
+    from coordinator.engine.plan import Plan
+    from coordinator.engine.plan_file import section_of
 
     document: dict[str, Any] = Plan.model_json_schema()
     found = [section_of(Plan, name) for name in Plan.model_fields]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.initial_checkpoint import check_initial, initial
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.tables import print_run, print_runs
@@ -49,6 +49,7 @@ def create(
     ] = None,
     changes: Changes = None,
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Start a run of a plan from an initial checkpoint."""
@@ -64,7 +65,7 @@ def create(
         content, origin = init, init.name
     else:
         read, content, origin = initial(read, learner, seed)
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         made = client.create_run(read.model_dump(mode="json"), client.upload_checkpoint(content), origin)
     if as_json:
         say_json(made)
@@ -74,11 +75,11 @@ def create(
 
 @app.command("list", epilog="Example: quorate run list")
 @errors_as_sentences
-def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def list_(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List all runs, oldest first."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         runs = client.runs()
     if as_json:
         say_json(runs)
@@ -88,11 +89,11 @@ def list_(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
 
 @app.command(epilog="Example: quorate run show mnist")
 @errors_as_sentences
-def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def show(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Show one run: its status, its current round, its plan."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.run(run)
     if as_json:
         say_json(view)
@@ -102,31 +103,31 @@ def show(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) ->
 
 @app.command(epilog="Example: quorate run pause mnist")
 @errors_as_sentences
-def pause(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def pause(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Pause a run: the current round continues to its end, and no other one opens."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         _print_status(client.pause(run), as_json)
 
 
 @app.command(epilog="Example: quorate run resume mnist")
 @errors_as_sentences
-def resume(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def resume(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Resume a paused run."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         _print_status(client.resume(run), as_json)
 
 
 @app.command(epilog="Example: quorate run stop mnist")
 @errors_as_sentences
-def stop(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def stop(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Stop a run permanently. Its checkpoints stay."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         _print_status(client.stop(run), as_json)
 
 
@@ -138,12 +139,13 @@ def advance(
         str | None, typer.Option(metavar="NAME", help="Your name for the audit (default: your login name).")
     ] = None,
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Let an exhausted run continue: commit its model moved by one unit, without contributions. Audited."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.advance(run, by or _login())
     if as_json:
         say_json(view)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from client_sdk.terminal import errors_as_sentences, fail
+from client_sdk.terminal import errors_as_sentences
+from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
 
 if TYPE_CHECKING:
     from coordinator.settings import Settings
@@ -29,14 +30,9 @@ def serve(
     public_url: Annotated[
         str | None, typer.Option(metavar="URL", help="How peers reach it: https://fl.example.org, with a path or not.")
     ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its certificate and the chain (PEM); read again when changed.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")] = None,
-    behind_proxy: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CIDR", help="Network of the proxy that ends TLS, in place of a certificate; repeatable."),
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    behind_proxy: BehindProxy = None,
     database: Annotated[str | None, typer.Option(help="SQLAlchemy URL. (default: SQLite in the folder)")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready, and the log as JSON.")
@@ -47,31 +43,22 @@ def serve(
     All data is stored in one folder; a coordinator that is started again with the same folder continues its runs.
     Further settings come from the environment, for example QUORATE_THREADS=16; coordinator.settings lists them.
     """
-    from pydantic import ValidationError
+    options = {"data": data, "port": port, "host": host, "public_url": public_url, "database": database}
+    configure_log(as_json)
+    from coordinator.service.process import serve as serve_until_stopped
+    from coordinator.settings import Settings
 
-    options: dict[str, Any] = {
-        "data": data, "port": port, "host": host, "public_url": public_url, "tls_cert": tls_cert, "tls_key": tls_key,
-        "behind_proxy": behind_proxy or None, "database": database,
-    }  # fmt: skip
-    _configure_log(as_json)
-    try:
-        from coordinator.service.process import serve as serve_until_stopped
-        from coordinator.settings import Settings
-
-        settings = Settings(**{name: value for name, value in options.items() if value is not None})
-        serve_until_stopped(settings, _ready_json if as_json else _ready)
-    except ValidationError as error:
-        invalid = "; ".join(
-            ": ".join([*filter(None, [".".join(map(str, row["loc"]))]), str(row["msg"]).removeprefix("Value error, ")])
-            for row in error.errors(include_url=False)
-        )
-        fail(f"These settings are not valid: {invalid}.")
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    with settings_errors():
+        settings = Settings(**given, **ending_tls(tls_cert, tls_key, behind_proxy))
+    serve_until_stopped(settings, _ready_json if as_json else _ready)
 
 
-def _ready(url: str, settings: Settings) -> None:
+def _ready(url: str, key_file: Path, settings: Settings) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}", soft_wrap=True)
     console.print(f"  The API's page:   {url}/docs", soft_wrap=True)
+    console.print(f"  Owner's API key:  in the file {key_file}; commands of this user find it there", soft_wrap=True)
     console.print(f"  Enrolment token:  {settings.enrolment_token}", soft_wrap=True)
     console.print(
         f"  A device joins:   quorate device --enrolment-token {settings.enrolment_token} --data DATA", soft_wrap=True
@@ -79,17 +66,18 @@ def _ready(url: str, settings: Settings) -> None:
     console.print("Ctrl-C stops it; no data is lost.")
 
 
-def _ready_json(url: str, settings: Settings) -> None:
+def _ready_json(url: str, key_file: Path, settings: Settings) -> None:
     ready = {
         "url": url,
         "docs": f"{url}/docs",
         "enrolment_token": settings.enrolment_token,
+        "key_file": str(key_file.resolve()),
         "data": str(settings.data.resolve()),
     }
     print(json.dumps(ready), flush=True)
 
 
-def _configure_log(as_json: bool) -> None:
+def configure_log(as_json: bool) -> None:
     """Sends the log to stderr: warnings and bugs, one line each, as text or as JSON. Tracebacks show no values of
     variables, which may be tokens or a run's selection seed."""
     import structlog

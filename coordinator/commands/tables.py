@@ -23,7 +23,9 @@ def print_runs(runs: Iterable[RunView]) -> None:
             view.funnel.selected,
             view.funnel.reported,
             view.version,
-            f"not handled: {view.trouble}" if view.trouble else view.reason or view.stalled or None,
+            f"not handled: {view.trouble}"
+            if view.trouble
+            else "; ".join(filter(None, (view.reason, view.stalled))) or None,
         )
         for view in runs
     ]

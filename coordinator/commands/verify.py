@@ -42,9 +42,9 @@ def verify(
 
     Prints one line for each violation and exits with code 1 if there is any. A coordinator may run meanwhile.
 
-    Prints where each log ends, as RUN:SEQ:LINK. Whoever can write to the database can rewrite a log from any event on
-    so that it holds; it does not have the links that were written down elsewhere before. Give them by --head, or give
-    the histories of devices by --receipts.
+    Prints where each log ends, as RUN:SEQ:LINK, and where the refusals of each run end. Whoever can write to the
+    database can rewrite a log from any event on so that it holds; it does not have the links that were written down
+    elsewhere before. Give them by --head, or give the histories of devices by --receipts.
     """
     from coordinator.folding.refold import BlobFolder
     from coordinator.verify import CannotVerify
@@ -75,13 +75,13 @@ def verify(
         store.close()
     if as_json:
         for end in ends:
-            say_json({"run": end.run, "seq": end.seq, "link": end.link})
+            say_json({"run": end.run, "refusals" if end.refusals else "seq": end.seq, "link": end.link})
         say_json({"runs": runs, "wrong": found, "blobs": folder is not None, "heads": len(written_down)})
         if found:
             raise typer.Exit(1)
         return
     for end in ends:
-        say(f"the log ends at {end}")
+        say(f"the refusals end at {end}" if end.refusals else f"the log ends at {end}")
     if not found:
         say(f"{runs} run{'' if runs == 1 else 's'}: every invariant that the database can show holds.")
     if found:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.protocol.operators import DeviceView, RoundView
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
 from coordinator.engine.reasons import printable
@@ -20,12 +20,13 @@ PAGE = 1000
 def status(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run (default: all of them).")] = None,
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Show all runs of a coordinator, or the progress of one."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         if run is not None:
             view = client.run(run)
             say_json(view) if as_json else print_run(view)
@@ -35,12 +36,12 @@ def status(
 
 
 @errors_as_sentences
-def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def rounds(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the rounds of a run: how each ended and why, and how many devices reached each stage."""
     from client_sdk.http.operator import OperatorClient
 
     found: list[RoundView] = []
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         while page := client.rounds(run, after=found[-1].round if found else 0, limit=PAGE):
             found += page
             if len(page) < PAGE:
@@ -49,11 +50,11 @@ def rounds(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) 
 
 
 @errors_as_sentences
-def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List a run's metrics by checkpoint, with the number of examples of each."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         found = client.metrics(run)
     if as_json:
         say_json(found)
@@ -67,12 +68,12 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, as_json: Json = False)
 
 
 @errors_as_sentences
-def devices(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def devices(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the enrolled devices, with their state and the time when each was last seen."""
     from client_sdk.http.operator import OperatorClient
 
     found: list[DeviceView] = []
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         while page := client.devices(after=found[-1].device if found else "", limit=PAGE):
             found += page
             if len(page) < PAGE:
@@ -97,12 +98,13 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", help="Continue with new events until the run ends.")] = False,
     after: Annotated[int, typer.Option(min=0, help="Start after the event with this number.")] = 0,
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Print a run's log, one event per line."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         newest = client.run(run).seq
         if after >= newest and not follow:
             return

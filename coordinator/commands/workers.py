@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.tables import moment
 
 app = typer.Typer(
@@ -21,12 +21,13 @@ app = typer.Typer(
 def add(
     label: Annotated[str, typer.Option(help="A name for display, such as a cluster or a machine.")] = "",
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Register a worker. Its token is printed only once: the coordinator stores its hash."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         made = client.add_worker(label)
     if as_json:
         say_json(made)
@@ -39,11 +40,11 @@ def add(
 
 @app.command("list", epilog="Example: quorate worker list")
 @errors_as_sentences
-def listing(coordinator: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the workers, with their state and the time when each last asked for a round."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         found = client.workers()
     if as_json:
         say_json(found)
@@ -66,12 +67,13 @@ def revoke(
         str, typer.Argument(metavar="WORKER", help="The worker's id, as 'quorate worker list' shows it.")
     ],
     coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Revoke a worker's token permanently. A round that it has leased goes to another worker when the lease ends."""
     from client_sdk.http.operator import OperatorClient
 
-    with OperatorClient(coordinator) as client:
+    with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.revoke_worker(worker)
     if as_json:
         say_json(view)

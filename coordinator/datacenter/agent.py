@@ -161,7 +161,7 @@ def _check_endpoint(endpoint: str | None) -> None:
 
 def preflight_request(data: list[str], learners: list[str], nproc: int, device: str) -> PreflightRequest:
     """The request for the preflight check. Failure where an option is wrong by itself."""
-    from client_sdk.data import DataSourceError, entry_of
+    from client_sdk.data import DataSourceError, entry_of, require_source
     from coordinator.datacenter.preflight import PreflightRequest, source_of
 
     if not data:
@@ -178,13 +178,12 @@ def preflight_request(data: list[str], learners: list[str], nproc: int, device: 
             )
         if name in sources:
             fail(f"--data: {name} is given twice.")
-        if not source.endswith(".npz"):
-            try:
+        try:
+            require_source(source)
+            if not source.endswith(".npz"):
                 entry = entry_of(source)
-            except DataSourceError as error:
-                fail(str(error))
-            sources[f"{entry.name}@{entry.version}"] = source
-        if source.endswith(".npz") and not Path(source).is_file():
-            fail(f"There is no file {source}.")
+                sources[f"{entry.name}@{entry.version}"] = source
+        except DataSourceError as error:
+            fail(str(error))
         sources[name] = source
     return PreflightRequest.model_validate({"learners": learners, "data": sources, "nproc": nproc, "device": device})

@@ -154,7 +154,11 @@ def train(
         use_threads(threads)
         _as_a_rank(spec, show)
     from client_sdk.commands.long_running import stopped_by_signals
+    from client_sdk.data import require_source
 
+    require_source(data)
+    if init is not None and not init.exists():
+        fail(f"There is no file {init}.")
     with stopped_by_signals() as stop:
         try:
             launch(spec, show, stop)

@@ -29,7 +29,7 @@ import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -50,7 +50,7 @@ from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.aggregation.weights import MOST_WEIGHT, unit_of
-from coordinator.engine.plan_file import Mistake, PlanError, PlanFile
+from coordinator.engine.plan_file import Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
 
@@ -292,7 +292,7 @@ class Plan(_Section):
     def from_toml(cls, path: Path | str, changes: Sequence[str] = ()) -> Plan:
         """A plan from a file, with changes such as ``cohort.select=20`` on top. PlanError, with file and line, where
         the file cannot be read, is not TOML, or makes no sense."""
-        file = PlanFile(path, changes)
+        file = PlanFile(path, changes, model=cls)
         try:
             return cls.parse(file.data)
         except PlanError as error:
@@ -328,23 +328,9 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
 def _mistake(item: ErrorDetails) -> Mistake:
     where, what = item["loc"], message_of(dict(item))
     if item["type"] == "extra_forbidden":
-        near = get_close_matches(str(where[-1]), _fields(where[:-1]), n=1)
-        what = "there is no such field" + (f"; did you mean {near[0]}?" if near else "")
+        name = str(where[-1])
+        near = get_close_matches(name, fields_of(Plan, where[:-1]), n=1) or elsewhere(Plan, name)
+        what = "there is no such field" + (f"; did you mean {' or '.join(near)}?" if near else "")
     elif item["type"] == "missing":
         what = "is required"
     return Mistake(what, where)
-
-
-def _fields(where: tuple[str | int, ...]) -> list[str]:
-    """The names of the fields of a section; none where there is no such section."""
-    section: type[BaseModel] | None = Plan
-    for name in where:
-        section = section_of(section, str(name)) if section is not None else None
-    return list(section.model_fields) if section is not None else []
-
-
-def section_of(model: type[BaseModel], field: str) -> type[BaseModel] | None:
-    """The model of a field that is a section, also where the section may be left out; None for any other field."""
-    kind = model.model_fields[field].annotation if field in model.model_fields else None
-    kinds = get_args(kind) or (kind,)
-    return next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None)

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
 
 Where = tuple[str, ...]
 """The names that lead to a field: ``("cohort", "select")``."""
@@ -43,10 +46,11 @@ class PlanError(ValueError):
 class PlanFile:
     """A plan's file as a table, with each change (``cohort.select=20``) on top. A change's value is TOML, or a text.
 
-    PlanError where the file cannot be read or is not TOML, and where a change is not one.
+    ``model``: of the plan. A field of it that takes nothing but texts needs no quotes: ``task.learner_version=2.0`` is
+    the text 2.0. PlanError where the file cannot be read or is not TOML, and where a change is not one.
     """
 
-    def __init__(self, path: Path | str, changes: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path | str, changes: Sequence[str] = (), *, model: type[BaseModel]) -> None:
         self._path = path
         try:
             self._text = Path(path).read_text("utf-8")
@@ -55,7 +59,7 @@ class PlanFile:
             raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise PlanError(f"{path} is not valid TOML: {error}") from None
-        self._changes = {_change(self.data, change): change for change in changes}
+        self._changes = {_change(self.data, change, model): change for change in changes}
 
     def located(self, error: PlanError) -> PlanError:
         """The same error, with the places in which the user can correct its mistakes."""
@@ -88,7 +92,7 @@ def _line(text: str, where: Where) -> int | None:
     return None
 
 
-def _change(data: dict[str, Any], change: str) -> Where:
+def _change(data: dict[str, Any], change: str, model: type[BaseModel]) -> Where:
     """Make one change to a parsed plan; returns the field that it sets."""
     names, equals, value = change.partition("=")
     where = tuple(name.strip() for name in names.split("."))
@@ -100,7 +104,8 @@ def _change(data: dict[str, Any], change: str) -> Where:
         if not isinstance(inner, dict):
             raise PlanError(f"--set {change}: {name} is not a section of the plan")
         table = inner
-    table[where[-1]] = _value(value.strip())
+    found = _value(value.strip())
+    table[where[-1]] = found if isinstance(found, str) or not _is_text(model, where) else value.strip()
     return where
 
 
@@ -110,3 +115,37 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def fields_of(model: type[BaseModel], where: Sequence[str | int]) -> list[str]:
+    """The names of the fields of a section; none where there is no such section."""
+    section: type[BaseModel] | None = model
+    for name in where:
+        section = section_of(section, str(name)) if section is not None else None
+    return list(section.model_fields) if section is not None else []
+
+
+def elsewhere(model: type[BaseModel], name: str) -> list[str]:
+    """The fields of this name in any section: ``finish.rounds``."""
+    return [f"{section}.{name}" for section in model.model_fields if name in fields_of(model, (section,))]
+
+
+def section_of(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """The model of a field that is a section, also where the section may be left out; None for any other field."""
+    kinds = _kinds(model, field)
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _is_text(model: type[BaseModel], where: Where) -> bool:
+    """Whether this field takes texts and nothing else, but for being left out."""
+    section: type[BaseModel] | None = model
+    for name in where[:-1]:
+        section = section_of(section, name) if section is not None else None
+    return section is not None and str in (kinds := _kinds(section, where[-1])) and set(kinds) <= {str, NoneType}
+
+
+def _kinds(model: type[BaseModel], field: str) -> tuple[Any, ...]:
+    """The types that a field takes; none where there is no such field."""
+    kind = model.model_fields[field].annotation if field in model.model_fields else None
+    kinds = get_args(kind) or (kind,)
+    return tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in kinds)

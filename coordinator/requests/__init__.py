@@ -5,12 +5,11 @@ It is synchronous and has no sockets. The caller is resolved first (``callers``)
 (``entry``); each server implements in its own way how it waits for an answer and receives a body.
 """
 
-from coordinator.requests.callers import OPERATOR, Caller, Operator, Permission, identify
+from coordinator.requests.callers import Caller, Permission, identify
 from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, Request, Shape
 from coordinator.requests.table import TABLE, Table
 
 __all__ = [
-    "OPERATOR",
     "TABLE",
     "Body",
     "Caller",
@@ -18,7 +17,6 @@ __all__ = [
     "Entry",
     "Held",
     "NotYet",
-    "Operator",
     "Permission",
     "Request",
     "Shape",

@@ -20,7 +20,7 @@ from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Attempt, Body, Direct, Entry, Held, NotYet, Request, RoundNumber
+from coordinator.requests.entry import Attempt, Audited, Body, Direct, Entry, Held, NotYet, Request, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.runtime.fleet import PoolPlace
@@ -121,6 +121,7 @@ ENROL = Entry(
     method="POST",
     route=Route.ENROL,
     permission=Permission.NOBODY,
+    audited=Audited("device.enrol", asks=("label",), makes=("device",)),
     message=EnrolRequest,
     answer=Enrolled,
     shape=Direct(enrol),

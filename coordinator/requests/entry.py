@@ -22,11 +22,13 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 from pydantic import Field
 
 from client_sdk.protocol.names import DeviceId, Message
-from coordinator.requests.callers import Caller, Permission
+from client_sdk.protocol.problems import ProblemError
+from coordinator.access import Operator
+from coordinator.requests.callers import Caller, Permission, identify
 from coordinator.runtime.coordinator import Coordinator
 
 Handler = Callable[..., Any]
-Group = Literal["runs", "fleet", "checkpoints", "devices", "workers"]
+Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "access"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,18 @@ Shape = Direct | Held | Body
 S = TypeVar("S", bound=Shape, covariant=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What the audit has of a request, besides who made it."""
+
+    action: str
+    """A template, filled with the parameters of the path: ``run.{action}``."""
+    asks: tuple[str, ...] = ()
+    """Fields of the message for the detail. None of them may be a secret."""
+    makes: tuple[str, ...] = ()
+    """Fields of the answer by which what was created is known."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[S]):
     method: str
@@ -124,6 +138,11 @@ class Entry(Generic[S]):
     """The type of the answer: a message, a union or a list of messages."""
     summary: str
     group: Group
+    scoped: bool = False
+    """Of a request of operators that names no run: it shows and takes only what is in the caller's scope. Where it is
+    false, the caller needs the scope of everything."""
+    audited: Audited | None = None
+    """None: the request changes nothing that the audit must have."""
     message: type[Message] | None = None
     created: bool = False
     """Whether a successful request creates something (status 201),"""
@@ -135,6 +154,10 @@ class Entry(Generic[S]):
     @cached_property
     def name(self) -> str:
         return step_name(self.shape.main)
+
+    def caller(self, coordinator: Coordinator, credentials: str, path: Mapping[str, Any]) -> Caller:
+        """Returns the caller. ProblemError where the caller is not known, or may not make this request."""
+        return identify(coordinator, self.permission, credentials, run=path.get("run"), scoped=self.scoped)
 
     def together(self, coordinator: Coordinator, requests: Sequence[Request]) -> list[Any]:
         """Returns the answers to many requests of this entry, direct ones or the first call of held ones: in one group
@@ -186,6 +209,32 @@ class Request:
             return step(coordinator, self.caller, *more, **self.path)
         return step(coordinator, self.caller, self.message, *more, **self.path)
 
+    def act(self, coordinator: Coordinator, *more: Any) -> Any:
+        """Calls the main function of the entry's shape. The audit has the request before it is carried out; and after
+        it, what it created, or that it was refused."""
+        call, audited = self.entry.shape.main, self.entry.audited
+        if audited is None:
+            return self.call(call, coordinator, *more)
+        record = coordinator.access.audit.record
+        by = self.caller.id if isinstance(self.caller, Operator) else ""
+        run, action = self.path.get("run"), audited.action.format(**self.path)
+        details = {name: value for name, value in self.path.items() if name not in ("run", "action")}
+        details |= {name: getattr(self.message, name) for name in audited.asks}
+        record(by, action, _details(details), run=run)
+        try:
+            answer = self.call(call, coordinator, *more)
+        except ProblemError as error:
+            record(by, f"{action} refused", error.kind, run=run)
+            raise
+        if audited.makes:
+            made = {name: getattr(answer, name) for name in audited.makes}
+            record(by, f"{action} done", _details(made), run=run or made.get("run"))
+        return answer
+
+
+def _details(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items() if value not in (None, ""))
+
 
 def step_name(step: Handler) -> str:
     """The name of a function of a shape in logs, counts and schedules."""
@@ -197,4 +246,5 @@ Attempt = Annotated[int, Field(ge=0), About("the round's attempt, 0 in plain rou
 Action = Annotated[Literal["pause", "resume", "stop"], About("what to do with the run")]
 Limit = Annotated[int, Field(ge=1, le=10_000), About("at most this many")]
 AfterRound = Annotated[int, Field(ge=0, lt=2**63), About("rounds with a number above this")]
+AfterRow = Annotated[int, Field(ge=0, lt=2**63), About("rows with a number above this")]
 AfterDevice = Annotated[DeviceId | Literal[""], About("devices whose id sorts after this, for paging")]

@@ -18,9 +18,20 @@ from client_sdk.protocol.operators import (
     RoundView,
     RunView,
 )
+from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
-from coordinator.requests.callers import Operator, Permission
-from coordinator.requests.entry import Action, AfterDevice, AfterRound, Body, Direct, Entry, Limit, RoundNumber
+from coordinator.requests.callers import Permission
+from coordinator.requests.entry import (
+    Action,
+    AfterDevice,
+    AfterRound,
+    Audited,
+    Body,
+    Direct,
+    Entry,
+    Limit,
+    RoundNumber,
+)
 from coordinator.runtime.coordinator import Coordinator
 
 
@@ -35,13 +46,19 @@ def put(to: Coordinator, operator: Operator, body: Spool, *, digest: Digest) -> 
 
 
 def create(to: Coordinator, operator: Operator, message: CreateRun) -> RunView:
-    """Starts a run from a plan and an uploaded checkpoint (`PUT /v1/checkpoints/{digest}`)."""
-    return to.operators.create_run(message)
+    """Starts a run from a plan and an uploaded checkpoint (`PUT /v1/checkpoints/{digest}`).
+
+    The run's name must be in the caller's scope."""
+
+    def permitted(run: str) -> bool:
+        return operator.may_with(Role.OPERATOR, run)
+
+    return to.operators.create_run(message, permitted=permitted)
 
 
 def runs(to: Coordinator, operator: Operator) -> list[RunView]:
-    """All runs, oldest first."""
-    return to.operators.runs()
+    """The runs in scope, oldest first."""
+    return to.operators.runs(operator.sees)
 
 
 def show(to: Coordinator, operator: Operator, *, run: RunId) -> RunView:
@@ -56,8 +73,9 @@ def act(to: Coordinator, operator: Operator, *, run: RunId, action: Action) -> R
 
 
 def advance(to: Coordinator, operator: Operator, message: AdvanceRun, *, run: RunId) -> RunView:
-    """Lets an exhausted run commit its model moved by one unit, without contributions. The audit names the operator."""
-    return to.operators.advance(run, message.by)
+    """Lets an exhausted run commit its model moved by one unit, without contributions. The audit names the operator:
+    the id of the credentials, and the name that was given, which is not verified."""
+    return to.operators.advance(run, f"{operator.id} ({message.by})")
 
 
 def rounds(
@@ -88,25 +106,32 @@ def report_metrics(to: Coordinator, operator: Operator, message: MetricReport, *
 
 
 def devices(to: Coordinator, operator: Operator, *, after: AfterDevice = "", limit: Limit = 1000) -> list[DeviceView]:
-    """Enrolled devices in order of id: when each was last seen and what it does now."""
-    return to.operators.devices(limit, after)
+    """Enrolled devices in order of id: when each was last seen and what it does now. Who does not see everything sees
+    those that have an assignment of a run in scope."""
+    return to.operators.devices(limit, after, None if operator.sees_everything else operator.sees)
 
 
-_entry = partial(Entry, permission=Permission.OPERATOR)
-_run = partial(_entry, group="runs")
+_read = partial(Entry, permission=Permission.VIEWER, group="runs")
+_write = partial(Entry, permission=Permission.OPERATOR, group="runs")
 
-PUT_CHECKPOINT = _entry(
+PUT_CHECKPOINT = Entry(
     method="PUT",
     route=Route.CHECKPOINT,
+    permission=Permission.OPERATOR,
+    scoped=True,
+    audited=Audited("checkpoint.put"),
     answer=Noted,
     shape=Body(checkpoint_limit, put),
     summary="Upload a checkpoint",
     group="checkpoints",
     created=True,
 )
-CREATE = _run(
+"""It belongs to no run until one is created from it."""
+CREATE = _write(
     method="POST",
     route=Route.RUNS,
+    scoped=True,
+    audited=Audited("run.create", asks=("init", "origin"), makes=("run",)),
     message=CreateRun,
     answer=RunView,
     shape=Direct(create),
@@ -114,44 +139,55 @@ CREATE = _run(
     created=True,
     location=Route.RUN,
 )
-RUNS = _run(method="GET", route=Route.RUNS, answer=list[RunView], shape=Direct(runs), summary="List runs")
-RUN = _run(method="GET", route=Route.RUN, answer=RunView, shape=Direct(show), summary="Show a run")
-ROUNDS = _run(
+RUNS = _read(method="GET", route=Route.RUNS, scoped=True, answer=list[RunView], shape=Direct(runs), summary="List runs")
+RUN = _read(method="GET", route=Route.RUN, answer=RunView, shape=Direct(show), summary="Show a run")
+ROUNDS = _read(
     method="GET", route=Route.ROUNDS, answer=list[RoundView], shape=Direct(rounds), summary="List a run's rounds"
 )
-ROUND = _run(method="GET", route=Route.ROUND, answer=RoundView, shape=Direct(one_round), summary="Show a round")
-CHECKPOINTS = _run(
+ROUND = _read(method="GET", route=Route.ROUND, answer=RoundView, shape=Direct(one_round), summary="Show a round")
+CHECKPOINTS = _read(
     method="GET",
     route=Route.RUN_CHECKPOINTS,
     answer=list[CheckpointView],
     shape=Direct(checkpoints),
     summary="List a run's checkpoints",
 )
-METRICS = _run(
+METRICS = _read(
     method="GET", route=Route.METRICS, answer=list[MetricView], shape=Direct(metrics), summary="Read a run's metrics"
 )
-REPORT_METRICS = _run(
+REPORT_METRICS = _write(
     method="POST",
     route=Route.METRICS,
+    audited=Audited("metrics.report", asks=("version", "source")),
     message=MetricReport,
     answer=list[MetricView],
     shape=Direct(report_metrics),
     summary="Report metrics",
 )
-ADVANCE = _run(
+ADVANCE = Entry(
     method="POST",
     route=Route.ADVANCE,
+    permission=Permission.OWNER,
+    audited=Audited("run.advance", asks=("by",)),
     message=AdvanceRun,
     answer=RunView,
     shape=Direct(advance),
     summary="Advance an exhausted run",
+    group="runs",
 )
-ACT = _run(
-    method="POST", route=Route.RUN_ACTION, answer=RunView, shape=Direct(act), summary="Pause, resume or stop a run"
+ACT = _write(
+    method="POST",
+    route=Route.RUN_ACTION,
+    audited=Audited("run.{action}"),
+    answer=RunView,
+    shape=Direct(act),
+    summary="Pause, resume or stop a run",
 )
-DEVICES = _entry(
+DEVICES = Entry(
     method="GET",
     route=Route.DEVICES,
+    permission=Permission.VIEWER,
+    scoped=True,
     answer=list[DeviceView],
     shape=Direct(devices),
     summary="List devices",

@@ -19,9 +19,10 @@ from client_sdk.protocol.workers import (
     WorkerPoll,
     WorkerView,
 )
+from coordinator.access import Operator
 from coordinator.blobs import Spool
-from coordinator.requests.callers import Operator, Permission
-from coordinator.requests.entry import Attempt, Beside, Body, Direct, Entry, Held, RoundNumber
+from coordinator.requests.callers import Permission
+from coordinator.requests.entry import Attempt, Audited, Beside, Body, Direct, Entry, Held, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import WorkerRow
 
@@ -32,8 +33,9 @@ def create(to: Coordinator, operator: Operator, message: CreateWorker) -> Worker
 
 
 def listed(to: Coordinator, operator: Operator) -> list[WorkerView]:
-    """All workers: when each was last seen, and which round it has."""
-    return to.workers.listed()
+    """All workers: when each was last seen, and which round it has. Who does not see everything sees those that have a
+    round of a run in scope."""
+    return to.workers.listed(None if operator.sees_everything else operator.sees)
 
 
 def revoke(to: Coordinator, operator: Operator, *, worker: WorkerId) -> WorkerView:
@@ -112,6 +114,7 @@ CREATE = Entry(
     method="POST",
     route=Route.WORKERS,
     permission=Permission.OPERATOR,
+    audited=Audited("worker.create", asks=("label",), makes=("worker",)),
     message=CreateWorker,
     answer=WorkerCreated,
     shape=Direct(create),
@@ -122,7 +125,8 @@ CREATE = Entry(
 LIST = Entry(
     method="GET",
     route=Route.WORKERS,
-    permission=Permission.OPERATOR,
+    permission=Permission.VIEWER,
+    scoped=True,
     answer=list[WorkerView],
     shape=Direct(listed),
     summary="List workers",
@@ -132,6 +136,7 @@ REVOKE = Entry(
     method="POST",
     route=Route.REVOKE_WORKER,
     permission=Permission.OPERATOR,
+    audited=Audited("worker.revoke"),
     answer=WorkerView,
     shape=Direct(revoke),
     summary="Revoke a worker",

@@ -13,7 +13,9 @@ clock, the fault explorer makes one call at a time with crashes in between.
 from __future__ import annotations
 
 import secrets
+from typing import TYPE_CHECKING
 
+from coordinator.access import Grant, OperatorAccess
 from coordinator.blobs import Blobs
 from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.sums import SpooledSums
@@ -34,11 +36,15 @@ from coordinator.runtime.workers import WorkerRequests
 from coordinator.settings import Settings
 from coordinator.store.port import Store, StoreError
 
+if TYPE_CHECKING:
+    from coordinator.access.issuer import Issuer
+
 __all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
-    """``devices``, ``operators`` and ``workers`` answer requests; the methods here serve the process itself."""
+    """``devices``, ``operators`` and ``workers`` answer requests, ``access`` says who operators are; the methods here
+    serve the process itself."""
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class Coordinator:
         self._standstill = Standstill(self.core, self.fleet)
         self.operators = OperatorRequests(self.core, self.fleet, self._standstill)
         self.workers = WorkerRequests(self.core, self.fleet)
+        self.access = OperatorAccess(store, self.core.clock.now, entropy, _issuer(self.core.settings))
         commits = Commits(self.core)
         self._actions = Actions(self.core, self.fleet, commits)
         self._time = Timekeeping(self.core, self.fleet, commits, uncertain)
@@ -111,7 +118,7 @@ class Coordinator:
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
-        found: dict[str, object] = {"runs": len(self.core.store.runs()), "tasks": len(self.core.tasks())}
+        found: dict[str, object] = {"runs": len(self.core.store.run_ids()), "tasks": len(self.core.tasks())}
         troubles = self.core.troubles.all()
         return {**found, "waiting": waiting, **({"troubles": troubles} if troubles else {})}
 
@@ -123,3 +130,19 @@ class Coordinator:
     def locked(self) -> bool:
         """Whether any thread holds a lock of this process that another would wait for."""
         return self.core.locked() or self.fleet.locked()
+
+
+def _issuer(settings: Settings) -> Issuer | None:
+    """The issuer of operators' tokens, where there is one. PyJWT is loaded for it alone."""
+    if settings.oidc_issuer is None:
+        return None
+    from coordinator.access.issuer import Issuer, IssuerSettings
+
+    return Issuer(
+        IssuerSettings(
+            url=settings.oidc_issuer,
+            audience=settings.oidc_audience or "",
+            claim=settings.oidc_claim,
+            grants={value: Grant.parse(text) for value, text in settings.oidc_grants.items()},
+        )
+    )

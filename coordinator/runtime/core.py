@@ -101,11 +101,11 @@ class Core:
     def require_extensions(self) -> None:
         """MissingExtension where a run is not over and its plan names an extension that is not installed here in that
         version. A run whose log cannot be read is noted."""
-        for row in self.store.runs():
+        for run in self.store.run_ids():
             try:
-                state = self.log(row.run).catch_up()
+                state = self.log(run).catch_up()
             except ValueError as error:
-                self.troubles.note(row.run, error)
+                self.troubles.note(run, error)
                 continue
             if state.over:
                 continue
@@ -113,7 +113,7 @@ class Core:
                 chosen(state.plan, self.extensions(state.plan))
                 get_codec(state.plan.task.codec)
             except (PlanError, UnknownCodec) as error:
-                raise missing(row.run, error) from None
+                raise missing(run, error) from None
 
     def _made_aggregator(self, run: str, state: RunState) -> Aggregator:
         """MissingExtension where another replica created a run that this one cannot fold."""

@@ -1,13 +1,17 @@
 """The last failure of this process that the machine caused (a full disk, a locked database): for people, it decides
-nothing."""
+nothing. The log has each when it begins."""
 
 from __future__ import annotations
+
+import logging
 
 from coordinator.blobs.port import BlobError, DigestMismatch, Missing, TooLarge
 from coordinator.engine.reasons import printable
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.store.port import StoreError
+
+_LOG = logging.getLogger("quorate.storage")
 
 _RECENT_S = 60.0
 """Seconds for which a failure is shown. Tasks are tried again every two seconds, devices every thirty at most."""
@@ -21,16 +25,22 @@ class Failures:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last: tuple[float, str] | None = None
+        self._shown: dict[str, float] = {}
 
     def note(self, error: BaseException) -> None:
-        """Notes an error, where it is one of the machine or of the installation."""
+        """Notes an error, where it is one of the machine or of the installation. The log has it when it begins."""
         machine = isinstance(error, BlobError | OSError) and not isinstance(error, _OF_PEERS)
         if machine or isinstance(error, StoreError | MissingExtension):
-            self._last = self._clock.now(), printable(str(error)) or type(error).__name__
+            why, now = printable(str(error)) or type(error).__name__, self._clock.now()
+            self._last = now, why
+            shown = {text: at for text, at in self._shown.items() if 0 <= now - at <= _RECENT_S}
+            if why not in shown:
+                _LOG.warning("this coordinator could not store data, and goes on trying: %s", why)
+            self._shown = shown | {why: now}
 
-    def recent(self) -> str:
-        """The last failure, where it is recent; else empty."""
+    def recent(self, since: float | None = None) -> str:
+        """The last failure, where it is recent, and not older than ``since``; else empty."""
         last = self._last
         if last is None or not 0 <= self._clock.now() - last[0] <= _RECENT_S:
             return ""
-        return last[1]
+        return last[1] if since is None or last[0] >= since else ""

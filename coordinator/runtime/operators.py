@@ -30,6 +30,12 @@ from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.standstill import Standstill
 from coordinator.store.port import RoundRow, RunRow
 
+_PAGE = 1000
+
+
+def _any(run: str) -> bool:
+    return True
+
 
 class OperatorRequests:
     def __init__(self, core: Core, fleet: Fleet, standstill: Standstill) -> None:
@@ -44,14 +50,25 @@ class OperatorRequests:
         run_creation.check_checkpoint(spool.path)
         spool.commit(digest)
 
-    def create_run(self, request: CreateRun, *, taken: Container[str] = ()) -> RunView:
-        """Creates a run. ``taken``: ids that are in use beside those of this store."""
-        row = run_creation.create_run(request, self._core, taken)
+    def create_run(
+        self, request: CreateRun, *, taken: Container[str] = (), permitted: Callable[[str], bool] = _any
+    ) -> RunView:
+        """Creates a run. ``taken``: ids that are in use beside those of this store. ProblemError *not-permitted* where
+        its id is not ``permitted``."""
+        row = run_creation.create_run(request, self._core, taken, permitted)
         self._core.log(row.run).submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit))
         return self.run(row.run)
 
-    def runs(self) -> list[RunView]:
-        return [self.run(row.run) for row in self._core.store.runs()]
+    def runs(self, sees: Callable[[str], bool] = _any) -> list[RunView]:
+        """The views of the runs for which ``sees`` is true, oldest first; without those whose own rows cannot be read,
+        which is noted."""
+        found = []
+        for run in filter(sees, self._core.store.run_ids()):
+            try:
+                found.append(self.run(run))
+            except ValueError as error:
+                self._core.troubles.note(run, error)
+        return found
 
     def run(self, run: str) -> RunView:
         """The run's view; of a run whose log cannot be read, what its rows say, and why."""
@@ -148,10 +165,14 @@ class OperatorRequests:
         digests = {row.version: row.digest for row in line}
         return [views.checkpoint_view(row, digests) for row in line]
 
-    def checkpoint_file(self, digest: str) -> Path:
-        """The file of a checkpoint. Only checkpoints of runs are served: an update's digest is unknown here."""
-        if digest not in self._known:
-            if not self._core.store.has_checkpoint(digest):
+    def checkpoint_file(self, digest: str, sees: Callable[[str], bool] | None = None) -> Path:
+        """The file of a checkpoint. Only checkpoints of runs are served: an update's digest is unknown here. With
+        ``sees`` only those of runs for which it is true."""
+        if sees is not None:
+            if not any(sees(run) for run in self._core.store.runs_with_checkpoint(digest)):
+                raise problem("unknown-checkpoint", f"no run in your scope has a checkpoint {digest}")
+        elif digest not in self._known:
+            if not self._core.store.runs_with_checkpoint(digest):
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._known.add(digest)
         return self._core.blobs.path(digest)
@@ -187,8 +208,17 @@ class OperatorRequests:
         mine = (report.version, report.source)
         return [views.metric_view(row) for row in self._core.store.metrics(run) if (row.version, row.source) == mine]
 
-    def devices(self, limit: int = 1000, after: str = "") -> list[DeviceView]:
-        return self._fleet.devices(limit, after)
+    def devices(
+        self, limit: int = 1000, after: str = "", sees: Callable[[str], bool] | None = None
+    ) -> list[DeviceView]:
+        """Devices in order of id; with ``sees`` those that have an assignment of a run for which it is true."""
+        if sees is None:
+            return self._fleet.devices(limit, after)
+        found: list[DeviceView] = []
+        while len(found) < limit and (page := self._fleet.devices(_PAGE, after)):
+            found += [view for view in page if view.run is not None and sees(view.run)]
+            after = page[-1].device
+        return found[:limit]
 
     def events(self, run: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         self._require(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +57,9 @@ def check_checkpoint(path: Path) -> None:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
 
-def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> RunRow:
+def create_run(request: CreateRun, core: Core, taken: Container[str], permitted: Callable[[str], bool]) -> RunRow:
     """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
-    store. ProblemError where the plan or the checkpoint is refused."""
+    store. ProblemError where the plan or the checkpoint is refused, or the id is not ``permitted``."""
     store, blobs = core.store, core.blobs
     try:
         plan = Plan.parse(request.plan)
@@ -105,6 +105,8 @@ def create_run(request: CreateRun, core: Core, taken: Container[str] = ()) -> Ru
         run = plan.name if number == 1 else f"{plan.name}-{number}"
         if run in taken or store.run(run) is not None:
             continue
+        if not permitted(run):
+            raise problem("not-permitted", f"the run would be named {run}, which is outside of your scope")
         row = RunRow(
             run=run,
             name=plan.name,

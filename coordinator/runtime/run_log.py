@@ -34,10 +34,12 @@ _PAGE = 5000
 
 def start_of(row: RunRow) -> tuple[RunState, int]:
     """Returns (state, seq) from which the run's log is folded: its snapshot, or its beginning where there is none yet
-    or another version of the coordinator wrote it."""
+    or another version of the coordinator wrote it. ValueError where the row cannot be read."""
     state = None if row.snapshot is None else states.from_json(row.snapshot)
     if state is None:
         return rounds.begin(row.run, Plan.parse(row.plan), row.init), 0
+    if not isinstance(row.snapshot_seq, int):
+        raise ValueError(f"the snapshot is of event {row.snapshot_seq!r}")
     return state, row.snapshot_seq
 
 
@@ -188,7 +190,10 @@ class RunLog:
         state, seq = self._cache
         head = tx.head(self.run)
         while seq < head:
-            for row in tx.events(self.run, seq, _PAGE):
+            page = tx.events(self.run, seq, _PAGE)
+            if not page:
+                raise ValueError(f"the log ends at event {seq}, and the run's row says {head}")
+            for row in page:
                 number = state.round_number
                 state, effects = rounds.step(state, events.from_json(row.kind, row.at, row.body))
                 actions += [effect for effect in effects if isinstance(effect, fx.Discard)]

@@ -16,6 +16,9 @@ _PATIENCE_S = 5.0
 """Seconds for which a round may look for its devices before it stands still."""
 _LONGEST = 1500
 """Characters of the line."""
+_LOOKED_AT = 20
+"""How many abandoned rounds are looked at for one that devices left: they rest afterwards, and the rounds meanwhile
+have no devices and no reasons of their own."""
 
 
 class Standstill:
@@ -26,12 +29,21 @@ class Standstill:
     def of_run(self, state: RunState) -> str:
         """Returns why this run makes no progress; empty where nothing is known to be in its way, and where its status
         says it."""
+        most = state.plan.finish.abandoned
+        if state.status == "paused" and most is not None and state.abandoned >= most:
+            return printable(self._left_before(state, state.round_number), _LONGEST)
         if state.status != "running":
             return ""
         if state.round is None:
             return ""
         worker = f"no worker has the datacenter round ({state.round.because})" if state.phase == "leasing" else ""
-        parts = [self._in_vain(state), self._departures(state), worker, self.of_round(state)]
+        parts = [
+            self._in_vain(state),
+            self._left_before(state, state.round_number - 1),
+            self._departures(state),
+            worker,
+            self.of_round(state),
+        ]
         return printable("; ".join(part for part in parts if part), _LONGEST)
 
     def of_round(self, state: RunState) -> str:
@@ -39,7 +51,9 @@ class Standstill:
         known to be in its way."""
         if state.round is None:
             return ""
-        failed = self._core.failures.recent()
+        last = self._core.store.round(state.run, state.round_number - 1)
+        stored = last.closed_at if last is not None and last.status == "committed" else None
+        failed = self._core.failures.recent(since=stored)
         parts = [self._too_few(state), f"this coordinator could not store data: {failed}" if failed else ""]
         return printable("; ".join(part for part in parts if part), _LONGEST)
 
@@ -52,6 +66,16 @@ class Standstill:
         newest = "" if state.abandoned == 1 else "the last one "
         why = ". ".join(str(part) for part in (last.reason, last.body.get("departures")) if part)
         return f"{rounds} abandoned, {newest}because {why}"
+
+    def _left_before(self, state: RunState, last: int) -> str:
+        """Why devices left an earlier one of the rounds that were abandoned in a row, the newest that any left; empty
+        where devices left the ``last`` of them, which says so itself."""
+        most = min(state.abandoned, _LOOKED_AT)
+        rows = self._core.store.rounds(state.run, after=last - most, limit=most) if most else []
+        for row in reversed(rows):
+            if row.status == "abandoned" and row.body.get("departures"):
+                return "" if row.round == last else f"in round {row.round}, {row.body['departures']}"
+        return ""
 
     def _departures(self, state: RunState) -> str:
         """Why devices have left the round under way, where too few are left for its goal."""

@@ -17,11 +17,11 @@ def sweep(core: Core) -> int:
     """Returns the number of deleted blobs. An initial checkpoint whose run was never created is deleted too. Nothing is
     deleted where a run's log cannot be read, since nobody knows what it needs."""
     named: set[str | None] = set()
-    for row in core.store.runs():
+    for run in core.store.run_ids():
         try:
-            named |= _of_run(core, row.run)
+            named |= _of_run(core, run)
         except ValueError as error:
-            core.troubles.note(row.run, error)
+            core.troubles.note(run, error)
             return 0
     gone = [digest for digest in core.blobs.digests() if digest not in named]
     for digest in gone:

@@ -49,7 +49,7 @@ class Timekeeping:
 
     def recover(self) -> None:
         """Issues pending actions again."""
-        self._unrecovered = {row.run for row in self._core.store.runs()}
+        self._unrecovered = set(self._core.store.run_ids())
         self._recover_left()
 
     def tick(self) -> float | None:
@@ -106,9 +106,9 @@ class Timekeeping:
             return
         self._cleaned_at = now
         self._recover_left()
-        for row in self._core.store.runs():
-            if row.run not in self._unrecovered:
-                self._noting(row.run, self._begun)
+        for run in self._core.store.run_ids():
+            if run not in self._unrecovered:
+                self._noting(run, self._begun)
         self._uncertain.settle()
         with self._core.store.transaction() as tx:
             tx.expire_waiting(now)

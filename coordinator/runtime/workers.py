@@ -7,6 +7,7 @@ worker; ``StoreError`` and ``BlobError`` pass through where the database or the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
@@ -62,8 +63,10 @@ class WorkerRequests:
             tx.insert_worker(row)
         return WorkerCreated(worker=row.worker, token=token)
 
-    def listed(self) -> list[WorkerView]:
-        return [self._worker_view(row) for row in self._core.store.workers()]
+    def listed(self, sees: Callable[[str], bool] | None = None) -> list[WorkerView]:
+        """All workers; with ``sees`` those that have a round of a run for which it is true."""
+        views = [self._worker_view(row) for row in self._core.store.workers()]
+        return [view for view in views if sees is None or (view.run is not None and sees(view.run))]
 
     def revoke(self, worker: str) -> WorkerView:
         """Revokes the token. A lease that the worker holds expires as if its heartbeats had stopped."""
@@ -71,6 +74,7 @@ class WorkerRequests:
             raise problem("unknown-worker", f"there is no worker {worker!r}")
         with self._core.store.transaction() as tx:
             tx.revoke_worker(worker, self._core.clock.now())
+        self._core.signals.wake("workers")
         row = self._core.store.worker(worker)
         if row is None:
             raise problem("unknown-worker", f"there is no worker {worker!r}")

@@ -5,30 +5,31 @@ The coordinator's driver starts when the server starts, and is closed when it en
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import Response
+from starlette.routing import Mount
 
 from client_sdk.extensions import installed_version
 from client_sdk.protocol.problems import Problem, ProblemError
-from coordinator.requests import TABLE, Table
+from coordinator.requests import TABLE, Permission, Table
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
 from coordinator.service.checkpoints import checkpoint_routes
 from coordinator.service.core import Service
-from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
+from coordinator.service.declaring import declared, require_declarations
+from coordinator.service.docs import DOCS_PATH
 from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
-from coordinator.service.hosts import Hosts
 from coordinator.service.openapi import complete
+from coordinator.service.process_routes import process_routes
 from coordinator.service.routes import table_routes
 from coordinator.service.stream import stream_routes
 from coordinator.service.uploads import Uploads
@@ -38,20 +39,21 @@ _ABOUT = """\
 A federated learning coordinator. Devices enrol, check in, train and report; operators create runs and follow them.
 Every error is a problem document (RFC 9457) that states in one sentence what is wrong and how to correct it."""
 
-PROBES = frozenset({"/healthz", "/readyz"})
-"""Routes that a proxy's own health checks read."""
 _TAGS = [
     {"name": "runs", "description": "Requests of operators: create, follow and end training jobs."},
     {"name": "fleet", "description": "The devices, as operators see them."},
     {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
     {"name": "devices", "description": "Requests of devices, in the order in which they send them."},
     {"name": "workers", "description": "Requests of datacenter workers, and of operators who register them."},
+    {"name": "access", "description": "API keys of operators, and the audit of what operators did."},
     {"name": "process", "description": "Health and meters of this process."},
 ]
 
 
 def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABLE) -> FastAPI:
-    """Returns the ASGI application of one coordinator: the routes of the ``table``, and those that only HTTP has."""
+    """Returns the ASGI application of one coordinator: the routes of the ``table``, and those that only HTTP has.
+
+    UndeclaredRoute where one of them does not declare who may ask for it."""
     service = Service(coordinator, settings, coordinator.core.signals)
 
     @asynccontextmanager
@@ -62,8 +64,8 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
             yield
         finally:
             service.stop()
-            await service.work(driver.close)
-            service.close()
+            await asyncio.to_thread(driver.close)  # not behind the requests that wait for one of the service's threads
+            await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="Quorate",
@@ -81,11 +83,14 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
         *table_routes(service, Uploads(service), table),
         *checkpoint_routes(service),
         *stream_routes(service),
-        *_process_routes(service, _mount_pages(app)),
+        *process_routes(service, _mount_pages(app)),
     ]
+    for route in app.router.routes:
+        if getattr(route, "path", None) == app.openapi_url:
+            declared(route, Permission.NOBODY)
+    require_declarations(app.router.routes)
     complete(app, table, settings.public_url)
-    hosts = Hosts(settings.public, PROBES)
-    app.add_middleware(Edge, meters=service.meters, hosts=hosts, admission=service.admission)
+    app.add_middleware(Edge, meters=service.meters, hosts=service.hosts, admission=service.admission)
 
     async def on_error(request: Request, error: Exception) -> Response:
         found, headers = problem_of(error, path=request.url.path), None
@@ -98,48 +103,6 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
     for kind in (ProblemError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, on_error)
     return app
-
-
-def _process_routes(service: Service, home_path: str) -> list[APIRoute]:
-    async def healthz() -> Response:
-        """The process answers."""
-        return JSONResponse({"ok": True})
-
-    async def readyz() -> Response:
-        """The database can be read and the process does not stop; 503 otherwise. `stalled` says in one line for each
-        run that makes no progress why; restarting this process would not help such a run."""
-        checks = await service.work(service.coordinator.healthy)
-        stalled = await service.work(service.coordinator.stalled)
-        ready = not service.stopping and all(value is not False for value in checks.values())
-        return JSONResponse({"ok": ready, **checks, "stalled": stalled}, 200 if ready else 503)
-
-    async def metrics() -> Response:
-        """Meters for Prometheus."""
-        return Response(await service.work(service.meters.text), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    async def docs() -> Response:
-        return docs_page()
-
-    async def script() -> Response:
-        return docs_script()
-
-    async def home() -> Response:
-        return RedirectResponse(service.settings.prefix + home_path)
-
-    def route(path: str, endpoint: Any, summary: str, shown: bool = True) -> APIRoute:
-        return APIRoute(
-            path, endpoint, methods=["GET"], summary=summary, tags=["process"], include_in_schema=shown,
-            response_class=Response,
-        )  # fmt: skip
-
-    return [
-        route("/healthz", healthz, "Is the process alive?"),
-        route("/readyz", readyz, "Can it work?"),
-        route("/metrics", metrics, "Prometheus"),
-        route(DOCS_PATH, docs, "This page", shown=False),
-        route(f"{DOCS_PATH}.js", script, "Its script", shown=False),
-        route("/", home, "The page to open", shown=False),
-    ]
 
 
 def _no_route(app: FastAPI, request: Request) -> tuple[Problem, dict[str, str]]:
@@ -171,15 +134,17 @@ def _routes(app: FastAPI) -> list[APIRoute]:
 
 def _mount_pages(app: FastAPI) -> str:
     """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name).
+    They are for everybody: what they show they read over the API, with the reader's key.
 
     Returns the path to which a browser is redirected from ``/``: the first page, or the docs where none is installed.
     """
     first = ""
     for page in sorted(entry_points(group="quorate.pages"), key=lambda page: page.name):
         try:
-            app.mount(f"/{page.name}", page.load()())
+            mount = Mount(f"/{page.name}", page.load()(), name=page.name)
         except Exception as error:  # noqa: BLE001 - a page that is broken must not stop the coordinator
             log.error("a page could not be loaded", page=page.name, exc_info=error)
         else:
+            app.router.routes.append(declared(mount, Permission.NOBODY))
             first = first or f"/{page.name}/"
     return first or DOCS_PATH

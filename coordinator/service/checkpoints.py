@@ -1,8 +1,7 @@
-"""Downloads of checkpoints by digest: immutable, so cacheable for ever; whole or in ranges.
+"""Downloads of checkpoints by digest: immutable, so a client may keep it for ever; whole or in ranges.
 
 RFC 9110 sections 13 (If-None-Match, If-Range) and 14 (Range: one range; several are answered with the whole, as a
-server may). A token in the request must be a valid one of a device or a worker; without a token the request is an
-operator's.
+server may). A device or a worker may have the checkpoint of any run, an operator those of runs in scope.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ from fastapi import Request
 from starlette.responses import Response
 
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route
-from coordinator.requests import Permission
+from coordinator.access import Operator
+from coordinator.requests import Permission, identify
 from coordinator.service.core import Service
-from coordinator.service.describing import TENSORS
+from coordinator.service.declaring import declared
+from coordinator.service.describing import TENSORS, security
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.files import FilePart
-from coordinator.service.route import LeanRoute, bearer
+from coordinator.service.limits.admission import Sender
+from coordinator.service.route import LeanRoute, bearer, sender_of
 
 _WHOLE_BYTES = 256 * 1024
 """A file up to this size in bytes is read in the thread that found it."""
@@ -35,21 +37,20 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
     """GET and HEAD of one checkpoint."""
     coordinator = service.coordinator
 
-    def find(digest: str, token: str | None) -> tuple[Path, int, bytes | None]:
-        if token is not None:
-            service.identify(Permission.PEER, token)
-        path = coordinator.operators.checkpoint_file(digest)
+    def find(digest: str, token: str, sender: Sender) -> tuple[Path, int, bytes | None]:
+        caller = service.count(identify(coordinator, Permission.PEER, token, scoped=True), sender)
+        sees = caller.sees if isinstance(caller, Operator) and not caller.sees_everything else None
+        path = coordinator.operators.checkpoint_file(digest, sees)
         size = path.stat().st_size
         return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None
 
     async def get(request: Request, digest: Digest) -> Response:
         """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""
-        token = bearer(request) if "authorization" in request.headers else None
-        path, size, content = await service.work(find, digest, token)
+        path, size, content = await service.work(find, digest, bearer(request, Permission.PEER), sender_of(request))
         etag = f'"{digest}"'
         headers = {
             "ETag": etag,
-            "Cache-Control": "public, max-age=31536000, immutable",
+            "Cache-Control": "private, max-age=31536000, immutable",
             "Accept-Ranges": "bytes",
             "Content-Disposition": f'attachment; filename="{digest}.safetensors"',
         }
@@ -76,13 +77,14 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
         return FilePart(service.work, path, start, stop, status, headers, TENSORS_MEDIA_TYPE)
 
     options: dict[str, Any] = {"tags": ["checkpoints"]}
-    return [
+    routes = [
         LeanRoute(
             Route.CHECKPOINT,
             get,
             methods=["GET"],
             summary="Download a checkpoint",
             response_class=Response,
+            openapi_extra=security(Permission.PEER),
             responses={
                 200: {**TENSORS, "description": "the whole file"},
                 206: {**TENSORS, "description": "the range asked for"},
@@ -93,6 +95,7 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
         ),
         LeanRoute(Route.CHECKPOINT, get, methods=["HEAD"], include_in_schema=False, **options),
     ]
+    return [declared(route, Permission.PEER, scoped=True) for route in routes]
 
 
 def parse_range(header: str, size: int) -> tuple[int, int] | None:

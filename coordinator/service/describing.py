@@ -13,16 +13,30 @@ TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"format":
 def extras(entry: Entry[Shape]) -> dict[str, Any]:
     """Returns the parts of an operation that FastAPI cannot derive from the endpoint."""
     extra: dict[str, Any] = {}
-    if entry.permission is not Permission.OPERATOR:
+    if not entry.permission.of_operators:
         extra["parameters"] = [_version(entry), *_body_headers(entry)]
-    if entry.permission.needs_token:
-        extra["security"] = [{entry.permission.value: []}]
+    extra |= security(entry.permission)
     if isinstance(entry.shape, Body):
         extra["requestBody"] = {"required": True, **TENSORS}
-    elif entry.message is not None and entry.permission is Permission.OPERATOR:
+    elif entry.message is not None and entry.permission.of_operators:
         schema = {"$ref": f"#/components/schemas/{entry.message.__name__}"}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return extra
+
+
+def security(permission: Permission) -> dict[str, Any]:
+    """Returns which credentials an operation needs, and for operators the lowest role."""
+    schemes = {
+        Permission.NOBODY: (),
+        Permission.DEVICE: ("device",),
+        Permission.WORKER: ("worker",),
+        Permission.PEER: ("device", "worker", "operator"),
+    }.get(permission, ("operator",))
+    role = permission.role
+    return {
+        **({"security": [{name: []} for name in schemes]} if schemes else {}),
+        **({} if role is None else {"x-role": role.text}),
+    }
 
 
 def _body_headers(entry: Entry[Shape]) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ class Holds:
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
 
         def begin() -> tuple[Caller, int, Any]:
-            caller = service.identify(entry.permission, token)
+            caller = service.count(entry.caller(coordinator, token, path))
             seen = service.signals.version(shape.key(caller, message))
             return caller, seen, Request(entry, caller, message, path).call(shape.first, coordinator)
 
@@ -56,7 +56,7 @@ class Holds:
         request = Request(entry, caller, message, path)
         if hold_s > 0:
             try:
-                answer = await self._until(request, shape, seen, hold_s, receive)
+                answer = await self._until(request, shape, token, seen, hold_s, receive)
             except ClientDisconnect:
                 if shape.gone is not None:
                     await service.work(request.call, shape.gone, coordinator, *named)
@@ -65,12 +65,19 @@ class Holds:
             return await service.work(request.call, shape.expired, coordinator)
         return answer
 
-    async def _until(self, request: Request, shape: Held, seen: int, hold_s: float, receive: Receive) -> Any:
+    async def _until(
+        self, request: Request, shape: Held, token: str, seen: int, hold_s: float, receive: Receive
+    ) -> Any:
         """Calls ``again`` in a thread whenever the key is woken, and every ``reread_s``, and returns the answer. None
         where the hold has expired or a newer request of this peer is held; ClientDisconnect where the client
-        disconnects.
+        disconnects; ProblemError where the credentials are no longer valid.
         """
         service = self._service
+
+        def again() -> Any:
+            request.entry.caller(service.coordinator, token, request.path)
+            return request.call(shape.again, service.coordinator)
+
         key = shape.key(request.caller, request.message)
         peer = (request.entry.route, shape.peer(request.caller, request.message))
         loop = asyncio.get_running_loop()
@@ -90,7 +97,7 @@ class Holds:
                 if gone.done():
                     break
                 seen = service.signals.version(key)
-                answer = await service.work(request.call, shape.again, service.coordinator)
+                answer = await service.work(again)
                 if answer is not None:
                     return answer
             if gone.done():

@@ -7,8 +7,10 @@ coordinator are read when the meters are scraped.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter as Count
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -29,7 +31,8 @@ _OUTCOMES = ("reported", "withdrawn", "late", "dropped", "refused")
 class Meters:
     """All meters of one service."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator | None) -> None:
+        """``coordinator``: whose rounds are counted; None where the service has none."""
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "quorate_requests", "Requests answered", ["route", "method", "status"], registry=self.registry
@@ -48,7 +51,10 @@ class Meters:
         self.streams = Gauge("quorate_event_streams", "Event streams open now", registry=self.registry)
         self.uploads = Gauge("quorate_uploads", "Bodies being received now", registry=self.registry)
         self.open_streams = 0
-        self.registry.register(_Rounds(coordinator))
+        self._runs: Callable[[Callable[[str], bool] | None], Collector] | None = None
+        if coordinator is not None:
+            self._runs = partial(_OfRuns, coordinator, RoundCounts(coordinator))
+            self.registry.register(self._runs(None))
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, method: str, status: int, seconds: float, bytes_out: int) -> None:
@@ -78,59 +84,83 @@ class Meters:
             self.open_streams -= 1
             self.streams.set(self.open_streams)
 
-    def text(self) -> bytes:
-        """The exposition format. Reads the store: call it in a thread."""
-        return generate_latest(self.registry)
+    def text(self, sees: Callable[[str], bool] | None = None) -> bytes:
+        """The exposition format; with ``sees`` only what concerns runs for which it is true. Reads the store: call it
+        in a thread."""
+        if sees is None:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        if self._runs is not None:
+            registry.register(self._runs(sees))
+        return generate_latest(registry)
 
 
-class _Rounds(Collector):
-    """Counts ended rounds by outcome, from the stored rounds: correct after a restart too, and with several
+class RoundCounts:
+    """Counts ended rounds of each run by outcome, from the stored rounds: correct after a restart too, and with several
     replicas."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._lock = threading.Lock()
-        self._ended: dict[tuple[str, str], int] = {}
-        self._devices: dict[str, int] = dict.fromkeys(_OUTCOMES, 0)
+        self._ended: dict[str, Count[tuple[str, str]]] = {}
+        self._devices: dict[str, Count[str]] = {}
         self._counted_to: dict[str, int] = {}
+
+    def of(self, runs: list[str]) -> tuple[Count[tuple[str, str]], Count[str]]:
+        """Rounds by (outcome, kind), and their devices by outcome, of these runs together."""
+        ended: Count[tuple[str, str]] = Count()
+        devices = Count(dict.fromkeys(_OUTCOMES, 0))
+        with self._lock:
+            for run in runs:
+                self._count(run)
+                ended.update(self._ended[run])
+                devices.update(self._devices[run])
+        return ended, devices
+
+    def _count(self, run: str) -> None:
+        ended = self._ended.setdefault(run, Count())
+        devices = self._devices.setdefault(run, Count())
+        while True:
+            page = self._coordinator.operators.ended_rounds(run, self._counted_to.get(run, 0), _PAGE)
+            for row in page:
+                self._counted_to[run] = row.round
+                ended[row.status, row.kind] += 1
+                for outcome in _OUTCOMES:
+                    devices[outcome] += getattr(row.funnel, outcome)
+            if len(page) < _PAGE:
+                return
+
+
+class _OfRuns(Collector):
+    """The meters of runs: of all of them and of the pool that they share, or of those in a caller's scope."""
+
+    def __init__(self, coordinator: Coordinator, counts: RoundCounts, sees: Callable[[str], bool] | None) -> None:
+        self._coordinator = coordinator
+        self._counts = counts
+        self._sees = sees
 
     def describe(self) -> list[CounterMetricFamily]:
         return [CounterMetricFamily("quorate_rounds", "Rounds that ended")]
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        runs = GaugeMetricFamily("quorate_runs", "Runs by status", labels=["status"])
-        statuses: dict[str, int] = {}
-        with self._lock:
-            for run in self._coordinator.operators.runs():
-                statuses[run.status] = statuses.get(run.status, 0) + 1
-                self._count(run.run)
-            rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
-            for labels, count in sorted(self._ended.items()):
-                rounds.add_metric(labels, count)
-            devices = CounterMetricFamily(
-                "quorate_round_devices",
-                "Selected devices of rounds that ended, by what became of them",
-                labels=["outcome"],
-            )
-            for outcome, count in self._devices.items():
-                devices.add_metric([outcome], count)
-        for status, count in sorted(statuses.items()):
-            runs.add_metric([status], count)
+        views = self._coordinator.operators.runs(*([] if self._sees is None else [self._sees]))
+        ended, by_outcome = self._counts.of([view.run for view in views])
+        rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
+        for labels, count in sorted(ended.items()):
+            rounds.add_metric(labels, count)
         yield rounds
+        devices = CounterMetricFamily(
+            "quorate_round_devices",
+            "Selected devices of rounds that ended, by what became of them",
+            labels=["outcome"],
+        )
+        for outcome in _OUTCOMES:
+            devices.add_metric([outcome], by_outcome[outcome])
         yield devices
+        runs = GaugeMetricFamily("quorate_runs", "Runs by status", labels=["status"])
+        for status, count in sorted(Count(view.status for view in views).items()):
+            runs.add_metric([status], count)
         yield runs
-        waiting = self._coordinator.healthy().get("waiting")
+        waiting = self._coordinator.healthy().get("waiting") if self._sees is None else None
         if isinstance(waiting, int):
             yield GaugeMetricFamily("quorate_waiting_devices", "Devices in the pool, of all replicas", value=waiting)
-
-    def _count(self, run: str) -> None:
-        while True:
-            page = self._coordinator.operators.ended_rounds(run, self._counted_to.get(run, 0), _PAGE)
-            for row in page:
-                self._counted_to[run] = row.round
-                key = (row.status, row.kind)
-                self._ended[key] = self._ended.get(key, 0) + 1
-                for outcome in _OUTCOMES:
-                    self._devices[outcome] += getattr(row.funnel, outcome)
-            if len(page) < _PAGE:
-                return

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol import access, devices, names, operators, problems, workers
 from client_sdk.protocol.field_docs import field_docs
-from coordinator.requests import Permission, Table
+from coordinator.requests import Table
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
@@ -66,6 +66,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Heartbeat": {"attempt": 1, "fence": 3, "step": 40, "metrics": {"loss": 0.31, "samples_per_s": 5200}},
     "LeaseEnd": {"attempt": 1, "fence": 3, "failed": False, "reason": "The machine is taken for something else."},
     "CreateWorker": {"label": "cluster 2"},
+    "CreateKey": {"role": "viewer", "scope": "mnist-*", "label": "the dashboard", "expires_in_s": 2_592_000},
     "AdvanceRun": {"by": "olga"},
     "CreateRun": {
         "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
@@ -120,6 +121,12 @@ def complete(app: FastAPI, table: Table, public_url: str | None) -> None:
             document["components"]["securitySchemes"] = {
                 "device": {"type": "http", "scheme": "bearer"},
                 "worker": {"type": "http", "scheme": "bearer"},
+                "operator": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key (`quorate keys create`), or a token of the issuer that this coordinator "
+                    "trusts. `x-role` of an operation is the lowest role that may do it.",
+                },
             }
             app.openapi_schema = document
         return app.openapi_schema
@@ -129,12 +136,12 @@ def complete(app: FastAPI, table: Table, public_url: str | None) -> None:
 
 def _messages(table: Table) -> list[type[BaseModel]]:
     """The messages in bodies that FastAPI does not read, and so does not describe."""
-    entries = [entry for entry in table if entry.permission is Permission.OPERATOR]
+    entries = [entry for entry in table if entry.permission.of_operators]
     return [entry.message for entry in entries if entry.message is not None]
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (devices, names, operators, workers, problems)
+    rooms = (access, devices, names, operators, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

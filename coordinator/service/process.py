@@ -1,4 +1,4 @@
-"""One server process: its folder, its lock on it, its enrolment token, its socket, and how it stops.
+"""One server process: its folder, its lock on it, its enrolment token, its owner's key, its socket, and how it stops.
 
 ::
 
@@ -14,20 +14,20 @@ import contextlib
 import ctypes
 import errno
 import gc
-import os
 import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from client_sdk.http.urls import is_loopback
 from coordinator.blobs import BlobError, FileBlobs
-from coordinator.datafolder import FolderError, locked, sync_folder
+from coordinator.datafolder import FolderError, locked
+from coordinator.network_settings import NetworkSettings
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
+from coordinator.service.owner_key import noted, owner_key, write_secret
 from coordinator.service.sockets import HttpServer
 from coordinator.service.sockets.tls import Certificate, Unusable
 from coordinator.settings import Settings
@@ -42,18 +42,18 @@ class CannotServe(Exception):
     """The server did not start; the message is one sentence with the fix."""
 
 
-def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None:
-    """Serves until SIGINT or SIGTERM. ``on_ready(url, settings)`` is called when requests are answered.
+def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -> None:
+    """Serves until SIGINT or SIGTERM. ``on_ready(url, key_file, settings)`` is called when requests are answered;
+    the file has an owner's key.
 
     Must run in the process's main thread. CannotServe when it could not start.
     """
-    require_operator_keys(settings)
-    certificate = _certificate(settings)
-    _raise_file_limit()
+    certificate = certificate_of(settings)
+    raise_file_limit()
     _give_memory_back()
     with _folder(settings.data):
         settings = settings.model_copy(update={"enrolment_token": settings.enrolment_token or _token(settings.data)})
-        listener = _bind(settings.host, settings.port)
+        listener = bind(settings.host, settings.port)
         try:
             store = open_store(settings.database_url)
         except (StoreError, OSError) as error:
@@ -63,14 +63,16 @@ def serve(settings: Settings, on_ready: Callable[[str, Settings], None]) -> None
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
             coordinator.core.require_extensions()
             sweep(coordinator.core)
-            url = settings.public_url or _local_url(settings, listener)
+            url = settings.public_url or local_url(settings, listener)
+            key_file = owner_key(settings.data, coordinator.access)
             app = create_app(coordinator, settings)
 
             def ready() -> None:
-                _collect_only_what_is_new()
-                on_ready(url, settings)
+                collect_only_what_is_new()
+                on_ready(url, key_file, settings)
 
-            HttpServer(app, listener, ready, certificate).run()
+            with noted(url, key_file):
+                HttpServer(app, listener, ready, certificate).run()
         except MissingExtension as error:
             raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         except (BlobError, StoreError) as error:
@@ -99,18 +101,12 @@ def _token(folder: Path) -> str:
         if token:
             return token
     token = secrets.token_hex(32)
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(folder)
+    write_secret(path, token)
     return token
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on this address, not listening yet. CannotServe."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -127,12 +123,13 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _local_url(settings: Settings, listener: socket.socket) -> str:
+def local_url(settings: NetworkSettings, listener: socket.socket) -> str:
+    """The URL of a server that has no public one: the address that it listens on."""
     host, port = settings.host.strip("[]"), listener.getsockname()[1]
     return f"{'https' if settings.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _certificate(settings: Settings) -> Certificate | None:
+def certificate_of(settings: NetworkSettings) -> Certificate | None:
     """Returns the certificate with which this process ends TLS; None where it does not."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
@@ -142,16 +139,7 @@ def _certificate(settings: Settings) -> Certificate | None:
         raise CannotServe(f"{error} Give others by --tls-cert and --tls-key.") from error
 
 
-def require_operator_keys(settings: Settings) -> None:
-    """CannotServe beyond loopback while operators have no credentials: whoever reached the port would be one."""
-    if not is_loopback(settings.host):
-        raise CannotServe(
-            f"Operators have no credentials yet, so {settings.host} cannot be listened on: listen on 127.0.0.1, behind "
-            "a proxy that authenticates operators."
-        )
-
-
-def _collect_only_what_is_new() -> None:
+def collect_only_what_is_new() -> None:
     """Leaves the modules, schemas and routes, which stay until the end, out of garbage collections. A full collection
     would walk through some 200,000 objects and stop every request for 50 to 150 ms; connections that come and go cause
     one every few seconds."""
@@ -169,7 +157,7 @@ def _give_memory_back() -> None:
         mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Each held check-in is an open file; the usual soft limit of 1024 would refuse devices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_sdk.protocol.names import PROTOCOL_HEADER
 from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.requests import Permission
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
 from coordinator.service.limits.admission import LOCAL, SMALL, Sender
@@ -109,11 +110,15 @@ def sender_of(request: Request) -> Sender:
     return found
 
 
-def bearer(request: Request) -> str:
-    """Returns the peer's token. ProblemError *unauthenticated* where there is none."""
+def bearer(request: Request, permission: Permission) -> str:
+    """Returns the caller's token or API key, empty where none is needed. ProblemError *unauthenticated* where there is
+    none."""
+    if not permission.needs_credentials:
+        return ""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise problem("unauthenticated", "Send the token from enrolment as 'Authorization: Bearer <token>'.")
+        what = "an operator's API key" if permission.of_operators else "the token from enrolment"
+        raise problem("unauthenticated", f"Send {what} as 'Authorization: Bearer <{what.split()[-1]}>'.")
     return token.strip()
 
 

@@ -19,18 +19,19 @@ from starlette.responses import Response
 
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
-from coordinator.requests import Body, Direct, Entry, Held, Permission, Request, Shape
+from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
 from coordinator.requests.entry import About, Beside
 from coordinator.service import log_context
 from coordinator.service.core import Service, caller_name
+from coordinator.service.declaring import declared
 from coordinator.service.describing import extras
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
-from coordinator.service.route import Endpoint, PeerRoute, bearer, json_list, json_response, read_body
+from coordinator.service.route import Endpoint, PeerRoute, bearer, json_list, json_response, read_body, sender_of
 from coordinator.service.uploads import Uploads
 
 Respond = Callable[[HttpRequest, str, Any, dict[str, Any]], Awaitable[Any]]
-"""Answers a request, given its token, its message and the parameters of its path and query."""
+"""Answers a request, given its credentials, its message and the parameters of its path and query."""
 
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
@@ -47,11 +48,10 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
     coordinator, shape = service.coordinator, entry.shape
 
     def request(token: str, message: Any, path: dict[str, Any]) -> Request:
-        return Request(entry, service.identify(entry.permission, token), message, path)
+        return Request(entry, service.count(entry.caller(coordinator, token, path)), message, path)
 
     async def direct(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
-        call = shape.main
-        return await service.work(lambda: request(token, message, path).call(call, coordinator))
+        return await service.work(lambda: request(token, message, path).act(coordinator))
 
     async def held(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -67,7 +67,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         asked, limit = await service.work(admit)
 
         def finish(spool: Spool) -> Any:
-            return asked.call(shape.stored, coordinator, spool)
+            return asked.act(coordinator, spool)
 
         return await uploads.receive(http, limit, finish, caller_name(asked.caller))
 
@@ -90,17 +90,16 @@ def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) ->
 
 
 def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
-    needs_token, render = entry.permission.needs_token, _renderer(entry, prefix)
+    permission, render = entry.permission, _renderer(entry, prefix)
     beside = entry.shape.beside if isinstance(entry.shape, Body) else None
     in_body = entry.message if not isinstance(entry.shape, Body) else None
 
     async def endpoint(request: HttpRequest, **values: Any) -> Response:
         message = values.pop("body", None) if beside is None else _beside(request, beside, entry.message)
         log_context.known(**{name: values[name] for name in log_context.NAMES if name in values})
-        token = bearer(request) if needs_token else ""
-        return render(await respond(request, token, message, values))
+        return render(await respond(request, bearer(request, permission), message, values))
 
-    ordinary = entry.permission is Permission.OPERATOR
+    ordinary = permission.of_operators
     _sign(endpoint, entry, in_body, ordinary=ordinary)
     options: dict[str, Any] = {
         "methods": [entry.method],
@@ -114,8 +113,10 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
     if entry.created:
         options["status_code"] = 201
     if ordinary:
-        return APIRoute(entry.route, endpoint, dependencies=[Depends(_admit)], **options)
-    return PeerRoute(entry.route, endpoint, **options)
+        route = APIRoute(entry.route, endpoint, dependencies=[Depends(_admit), Depends(_known(entry))], **options)
+    else:
+        route = PeerRoute(entry.route, endpoint, **options)
+    return declared(route, permission, scoped=entry.scoped)
 
 
 def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[Any], Response]:
@@ -157,6 +158,20 @@ def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | No
 
 async def _admit(request: HttpRequest) -> None:
     request.app.state.service.admit()
+
+
+def _known(entry: Entry[Shape]) -> Callable[[HttpRequest], Awaitable[None]]:
+    """Returns a dependency that refuses an operator who may not make the request, before its body is read. The path
+    is taken as it is sent: what is no run's name is in no scope but that of everything."""
+
+    async def identified(request: HttpRequest) -> None:
+        service: Service = request.app.state.service
+        token = bearer(request, entry.permission)
+        service.count(
+            await service.work(entry.caller, service.coordinator, token, request.path_params), sender_of(request)
+        )
+
+    return identified
 
 
 def _json_body(model: type[BaseModel]) -> Callable[[HttpRequest], Awaitable[BaseModel]]:

@@ -2,8 +2,9 @@
 
 ``id`` is the event's sequence number, ``event`` its kind, ``data`` the whole EventView. A client that lost the
 connection sends ``Last-Event-ID`` (browsers do it by themselves) and gets what followed. The stream ends when the run
-has ended and everything was sent; a request for events after the end gets 204, at which a browser's EventSource stops.
-Between events comments prevent proxies from closing an idle connection.
+has ended and everything was sent, and when the caller's key is revoked or has expired; a request for events after the
+end gets 204, at which a browser's EventSource stops. Between events comments prevent proxies from closing an idle
+connection.
 
 FastAPI frames the events (``fastapi.sse``). Its generator routes are not used: they fix status and headers before
 the endpoint runs, and pass each event alone through two queues, at 72 us of CPU where a page of events takes 3 us
@@ -13,8 +14,9 @@ for each.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
@@ -23,9 +25,14 @@ from starlette.responses import Response, StreamingResponse
 
 from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.operators import EventView
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.access import Operator
+from coordinator.requests import Permission, identify
 from coordinator.service import log_context
 from coordinator.service.core import Service
+from coordinator.service.declaring import declared
+from coordinator.service.describing import security
+from coordinator.service.route import bearer
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -55,43 +62,56 @@ def stream_routes(service: Service) -> list[APIRoute]:
         log_context.known(run=run)
         if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
             raise problem("invalid-request", f"Last-Event-ID must be a whole number, not {last_event_id[:40]!r}.")
+        credentials = bearer(request, Permission.VIEWER)
         start = after or 0
         if last_event_id is not None:
             start = int(last_event_id) if len(last_event_id) < len(str(_MOST)) else _MOST
-        page, ended = await service.work(read, service.coordinator, run, start)
+        page, ended, _ = await service.work(read, service.coordinator, credentials, run, start)
         if not page and ended and follow:
             return Response(status_code=204)
         if service.meters.open_streams >= service.settings.streams:
             raise problem("busy", f"{service.settings.streams} event streams are open already.", retry_after_s=30)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(_events(service, run, start, follow), headers=headers)
+        return EventSourceResponse(_events(service, credentials, run, start, follow), headers=headers)
 
-    return [
-        APIRoute(
-            Route.EVENTS,
-            events,
-            methods=["GET"],
-            summary="Follow a run's events",
-            tags=["runs"],
-            response_class=StreamingResponse,
-            responses={
-                200: {
-                    "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventView"}}},
-                    "description": "the events",
-                },
-                204: {"description": "the run has ended and nothing follows"},
+    route = APIRoute(
+        Route.EVENTS,
+        events,
+        methods=["GET"],
+        summary="Follow a run's events",
+        tags=["runs"],
+        response_class=StreamingResponse,
+        openapi_extra=security(Permission.VIEWER),
+        responses={
+            200: {
+                "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/EventView"}}},
+                "description": "the events",
             },
-        )
-    ]
+            204: {"description": "the run has ended and nothing follows"},
+        },
+    )
+    return [declared(route, Permission.VIEWER)]
 
 
-def read(coordinator: Coordinator, run: str, after: int) -> tuple[list[EventView], bool]:
-    """Returns the next page of events, and whether the run had ended before the page was read."""
+class Page(NamedTuple):
+    events: list[EventView]
+    ended: bool
+    """Whether the run had ended before the page was read."""
+    valid_s: float
+    """How long the caller's credentials are still valid, in seconds."""
+
+
+def read(coordinator: Coordinator, credentials: str, run: str, after: int) -> Page:
+    """Returns the next page of events. ProblemError where the caller may not read them, or no longer."""
+    caller = identify(coordinator, Permission.VIEWER, credentials, run=run)
+    expires_at = caller.expires_at if isinstance(caller, Operator) else None
+    valid_s = math.inf if expires_at is None else max(0.0, expires_at - coordinator.core.clock.now())
     ended = coordinator.operators.run(run).over
-    return coordinator.operators.events(run, after, _PAGE), ended
+    return Page(coordinator.operators.events(run, after, _PAGE), ended, valid_s)
 
 
-async def _events(service: Service, run: str, after: int, follow: bool) -> AsyncIterator[bytes]:
+async def _events(service: Service, credentials: str, run: str, after: int, follow: bool) -> AsyncIterator[bytes]:
+    """The frames. The stream ends when the caller's key is revoked or has expired: the next request says why."""
     key = f"run:{run}"
     loop = asyncio.get_running_loop()
     wait_s = min(_HEARTBEAT_S, service.settings.reread_s)
@@ -100,7 +120,10 @@ async def _events(service: Service, run: str, after: int, follow: bool) -> Async
         yield format_sse_event(retry=_RECONNECT_MS)
         while True:
             seen = service.signals.version(key)
-            page, ended = await service.work(read, service.coordinator, run, after)
+            try:
+                page, ended, valid_s = await service.work(read, service.coordinator, credentials, run, after)
+            except ProblemError:
+                return
             if page:
                 after = page[-1].seq
                 spoke = loop.time()
@@ -112,7 +135,7 @@ async def _events(service: Service, run: str, after: int, follow: bool) -> Async
             if loop.time() - spoke >= _HEARTBEAT_S:
                 spoke = loop.time()
                 yield KEEPALIVE_COMMENT
-            if await service.signals.async_wait(key, seen, wait_s):
+            if await service.signals.async_wait(key, seen, min(wait_s, valid_s)):
                 await asyncio.sleep(_BREATH_S)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import cast
 
 from coordinator.store.port import Json, StoreError
 
@@ -19,13 +18,19 @@ def to_text(body: Json) -> str:
     """The body as compact JSON. StoreError when it cannot be written as JSON."""
     try:
         return _encode(body)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"A body that is not JSON can't be stored: {error}.") from None
 
 
 def from_text(text: str) -> Json:
-    """The body that ``to_text`` wrote."""
-    return cast("Json", json.loads(text))
+    """The body that ``to_text`` wrote. ValueError where the text is no JSON object, or nested too deeply to be read."""
+    try:
+        body = json.loads(text)
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"the body is no object, but a {type(body).__name__}")
+    return body
 
 
 def beginning_of(body: Json) -> str:

@@ -19,12 +19,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import TypeVar
+from typing import Any, overload
 
 from coordinator.store.bodies import to_text
 from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
-
-Row = TypeVar("Row", AuditRow, RefusalRow)
 
 _EVENTS = b"quorate run log 1\0"
 _AUDIT = b"quorate audit 1\0"
@@ -93,9 +91,13 @@ def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[Refu
     return chained
 
 
-def by_run(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each run, in order."""
-    found: dict[str, list[Row]] = {}
+@overload
+def by_run(rows: Iterable[RefusalRow]) -> dict[str, list[RefusalRow]]: ...
+@overload
+def by_run(rows: Iterable[AuditRow]) -> dict[str | None, list[AuditRow]]: ...
+def by_run(rows: Iterable[Any]) -> dict[Any, list[Any]]:
+    """The rows of each run, in order; those of no run under None."""
+    found: dict[Any, list[Any]] = {}
     for row in rows:
         found.setdefault(row.run, []).append(row)
     return found

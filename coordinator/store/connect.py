@@ -61,8 +61,14 @@ def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
     def prepare(connection: object, _record: object) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
+        connection.text_factory = _any_text  # type: ignore[attr-defined]
 
     return engine
+
+
+def _any_text(stored: bytes) -> str:
+    """Also of a text that is no UTF-8, which somebody else has stored: SQLite would fail for all rows of the query."""
+    return stored.decode("utf-8", "surrogateescape")
 
 
 def _make_file(path: Path) -> None:

@@ -19,6 +19,7 @@ from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, OverTables, RunRecord, Tables
 from coordinator.store.port import (
     TERMINAL,
+    ApiKeyRow,
     Appended,
     AuditRow,
     CheckpointRow,
@@ -124,6 +125,14 @@ class MemoryTransaction(MemoryReads):
         row = self._worker(worker)
         self._t.workers.put(ALL, worker, replace(row, revoked_at=at if row.revoked_at is None else row.revoked_at))
 
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        self._unique(self._t.api_keys.get(ALL, row.key), f"API key {row.key} exists already.")
+        self._t.api_keys.put(ALL, row.key, row)
+
+    def revoke_api_key(self, key: str, at: float) -> None:
+        row = self._existing(self._t.api_keys.get(ALL, key), f"API key {key}")
+        self._t.api_keys.put(ALL, key, replace(row, revoked_at=at if row.revoked_at is None else row.revoked_at))
+
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         for row in rows:
             self._device(row.device)
@@ -201,14 +210,21 @@ class MemoryTransaction(MemoryReads):
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         for run, found in by_run(self._of_runs(rows)).items():
-            record = self._run(run)
-            count = record.row.audits
-            last = self._t.audit.get(run, count)
-            for number, row in enumerate(
-                chain_audit(run, None if last is None else last.link, count, found), count + 1
-            ):
-                self._t.audit.put(run, number, row)
-            self._t.runs.put(ALL, run, replace(record, row=replace(record.row, audits=count + len(found))))
+            for row in found if run is None else self._chained_audit(run, found):
+                number = (self._t.last_audit.get(ALL, ALL) or 0) + 1
+                self._t.audit_in_order.put(ALL, number, row)
+                self._t.last_audit.put(ALL, ALL, number)
+
+    def _chained_audit(self, run: str, rows: Sequence[AuditRow]) -> list[AuditRow]:
+        """The rows with their links, as the run's next ones."""
+        record = self._run(run)
+        count = record.row.audits
+        last = self._t.audit.get(run, count)
+        chained = chain_audit(run, None if last is None else last.link, count, rows)
+        for number, row in enumerate(chained, count + 1):
+            self._t.audit.put(run, number, row)
+        self._t.runs.put(ALL, run, replace(record, row=replace(record.row, audits=count + len(rows))))
+        return chained
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         for row in self._of_runs(rows):
@@ -222,7 +238,8 @@ class MemoryTransaction(MemoryReads):
         """The rows as a list. StoreError when a run that they name does not exist."""
         found = list(rows)
         for run in {row.run for row in found}:
-            self._run(run)
+            if run is not None:
+                self._run(run)
         return found
 
     def _run(self, run: str) -> RunRecord:

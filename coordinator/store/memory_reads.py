@@ -10,6 +10,7 @@ from heapq import nsmallest
 from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.memory_tables import ALL, Tables
 from coordinator.store.port import (
+    ApiKeyRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -42,6 +43,9 @@ class MemoryReads:
         with self._guard:
             records = self._t.runs.rows(ALL)
         return sorted((record.whole() for record in records.values()), key=lambda row: (row.created_at, row.run))
+
+    def run_ids(self) -> list[str]:
+        return [row.run for row in self.runs()]
 
     def head(self, run: str) -> int:
         with self._guard:
@@ -101,6 +105,14 @@ class MemoryReads:
         with self._guard:
             return [row for _, row in sorted(self._t.workers.rows(ALL).items())]
 
+    def api_key(self, key: str) -> ApiKeyRow | None:
+        with self._guard:
+            return self._t.api_keys.get(ALL, key)
+
+    def api_keys(self) -> list[ApiKeyRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.api_keys.rows(ALL).items())]
+
     def waiting(self, now: float) -> list[WaitingRow]:
         with self._guard:
             claimed = self._t.claims.rows(ALL)
@@ -127,9 +139,9 @@ class MemoryReads:
         with self._guard:
             return self._t.checkpoints.get(run, version)
 
-    def has_checkpoint(self, digest: str) -> bool:
+    def runs_with_checkpoint(self, digest: str) -> list[str]:
         with self._guard:
-            return bool(self._t.checkpoints_of_digest.rows(digest))
+            return sorted({run for run, _ in self._t.checkpoints_of_digest.rows(digest)})
 
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
         with self._guard:
@@ -159,6 +171,11 @@ class MemoryReads:
     def audit(self, run: str) -> list[AuditRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.audit.rows(run).items())]
+
+    def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
+        with self._guard:
+            rows = self._t.audit_in_order.rows(ALL)
+        return [(number, rows[number]) for number in nsmallest(limit, (number for number in rows if number > after))]
 
     def metrics(self, run: str) -> list[MetricRow]:
         with self._guard:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from coordinator.store.bodies import from_text
 from coordinator.store.port import (
+    ApiKeyRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -103,13 +104,14 @@ class RunRecord:
 
 
 class Tables:
-    """All tables; the last six are indexes."""
+    """All tables; the last eight are indexes."""
 
     def __init__(self) -> None:
         self.runs: Layer[str, str, RunRecord] = Layer()
         self.events: Layer[str, int, tuple[float, str, str, str]] = Layer()
         self.devices: Layer[str, str, DeviceRow] = Layer()
         self.workers: Layer[str, str, WorkerRow] = Layer()
+        self.api_keys: Layer[str, str, ApiKeyRow] = Layer()
         self.waiting: Layer[str, str, WaitingRow] = Layer()
         self.claims: Layer[str, str, ClaimRow] = Layer()
         self.checkpoints: Layer[str, int, CheckpointRow] = Layer()
@@ -118,6 +120,8 @@ class Tables:
         self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer()
         self.audit: Layer[str, int, AuditRow] = Layer()
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
+        self.audit_in_order: Layer[str, int, AuditRow] = Layer()
+        self.last_audit: Layer[str, str, int] = Layer()
         self.last_refusal: Layer[str, str, str] = Layer()
         self.device_of_key: Layer[str, str, str] = Layer()
         self.devices_of_token: Layer[str, str, str] = Layer()

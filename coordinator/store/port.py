@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from coordinator.store.rows import (
+    ApiKeyRow,
     Appended,
     AuditRow,
     CheckpointRow,
@@ -31,6 +32,7 @@ from coordinator.store.rows import (
 
 __all__ = [
     "TERMINAL",
+    "ApiKeyRow",
     "Appended",
     "AuditRow",
     "CheckpointRow",
@@ -88,6 +90,10 @@ class Reader(Protocol):
         """All runs, oldest first."""
         ...
 
+    def run_ids(self) -> list[str]:
+        """The ids of all runs, oldest first: also where something else in a run's row cannot be read."""
+        ...
+
     def head(self, run: str) -> int:
         """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""
         ...
@@ -119,6 +125,14 @@ class Reader(Protocol):
         """All workers, in order of id."""
         ...
 
+    def api_key(self, key: str) -> ApiKeyRow | None:
+        """The API key of this id, revoked and expired or not."""
+        ...
+
+    def api_keys(self) -> list[ApiKeyRow]:
+        """All API keys, in order of id."""
+        ...
+
     def waiting(self, now: float) -> list[WaitingRow]:
         """Unexpired (``expires > now``), unclaimed rows of the pool, in order of device id."""
         ...
@@ -137,8 +151,8 @@ class Reader(Protocol):
         ...
 
     def checkpoint(self, run: str, version: int) -> CheckpointRow | None: ...
-    def has_checkpoint(self, digest: str) -> bool:
-        """Whether any run has a checkpoint of this digest. Devices may download only those."""
+    def runs_with_checkpoint(self, digest: str) -> list[str]:
+        """The runs that have a checkpoint of this digest, sorted. Only those of some run may be downloaded."""
         ...
 
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
@@ -160,6 +174,11 @@ class Reader(Protocol):
 
     def audit(self, run: str) -> list[AuditRow]:
         """In the order in which they were recorded."""
+        ...
+
+    def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
+        """(number, row) of those of all runs and of none, numbered above ``after``, in the order in which they were
+        recorded. Numbers ascend, and may have gaps."""
         ...
 
     def metrics(self, run: str) -> list[MetricRow]:
@@ -216,6 +235,14 @@ class Transaction(Reader, Protocol):
 
     def revoke_worker(self, worker: str, at: float) -> None:
         """Revokes its token; an earlier ``revoked_at`` stays. StoreError when the worker is unknown."""
+        ...
+
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        """Conflict when the id is in use."""
+        ...
+
+    def revoke_api_key(self, key: str, at: float) -> None:
+        """Revokes it; an earlier ``revoked_at`` stays. StoreError when it is unknown."""
         ...
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:

@@ -38,6 +38,23 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeyRow:
+    """An operator's API key. Its secret is stored as a hash only."""
+
+    key: str
+    secret_hash: str
+    role: str
+    scope: str
+    label: str
+    created_at: float
+    created_by: str
+    """The id of the operator who created it."""
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    """When it was revoked, which is permanent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRow:
     """One device in the pool, which all runs share."""
 
@@ -175,12 +192,13 @@ class RefusalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """An action that only the run's owner may take. Never changed, never deleted."""
+    """An action of an operator, or a refusal of one. Never changed, never deleted."""
 
-    run: str
+    run: str | None
+    """None for what belongs to no run, such as keys; those rows are in no chain."""
     at: float
     by: str
-    """The name that the operator gave; it is not verified while operators have no credentials."""
+    """The id of the operator: of the API key, or the subject of the token. Empty where it is not known."""
     action: str
     detail: str
     link: str = field(default="", compare=False)

@@ -21,6 +21,7 @@ from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_l
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import to_store_error, translated
 from coordinator.store.port import (
+    ApiKeyRow,
     Appended,
     AuditRow,
     CheckpointRow,
@@ -117,6 +118,15 @@ class SqlTransaction(SqlReads):
     def revoke_worker(self, worker: str, at: float) -> None:
         self._change_worker(worker, sql.REVOKE_WORKER, revoked_at=at)
 
+    def insert_api_key(self, row: ApiKeyRow) -> None:
+        with self._voiding():
+            self._write(sql.INSERT_API_KEY, _values(row))
+
+    def revoke_api_key(self, key: str, at: float) -> None:
+        with self._voiding():
+            if not self._write(sql.REVOKE_API_KEY, {"at_key": key, "revoked_at": at}).rowcount:
+                raise _missing(f"API key {key}")
+
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         with self._voiding():
             self._write_all(self._upserts.put_waiting, [_values(row) for row in rows])
@@ -170,8 +180,10 @@ class SqlTransaction(SqlReads):
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         with self._voiding():
             for run, found in by_run(rows).items():
-                last, link = self._advanced(run, sql.COUNT_AUDITS, len(found))
-                chained = chain_audit(run, link, last - len(found), found)
+                chained = found
+                if run is not None:
+                    last, link = self._advanced(run, sql.COUNT_AUDITS, len(found))
+                    chained = chain_audit(run, link, last - len(found), found)
                 self._write_all(sql.INSERT_AUDIT, [_values(row) for row in chained])
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:

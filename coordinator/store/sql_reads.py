@@ -14,6 +14,7 @@ from sqlalchemy import Executable
 from coordinator.store import statements as sql
 from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.port import (
+    ApiKeyRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -54,6 +55,7 @@ _run = _maker(RunRow, "plan", "snapshot")
 _event = _maker(EventRow, "body")
 _device = _maker(DeviceRow)
 _worker = _maker(WorkerRow)
+_api_key = _maker(ApiKeyRow)
 _claim = _maker(ClaimRow)
 _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
@@ -75,6 +77,9 @@ class SqlReads(ABC):
 
     def runs(self) -> list[RunRow]:
         return [_run(row) for row in self._read(sql.RUNS)]
+
+    def run_ids(self) -> list[str]:
+        return [str(row[0]) for row in self._read(sql.RUN_IDS)]
 
     def head(self, run: str) -> int:
         return next((int(row[0]) for row in self._read(sql.HEAD, run=run)), 0)
@@ -107,6 +112,12 @@ class SqlReads(ABC):
     def workers(self) -> list[WorkerRow]:
         return [_worker(row) for row in self._read(sql.WORKERS)]
 
+    def api_key(self, key: str) -> ApiKeyRow | None:
+        return _first(_api_key, self._read(sql.API_KEY, key=key))
+
+    def api_keys(self) -> list[ApiKeyRow]:
+        return [_api_key(row) for row in self._read(sql.API_KEYS)]
+
     def waiting(self, now: float) -> list[WaitingRow]:
         # The one read of many rows on a hot path: written out, it takes half of what a maker does.
         return [
@@ -130,8 +141,8 @@ class SqlReads(ABC):
     def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
         return _first(_checkpoint, self._read(sql.CHECKPOINT, run=run, version=version))
 
-    def has_checkpoint(self, digest: str) -> bool:
-        return bool(self._read(sql.HAS_CHECKPOINT, digest=digest))
+    def runs_with_checkpoint(self, digest: str) -> list[str]:
+        return [str(row[0]) for row in self._read(sql.RUNS_WITH_CHECKPOINT, digest=digest)]
 
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
         return [_contribution(row) for row in self._read(sql.CONTRIBUTIONS, run=run, round=round)]
@@ -150,6 +161,10 @@ class SqlReads(ABC):
 
     def audit(self, run: str) -> list[AuditRow]:
         return [_audit(row) for row in self._read(sql.AUDIT, run=run)]
+
+    def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
+        rows = self._read(sql.AUDIT_OF_ALL, after=after, limit=limit)
+        return [(int(number), _audit(values)) for number, *values in rows]
 
     def metrics(self, run: str) -> list[MetricRow]:
         return [_metric(row) for row in self._read(sql.METRICS, run=run)]

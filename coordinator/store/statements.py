@@ -32,6 +32,7 @@ from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from coordinator.store import port
 from coordinator.store.tables import (
+    api_keys,
     audit,
     checkpoints,
     claims,
@@ -71,6 +72,7 @@ _free = [
 
 RUN = _select(runs, port.RunRow).where(*_is(runs, "run"))
 RUNS = _select(runs, port.RunRow).order_by(runs.c.created_at, runs.c.run)
+RUN_IDS = select(runs.c.run).order_by(runs.c.created_at, runs.c.run)
 HEAD = select(runs.c.seq).where(*_is(runs, "run"))
 FENCE = select(runs.c.fence).where(*_is(runs, "run")).with_for_update()
 LOCK_RUN = select(runs.c.run).where(*_is(runs, "run")).with_for_update()
@@ -95,6 +97,8 @@ DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).orde
 WORKER = _select(workers, port.WorkerRow).where(*_is(workers, "worker"))
 WORKER_BY_TOKEN = _select(workers, port.WorkerRow).where(*_is(workers, "token_hash"))
 WORKERS = _select(workers, port.WorkerRow).order_by(workers.c.worker)
+API_KEY = _select(api_keys, port.ApiKeyRow).where(*_is(api_keys, "key"))
+API_KEYS = _select(api_keys, port.ApiKeyRow).order_by(api_keys.c.key)
 WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
 WAITING_BY_OFFER = select(waiting.c.offer, func.count()).where(*_free).group_by(waiting.c.offer)
 CLAIM = _select(claims, port.ClaimRow).where(*_is(claims, "device"))
@@ -102,7 +106,9 @@ CLAIMS = _select(claims, port.ClaimRow).order_by(claims.c.device)
 CLAIMS_OF_RUN = CLAIMS.where(*_is(claims, "run"))
 CHECKPOINTS = _select(checkpoints, port.CheckpointRow).where(*_is(checkpoints, "run")).order_by(checkpoints.c.version)
 CHECKPOINT = _select(checkpoints, port.CheckpointRow).where(*_is(checkpoints, "run", "version"))
-HAS_CHECKPOINT = select(checkpoints.c.version).where(*_is(checkpoints, "digest")).limit(1)
+RUNS_WITH_CHECKPOINT = (
+    select(checkpoints.c.run).where(*_is(checkpoints, "digest")).distinct().order_by(checkpoints.c.run)
+)
 CONTRIBUTIONS = (
     _select(contributions, port.ContributionRow)
     .where(*_is(contributions, "run", "round"))
@@ -118,6 +124,12 @@ ROUNDS = (
 REFUSALS = _select(refusals, port.RefusalRow).where(*_is(refusals, "run", "round")).order_by(refusals.c.number)
 REFUSALS_IN_ORDER = _select(refusals, port.RefusalRow).where(*_is(refusals, "run")).order_by(refusals.c.number)
 AUDIT = _select(audit, port.AuditRow).where(*_is(audit, "run")).order_by(audit.c.number)
+AUDIT_OF_ALL = (
+    select(audit.c.number, *(audit.c[field.name] for field in fields(port.AuditRow)))
+    .where(audit.c.number > _after)
+    .order_by(audit.c.number)
+    .limit(_limit)
+)
 METRICS = (
     _select(metrics, port.MetricRow)
     .where(*_is(metrics, "run"))
@@ -126,7 +138,7 @@ METRICS = (
 
 RUNS_NAMED = union(
     *(
-        select(table.c.run)
+        select(table.c.run).where(table.c.run.is_not(None))
         for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, audit, metrics)
     )
 )
@@ -179,6 +191,12 @@ REVOKE_WORKER = (
     update(workers)
     .where(*_at(workers, "worker"))
     .values(revoked_at=func.coalesce(workers.c.revoked_at, bindparam("revoked_at")))
+)
+INSERT_API_KEY = insert(api_keys)
+REVOKE_API_KEY = (
+    update(api_keys)
+    .where(*_at(api_keys, "key"))
+    .values(revoked_at=func.coalesce(api_keys.c.revoked_at, bindparam("revoked_at")))
 )
 DROP_WAITING = delete(waiting).where(*_at(waiting, "device"))
 DROP_HOLD = delete(waiting).where(*_at(waiting, "device", "expires"))

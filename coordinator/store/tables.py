@@ -107,6 +107,20 @@ workers = Table(
     UniqueConstraint("token_hash"),
 )
 
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key", _id(), primary_key=True),
+    Column("secret_hash", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at", Double),
+    Column("revoked_at", Double),
+)
+
 waiting = Table(
     "waiting",
     metadata,
@@ -205,7 +219,7 @@ audit = Table(
     "audit",
     metadata,
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    _of_run(),
+    Column("run", _id(), ForeignKey("runs.run")),
     Column("at", Double, nullable=False),
     Column("by", Text, nullable=False),
     Column("action", Text, nullable=False),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from coordinator.store import chain
 from coordinator.store.port import EventRow, Reader, RunRow, StoreError
+from coordinator.verify.heads import Head, against_refusals_head
 from coordinator.verify.violation import RunViolation
 
 
@@ -32,17 +33,34 @@ class EventChain:
         self._known = False
 
 
-def against_chains(reader: Reader, row: RunRow, now: int) -> Iterator[RunViolation]:
-    """The chains of refusals and of the audit. ``now``: the latest round."""
-    link, before = chain.refusals_beginning(row.run), now
-    refusals = reader.refusals_in_order(row.run)
-    for number, refusal in enumerate(refusals, start=1):
-        if refusal.link != chain.refusal_link(link, number, refusal):
-            what = f"the refusal of {refusal.device} does not follow the one before: one of them was changed or removed"
-            yield RunViolation("chain", refusal.round, what)
-        link, before = refusal.link, refusal.round
-    if len(refusals) != row.refusals:
-        yield RunViolation("chain", before, f"the run has {len(refusals)} refusals, and recorded {row.refusals}")
+class RefusalChain:
+    """The chain of a run's refusals."""
+
+    def __init__(self, row: RunRow) -> None:
+        self._row = row
+        self.head: Head | None = None
+        """Where it ends, once it has been read; None: there are no refusals."""
+
+    def findings(self, reader: Reader, now: int, heads: Sequence[Head]) -> Iterator[RunViolation]:
+        """What speaks against it. ``now``: the latest round; ``heads``: its links that were written down outside."""
+        run = self._row.run
+        link, before = chain.refusals_beginning(run), now
+        rows = reader.refusals_in_order(run)
+        for number, row in enumerate(rows, start=1):
+            if row.link != chain.refusal_link(link, number, row):
+                what = f"the refusal of {row.device} does not follow the one before: one of them was changed or removed"
+                yield RunViolation("chain", row.round, what)
+            link, before = row.link, row.round
+        if len(rows) != self._row.refusals:
+            yield RunViolation("chain", before, f"the run has {len(rows)} refusals, and recorded {self._row.refusals}")
+        for head in heads:
+            yield from against_refusals_head(head, rows[head.seq - 1 : head.seq], now, len(rows))
+        if rows:
+            self.head = Head(run, len(rows), link, refusals=True)
+
+
+def against_audit(reader: Reader, row: RunRow, now: int) -> Iterator[RunViolation]:
+    """The chain of the audit. Each of its actions is in the log too. ``now``: the latest round."""
     link = chain.audit_beginning(row.run)
     audit = reader.audit(row.run)
     for number, action in enumerate(audit, start=1):

@@ -12,9 +12,10 @@ from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.port import Reader, RunRow, Store
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.heads import Head
-from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, latest_round, wrong_kinds
+from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
+from coordinator.verify.rounds import CountedIn
 from coordinator.verify.run import RunChecks
-from coordinator.verify.violation import CannotVerify, RunViolation, Violation
+from coordinator.verify.violation import CannotVerify, RunViolation, Violation, printable
 
 
 def verify(
@@ -28,20 +29,24 @@ def verify(
     """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
 
     ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
-    logs must have; ``reached`` gets those at which the logs end now. CannotVerify, before the first violation, where a
-    rule, a server optimizer or a codec is not installed."""
+    logs must have; ``reached`` gets those at which the logs, and the refusals, end now. CannotVerify, before the first
+    violation, where a rule, a server optimizer or a codec is not installed."""
     found: list[Violation] = []
     checked: list[RunChecks] = []
+    counted: CountedIn = {}
     with store.reading() as reader:
         runs = reader.runs_named()
         found += [_gone(head) for head in heads if head.run not in runs]
         for run in runs:
+            if not is_text(run):
+                found.append(RunViolation("orphan", 0, "rows name a run by what is no UTF-8").of(printable(run)))
+                continue
             row = _run_row(reader, run, found)
             if row is None:
                 continue
             if blobs is not None:
                 _require_extensions(row, extensions)
-            checks = RunChecks(row, [head for head in heads if head.run == run])
+            checks = RunChecks(row, [head for head in heads if head.run == run], counted)
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
     yield from found
@@ -51,8 +56,9 @@ def verify(
         if note is not None:
             for text in checks.notes():
                 note(text)
-        if checks.head is not None and reached is not None:
-            reached(checks.head)
+        if reached is not None:
+            for head in checks.heads:
+                reached(head)
 
 
 def _readable(findings: Iterator[RunViolation], reader: Reader, run: str) -> Iterator[Violation]:
@@ -86,7 +92,7 @@ def _run_row(reader: Reader, run: str, found: list[Violation]) -> RunRow | None:
         return None
     wrong = dict(fields_of_wrong_kind(row))
     for name, value in wrong.items():
-        found.append(Violation("rows", run, latest, f"runs.{name} holds {value!r:.80}, a {type(value).__name__}"))
+        found.append(RunViolation("rows", latest, f"runs.{name} holds {shown(value)}").of(run))
     return None if wrong else row
 
 

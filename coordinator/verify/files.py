@@ -96,6 +96,22 @@ def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iter
             yield RunViolation("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
 
 
+def against_manifests(blobs: HashedBlobs, line: Sequence[CheckpointRow]) -> Iterator[RunViolation]:
+    """All versions of a model have the tensors of the first: no round changes their names, shapes or dtypes."""
+    first = None
+    for row in line:
+        if not blobs.whole(row.digest):
+            continue
+        try:
+            found = read_header(blobs.blobs.path(row.digest)).manifest
+        except (TensorError, BlobError, OSError):
+            continue  # named where the blobs are read
+        first = found if first is None else first
+        if found != first:
+            what = f"the blob of version {row.version} has other tensors than the versions before"
+            yield RunViolation("5", row.round or 1, what)
+
+
 def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, DeviceRow]) -> Iterator[WantedBlob]:
     """Acknowledged updates of the open round, and of those whose retention is not over."""
     state = replay.state

@@ -4,7 +4,7 @@ shall be. The other checks compare values and compute with them, so they cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -13,7 +13,10 @@ from coordinator.store.port import Reader
 from coordinator.verify.violation import RunViolation
 
 _ALL = 1 << 30
-UNREADABLE = (TypeError, AttributeError, ValueError, KeyError, OverflowError)
+_SHOWN = 80
+_DEEPEST = 100
+"""Levels of a body that its values may be nested in. Ours have fewer than ten."""
+UNREADABLE = (TypeError, AttributeError, ValueError, KeyError, OverflowError, RecursionError)
 """What a check raises where it meets such a value."""
 
 
@@ -42,6 +45,7 @@ def wrong_kinds(reader: Reader, run: str) -> Iterator[RunViolation]:
         "audit": lambda: reader.audit(run),
         "devices": lambda: reader.devices(_ALL),
         "workers": reader.workers,
+        "events": lambda: reader.events(run, 0, _ALL),
     }
     for table, read in tables.items():
         try:
@@ -53,17 +57,56 @@ def wrong_kinds(reader: Reader, run: str) -> Iterator[RunViolation]:
             named = getattr(row, "round", None)
             where = named if isinstance(named, int) else latest
             for name, value in fields_of_wrong_kind(row):
-                yield RunViolation("rows", where, f"{table}.{name} holds {value!r:.80}, a {type(value).__name__}")
+                yield RunViolation("rows", where, f"{table}.{name} holds {shown(value)}")
 
 
 def fields_of_wrong_kind(row: Any) -> Iterator[tuple[str, Any]]:
-    """(field, value) of the fields of a row whose value is not of the field's kind."""
+    """(field, value) of the fields of a row whose value is not of the field's kind, is no UTF-8, or is nested too
+    deeply."""
     of: type = type(row)
     kinds = _kinds(of)
     for field in fields(row):
         value = getattr(row, field.name)
-        if not isinstance(value, kinds[field.name]):
+        if not isinstance(value, kinds[field.name]) or not is_text(value) or _is_too_deep(value):
             yield field.name, value
+
+
+def shown(value: object) -> str:
+    """A value of another kind, for people."""
+    if not is_text(value):
+        return f"{repr(value)[:_SHOWN]}, which is no UTF-8"
+    if _is_too_deep(value):
+        return f"values in more than {_DEEPEST} levels"
+    return f"{repr(value)[:_SHOWN]}, a {type(value).__name__}"
+
+
+def is_text(value: object) -> bool:
+    """False for a text that is no UTF-8, which a database takes in no query."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
+def _is_too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [item for inside in level for item in _inside(inside)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+        case _:
+            return ()
 
 
 @cache

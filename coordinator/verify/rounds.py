@@ -10,6 +10,9 @@ from coordinator.store.port import CheckpointRow, ContributionRow, Reader, Round
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.violation import RunViolation
 
+CountedIn = dict[str, tuple[str, int]]
+"""Digest of an update -> (run, round) in which it counts. Its bytes name both, so that there is only one."""
+
 
 def against_line(line: Sequence[CheckpointRow]) -> Iterator[RunViolation]:
     before = 0
@@ -27,7 +30,13 @@ class RoundChecks:
     """Checks rounds that have ended; ``check`` takes the next one."""
 
     def __init__(
-        self, reader: Reader, run: str, plan: Plan, log: Mapping[int, LoggedRound], line: Sequence[CheckpointRow]
+        self,
+        reader: Reader,
+        run: str,
+        plan: Plan,
+        log: Mapping[int, LoggedRound],
+        line: Sequence[CheckpointRow],
+        counted_in: CountedIn,
     ) -> None:
         self._store = reader
         self._run = run
@@ -35,7 +44,7 @@ class RoundChecks:
         self._log = log
         self._line = line
         self._made = {row.round: row for row in line if row.round is not None}
-        self._counted_in: dict[str, int] = {}
+        self._counted_in = counted_in
         self.summed: dict[int, list[ContributionRow]] = {}
         """The contributions of each federated round whose updates were added up."""
 
@@ -129,11 +138,10 @@ class RoundChecks:
             if item.version != checkpoint.version:
                 versions = f"version {item.version}, and the round made version {checkpoint.version}"
                 yield RunViolation("1", round, f"{item.device}'s update counts in {versions}")
-            other = self._counted_in.setdefault(item.digest, round)
-            if other != round:
-                yield RunViolation(
-                    "1", round, f"{item.device}'s update {short(item.digest)} counts in round {other} too"
-                )
+            run, other = self._counted_in.setdefault(item.digest, (self._run, round))
+            if (run, other) != (self._run, round):
+                where = f"round {other}" if run == self._run else f"round {other} of run {run}"
+                yield RunViolation("1", round, f"{item.device}'s update {short(item.digest)} counts in {where} too")
         strangers = sorted(named.keys() - logged.cohort)
         if strangers:
             yield RunViolation("quorum", round, f"{', '.join(strangers)} count, and were not selected")

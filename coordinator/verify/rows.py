@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from coordinator.engine import state as states
 from coordinator.engine.state import RunState
 from coordinator.store.bodies import from_text, to_text
-from coordinator.store.port import TERMINAL, CheckpointRow, Reader, RefusalRow, RoundRow, RunRow
+from coordinator.store.port import TERMINAL, CheckpointRow, ContributionRow, Json, Reader, RefusalRow, RoundRow, RunRow
 from coordinator.verify.replay import Replay
 from coordinator.verify.violation import RunViolation
 
@@ -21,7 +22,11 @@ R = TypeVar("R")
 _UNLOGGED = ("late", "stale", "duplicate", "withdrawn", "invalid-update", "not-selected", "lease-lost")
 """Kinds of refusals that change no state, so that no event shows them. Those of acknowledged updates are
 *abandoned*."""
+_LOGGED = ("advance",)
+"""Actions of the audit that the log gives too. The others are requests of operators."""
 _SHOWN = 60
+_HIGHEST_FENCE = 1 << 40
+"""Each commit raises the fence by one, and so does each attempt that failed."""
 
 
 def differing_rows(
@@ -81,7 +86,8 @@ def compared(
 
 
 def _audit(reader: Reader, run: str, replay: Replay) -> Iterator[RunViolation]:
-    for item, stored in zip_longest(replay.expected.audit, reader.audit(run)):
+    logged = [row for row in reader.audit(run) if row.action in _LOGGED]
+    for item, stored in zip_longest(replay.expected.audit, logged):
         if item is None:
             yield RunViolation(
                 "rows", replay.round_number, f"the audit has an action that the log does not give: {stored}"
@@ -97,13 +103,17 @@ def _rounds(replay: Replay, stored: Sequence[RoundRow]) -> Iterator[RunViolation
     if not replay.whole:
         expected = {number: row for number, row in expected.items() if row.status in TERMINAL}
         stored = [row for row in stored if row.round in expected]
+    wanted = {number: replace(row, body=from_text(to_text(row.body))) for number, row in expected.items()}
     yield from compared(
-        [replace(row, body=from_text(to_text(row.body))) for row in expected.values()],
+        list(wanted.values()),
         stored,
         key=lambda row: row.round,
         round=lambda row: row.round,
         what=lambda row: "its row",
     )
+    for row in stored:
+        if wanted.get(row.round) == row and _sorted(wanted[row.round].body) != _sorted(row.body):
+            yield RunViolation("rows", row.round, "its row holds a number as another kind of value")
 
 
 def _per_round(reader: Reader, run: str, replay: Replay, stored: Sequence[RoundRow]) -> Iterator[RunViolation]:
@@ -125,6 +135,7 @@ def _per_round(reader: Reader, run: str, replay: Replay, stored: Sequence[RoundR
         cohort = set() if opened is None else set(_list(opened.body.get("cohort")))
         refusals = reader.refusals(run, number)
         yield from _refusals(number, expected.refusals.get(number, []), refusals, cohort, kinds.get(number))
+        yield from _refused_and_counted(number, refusals, reader.contributions(run, number))
 
 
 def _refusals(
@@ -149,6 +160,16 @@ def _refusals(
             yield RunViolation("rows", number, f"a refusal of {row.device} is stored, which was not selected")
 
 
+def _refused_and_counted(
+    number: int, refusals: Sequence[RefusalRow], counted: Sequence[ContributionRow]
+) -> Iterator[RunViolation]:
+    """An update that counts was not refused: its device got a receipt, also when it sent the same bytes again."""
+    counts = {(row.device, row.digest) for row in counted}
+    for row in refusals:
+        if (row.device, row.digest) in counts:
+            yield RunViolation("3", number, f"the update of {row.device} counts, and a refusal of it is stored")
+
+
 def _line(replay: Replay, line: Sequence[CheckpointRow]) -> Iterator[RunViolation]:
     first = line[0].bytes if line else 0
     expected = [replace(row, bytes=first) if row.version == 0 else row for row in replay.expected.checkpoints]
@@ -168,6 +189,8 @@ def _run_row(row: RunRow, replay: Replay) -> Iterator[RunViolation]:
         yield RunViolation("rows", now, f"the run's name is {row.name!r}, its plan's {state.plan.name!r}")
     if not isinstance(row.fence, int) or row.fence < replay.fences:
         yield RunViolation("rows", now, f"the run's fence is {row.fence}, and {replay.fences} commits each raised it")
+    elif row.fence > _HIGHEST_FENCE:
+        yield RunViolation("rows", now, f"the run's fence is {row.fence}, which no coordinator reaches by steps of one")
     yield from _snapshot(row, replay, state)
 
 
@@ -186,6 +209,8 @@ def _snapshot(row: RunRow, replay: Replay, state: RunState) -> Iterator[RunViola
     if stored is None:
         if row.snapshot.get("format") not in states.OLDER_FORMATS:
             yield RunViolation("snapshot", now, "the snapshot is of no format that any version wrote")
+        elif row.snapshot_seq > row.chained_from:
+            yield RunViolation("snapshot", now, "the snapshot is of an older version than the event that it names")
         return
     found = replay.at_snapshot
     if found is None:
@@ -197,6 +222,11 @@ def _snapshot(row: RunRow, replay: Replay, state: RunState) -> Iterator[RunViola
         yield RunViolation(
             "snapshot", now, f"the snapshot is of round {found.round_number}, and the run at round {now}"
         )
+
+
+def _sorted(body: Json) -> str:
+    """The body as text: 1, 1.0 and true differ."""
+    return json.dumps(body, sort_keys=True)
 
 
 def _difference(expected: object, stored: object) -> str:

@@ -14,15 +14,22 @@ from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
-from coordinator.verify.chains import EventChain, against_chains
+from coordinator.verify.chains import EventChain, RefusalChain, against_audit
 from coordinator.verify.draws import against_draw
-from coordinator.verify.files import HashedBlobs, WantedBlob, against_blob, forgotten_rounds, wanted_blobs
+from coordinator.verify.files import (
+    HashedBlobs,
+    WantedBlob,
+    against_blob,
+    against_manifests,
+    forgotten_rounds,
+    wanted_blobs,
+)
 from coordinator.verify.fleet import against_fleet, devices_of
 from coordinator.verify.heads import Head, against_head
 from coordinator.verify.kinds import latest_round
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.replay import Replay
-from coordinator.verify.rounds import RoundChecks, against_line
+from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
 from coordinator.verify.rows import differing_rows
 from coordinator.verify.violation import RunViolation
 
@@ -32,12 +39,15 @@ _PAGE = 5000
 class RunChecks:
     """``rows`` reads all rows; ``files`` may follow, after the transaction in which they were read."""
 
-    def __init__(self, row: RunRow, heads: Sequence[Head] = ()) -> None:
-        """``heads``: links of the run's events that were written down outside."""
+    def __init__(self, row: RunRow, heads: Sequence[Head], counted_in: CountedIn) -> None:
+        """``heads``: links of the run's events and refusals that were written down outside; ``counted_in``: where each
+        update counts in the runs before."""
         self.row = row
-        self.head: Head | None = None
-        """Where the log ends, once it has been read."""
-        self._heads = heads
+        self._counted_in = counted_in
+        self.heads: list[Head] = []
+        """Where the log ends, and the refusals, once they have been read."""
+        self._heads = [head for head in heads if not head.refusals]
+        self._refusal_heads = [head for head in heads if head.refusals]
         self.plan: Plan | None = None
         self.replay: Replay | None = None
         self._line: list[CheckpointRow] = []
@@ -58,13 +68,16 @@ class RunChecks:
         replay = self.replay = Replay(row, self.plan)
         log: dict[int, LoggedRound] = {}
         yield from self._log(reader, replay, log)
-        yield from against_chains(reader, row, replay.round_number)
+        refusals = RefusalChain(row)
+        yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
+        self.heads += [refusals.head] if refusals.head is not None else []
+        yield from against_audit(reader, row, replay.round_number)
         self._line = reader.checkpoints(row.run)
         yield from against_line(self._line)
         rounds: list[RoundRow] = []
         for number in sorted(counts["rounds"]):
             yield from self._stored_round(reader, number, rounds)
-        checks = RoundChecks(reader, row.run, self.plan, log, self._line)
+        checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
         self._summed = checks.summed
@@ -79,6 +92,7 @@ class RunChecks:
             return
         for wanted in self._wanted:
             yield from against_blob(blobs, wanted, newest)
+        yield from against_manifests(blobs, self._line)
         for drawn in self.replay.draws:
             if drawn.pool is None or blobs.whole(drawn.pool):
                 for against in against_draw(blobs.blobs, self.plan, self.row.selection_seed, drawn):
@@ -128,7 +142,7 @@ class RunChecks:
                 yield RunViolation("8", number or 1, f"the log goes from event {last} to event {seq}")
             last = seq
             if event is None or not _is_readable(event):
-                yield RunViolation("log", replay.round_number, f"event {seq} cannot be read")
+                yield RunViolation("log", replay.round_number or 1, f"event {seq} cannot be read")
                 replay.whole = False
                 chain.skip()
                 continue
@@ -145,7 +159,7 @@ class RunChecks:
                 fence = body["fence"]
             log.setdefault(body.get("round", 0), LoggedRound()).add(event)
         now = replay.round_number
-        self.head = Head(self.row.run, last, chain.link) if last else None
+        self.heads += [Head(self.row.run, last, chain.link)] if last else []
         if last != self.row.seq:
             yield RunViolation("8", now, f"the log ends at event {last}, the run at {self.row.seq}")
         if self.row.snapshot_seq > self.row.seq:
@@ -157,7 +171,7 @@ class RunChecks:
     def _stored_round(self, reader: Reader, number: int, rounds: list[RoundRow]) -> Iterator[RunViolation]:
         try:
             rounds += reader.rounds(self.row.run, number - 1, 1)
-        except ValueError:
+        except (ValueError, OverflowError):
             yield RunViolation("rows", number, "its row cannot be read")
 
 

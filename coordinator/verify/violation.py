@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LONGEST = 400
+"""Characters of a finding. Values that somebody else has stored may have any length."""
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -26,7 +29,13 @@ class RunViolation:
     what: str
 
     def of(self, run: str) -> Violation:
-        return Violation(self.invariant, run, self.round, self.what)
+        return Violation(self.invariant, run, self.round, printable(self.what))
+
+
+def printable(text: str) -> str:
+    """The text in one line of bounded length, whatever characters somebody has stored."""
+    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
 
 
 class CannotVerify(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+import unicodedata
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,9 +52,14 @@ def new(
 
 def module_name(folder: str) -> str:
     """The name of a Python module that a folder's name gives. Failure where it gives none, or one that is taken."""
-    name = re.sub(r"[^a-z0-9]+", "_", folder.lower()).strip("_")
+    name = re.sub(r"[^a-z0-9]+", "_", _without_accents(folder).lower()).strip("_")
     if not name.isidentifier() or keyword.iskeyword(name) or len(name) > 48:
         fail(f"{folder!r} gives no name for a Python module: choose a folder such as wards or credit-risk.")
     if name in ("make_data", "test_learner") or name in sys.stdlib_module_names or find_spec(name) is not None:
         fail(f"A Python module {name} exists already, and the project's would hide it: choose another folder's name.")
     return name
+
+
+def _without_accents(text: str) -> str:
+    """``Crédit`` as ``Credit``; letters that are not Latin stay."""
+    return "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))

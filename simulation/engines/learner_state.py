@@ -4,12 +4,17 @@ Each process of the engine ``processes`` has its own copy of the learner, so wha
 it is found or not found by the next one, depending on which process trains it: results would be wrong without a word.
 
 What is compared before and after a training are plain values (numbers, texts, arrays, torch tensors, and lists, sets
-and dicts of these) in three places: the learner's own attributes (``vars(learner)``); and, of the learner that is a
-function, of its method ``train``, and of functions among its attributes (a loss, a metric), the variables of enclosing
-functions and the global variables that their code names, but for values above 16 MiB. Three things are no state: what
-is made on first use (missing or None before), what has ``cache`` in its name, and objects of any other class, such
-as a torch module, whose gradients change. Not found is what a function reaches only through another function, an object
-or another module.
+and dicts of these) in three places:
+
+- the learner's own attributes (``vars(learner)``), and those of its class;
+- the arguments of ``functools.partial``;
+- of the learner that is a function, of its methods ``train`` and ``__call__``, and of functions among its attributes (a
+  loss, a metric): their default values, the variables of enclosing functions, and the global variables that their code
+  names, but for values above 16 MiB.
+
+Three things are no state: what is made on first use (missing or None before), what has ``cache`` in its name, and
+objects of any other class, such as a torch module, whose gradients change. Not found is what a function reaches only
+through another function, an object or another module.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -68,18 +74,32 @@ def _state(learner: Any) -> dict[str, bytes]:
 
 def _values(learner: Any) -> Iterator[tuple[str, str, Any]]:
     """(what it is, name, value) of the learner's attributes, and of the variables that its functions name."""
+    while isinstance(learner, partial):
+        for place, value in [*enumerate(learner.args, 1), *learner.keywords.items()]:
+            yield f"the argument {place} of functools.partial", str(place), value
+        learner = learner.func
+    for owner in reversed(type(learner).__mro__):
+        for name, value in vars(owner).items():
+            if not name.startswith("__") and not _is_large(value):
+                yield f"the attribute {name!r} of the class {owner.__name__}", name, value
     attributes = getattr(learner, "__dict__", {})
     for name, value in attributes.items():
         yield f"its attribute {name!r}", name, value
     nested = [item for value in attributes.values() if isinstance(value, Mapping) for item in value.values()]
-    train = getattr(getattr(learner, "train", None), "__func__", None)
-    for function in (learner, train, *attributes.values(), *nested):
+    methods = [getattr(getattr(learner, name, None), "__func__", None) for name in ("train", "__call__")]
+    for function in (learner, *methods, *attributes.values(), *nested):
         if isinstance(function, FunctionType):
             yield from _variables(function)
 
 
 def _variables(function: FunctionType) -> Iterator[tuple[str, str, Any]]:
-    """The variables of enclosing functions, and the global ones, that the code of a function names."""
+    """The default values of a function, and the variables of enclosing functions and the global ones that its code
+    names."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    last = code.co_varnames[: code.co_argcount][code.co_argcount - len(defaults) :]
+    for name, value in [*zip(last, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]:
+        if not _is_large(value):
+            yield f"the default value of the argument {name!r} of {function.__name__}", name, value
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             value = cell.cell_contents

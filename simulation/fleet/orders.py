@@ -30,7 +30,7 @@ def worker_orders(
 ) -> list[WorkerOrders]:
     """Orders for each worker process that has a device. ProblemError where no coordinator answers."""
     with OperatorClient(coordinator) as operator:
-        operator.runs()
+        operator.require_answer()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     workers = min(processes, split.devices)
     return [

@@ -243,15 +243,17 @@ def _played(
             shown.ended(simulation.ended(before.round_number), _shown(scores))
             stalled = state.status == "paused"
             if inputs.plan.finish.abandoned is None:
-                stalled = state.fallback.abandoned_in_a_row >= ABANDONED_MOST
+                stalled = state.abandoned >= ABANDONED_MOST
             if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
+                last = simulation.ended(before.round_number)
+                place = "datacenter" if last.kind == "datacenter" else "task" if gone else "cohort"
                 raise Stalled(
                     f"{state.abandoned} rounds in a row were abandoned, the last one because "
-                    f"{simulation.ended(before.round_number).reason}{why}. "
+                    f"{last.reason.rstrip('.')}{why}. "
                     "A simulated fleet does not change by itself: "
-                    f"change the plan's {'task' if gone else 'cohort'}, or the behaviour"
+                    f"change the plan's {place}, or the behaviour"
                 )
     except KeyboardInterrupt:
         interrupted = True

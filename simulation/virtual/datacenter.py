@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from client_sdk.data import training_part
+from client_sdk.learning.errors import Diverged, LearningError
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, ResultReport, WorkerPoll
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
@@ -20,6 +21,7 @@ from coordinator.requests import Entry, Request
 from coordinator.requests.workers import HEARTBEAT, LEASE_END, POLL, RESULT
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import WorkerRow
+from simulation.errors import SimulationError
 from simulation.virtual.agenda import Agenda
 
 STEP_S = 0.01
@@ -44,7 +46,10 @@ class SimulatedDatacenter:
 
     def take(self, state: RunState, meanwhile: Callable[[], None]) -> bool:
         """Trains the open round and delivers its model. False where the coordinator grants no lease: the round returned
-        to the fleet. ``meanwhile`` is called once while it trains."""
+        to the fleet. ``meanwhile`` is called once while it trains.
+
+        A loss that is not finite ends the round with that reason, as where a real worker trains. SimulationError where
+        the learner cannot be trained on this data."""
         lease = self._request(POLL, self._poll(state.plan)).call(POLL.shape.first, self._coordinator)
         if not isinstance(lease, Lease):
             return False
@@ -54,6 +59,11 @@ class SimulatedDatacenter:
         except Exception as error:
             failed = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=True, reason=str(error)[:500])
             self._request(LEASE_END, failed, lease).call(LEASE_END.shape.call, self._coordinator)
+            if isinstance(error, Diverged):
+                return True
+            if isinstance(error, LearningError):
+                words = f"the datacenter could not train round {lease.round}: {error}"
+                raise SimulationError(words) from error
             raise
         if not self._time_passes(lease, report.steps * STEP_S):
             return True

@@ -206,6 +206,17 @@ def test_integers_are_no_deltas_and_metrics_are_finite() -> None:
             Update({"w": np.zeros(1, np.float32)}, 1, metrics={"loss": value})
 
 
+@pytest.mark.parametrize("undefined", [float("nan"), np.float32("nan"), np.float64("nan")])
+def test_a_metric_without_a_value_is_left_out(undefined: float) -> None:
+    """An AUC of one label: the device's update was lost, and in a simulation the run ended."""
+    update = Update({"w": np.ones(1, np.float32)}, 2, metrics={"loss": 0.5, "auc": undefined})
+    assert update.metrics == {"loss": 0.5}
+    other = Update({"w": np.ones(1, np.float32)}, 2, metrics={"loss": 0.5, "auc": 0.75})
+    assert (update + other).metrics == {"auc": 0.75, "loss": 0.5}
+    with pytest.raises(ValueError, match="'auc'"):
+        Update({"w": np.zeros(1, np.float32)}, 1, metrics={"auc": float("inf")})
+
+
 def test_updates_without_weight_have_no_mean() -> None:
     empty = Update({"w": np.ones(1, np.float32)}, 0, metrics={"loss": 1.0})
     assert (empty + empty).metrics == {}

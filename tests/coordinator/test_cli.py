@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -275,3 +276,37 @@ def test_the_way_to_load_a_checkpoint_suits_its_dtypes(tmp_path: Path, dtype: np
     file = tmp_path / "model.safetensors"
     file.write_bytes(to_bytes({"w": np.zeros(3, dtype), "steps": np.array([1])}))
     assert how_to_load(file) == f"safetensors.{module}.load_file({str(file)!r})"
+
+
+# ------------------------------------------------------------ access
+
+
+def test_an_owner_gives_a_key_that_reads_one_run_and_takes_it_back(server: Server, tmp_path: Path) -> None:
+    quorate = Quorate(server, tmp_path)
+    server.create_run("lent")
+    said = quorate.text("keys", "create", "--role", "viewer", "--scope", "lent", "--label", "a wall", "-o", "wall.key")
+    assert "viewer lent, until " in said
+    assert stat.S_IMODE((tmp_path / "wall.key").stat().st_mode) == 0o600
+    text = (tmp_path / "wall.key").read_text().strip()
+    assert text not in said
+    lent = ("--key-file", "wall.key")
+    assert "lent is running" in quorate.text("status", "lent", *lent)
+    assert [view["run"] for view in json.loads(quorate.text("status", "--json", *lent))] == ["lent"]
+    for words in (("run", "pause", "lent"), ("keys", "list"), ("audit",), ("worker", "add")):
+        refused = quorate.run(*words, *lent)
+        assert refused.returncode == 1
+        assert "this needs the role" in refused.stderr
+    key = text.split("_")[1]
+    (row,) = (line for line in quorate.text("keys", "list").splitlines() if line.startswith(key))
+    assert all(part in row for part in ("viewer", "lent", "a wall", "key:"))
+    assert quorate.text("keys", "revoke", key) == f"{key} is revoked.\n"
+    assert "was revoked" in quorate.run("status", "lent", *lent).stderr
+    done = [line for line in quorate.text("audit").splitlines() if f"key={key}" in line]
+    assert len(done) == 2
+    assert "key.create done" in done[0]
+    assert "key.revoke" in done[1]
+    again = quorate.run("keys", "create", "--role", "viewer", "-o", "wall.key")
+    assert "wall.key exists" in again.stderr
+    shown = json.loads(quorate.text("keys", "create", "--role", "owner", "--days", "1", "--json"))
+    assert shown["text"].startswith(f"qk_{shown['key']}_")
+    assert shown["text"] not in quorate.text("keys", "list", "--json")

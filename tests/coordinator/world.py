@@ -85,12 +85,14 @@ class World:
         self.coordinator = self.boot()
         self.size = devices
         self.rows: list[DeviceRow] = []
+        self.tokens: list[str] = []
         for number in range(devices):
             key = DeviceKey(hashlib.sha256(f"device {number}".encode()).digest())
             proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
             enrolled = self.coordinator.devices.enrol(
                 EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
             )
+            self.tokens.append(enrolled.token)
             self.rows.append(self.coordinator.devices.authenticate(enrolled.token))
 
     def boot(self) -> Coordinator:
@@ -141,14 +143,14 @@ class World:
     def settle(self) -> None:
         """Lets the coordinator do everything it can do at this moment, until nothing changes any more."""
         for _ in range(100):
-            before = [(row.run, row.seq) for row in self.store.runs()]
+            before = [(run, self.store.head(run)) for run in self.store.run_ids()]
             self.coordinator.tick()
             task = self.coordinator.take_task()
             while task is not None:
                 if not isinstance(task[1], SECURE):
                     self.coordinator.perform(task)
                 task = self.coordinator.take_task()
-            if before == [(row.run, row.seq) for row in self.store.runs()]:
+            if before == [(run, self.store.head(run)) for run in self.store.run_ids()]:
                 return
         raise AssertionError("the coordinator does not come to rest")
 

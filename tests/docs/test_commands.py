@@ -45,9 +45,13 @@ ELSEWHERE = {
     "datacenter join": "runs until it is stopped; tests/coordinator/datacenter/test_agent_join.py starts it",
     "datacenter follow": "runs until it is stopped; tests/coordinator/datacenter/test_multi_machine.py starts it",
     "datacenter train": "in docs/datacenter.md: minutes, or with placeholders",
+    "authority ": "tests/coordinator/authority runs each of them, and serves an authority",
     "run create examples/fallback.toml": "tests/coordinator/datacenter/test_agent.py reads this plan",
     "rounds fallback": "of that run",
     "worker add --label cluster": "README's worker add, with a label",
+    "keys": "in docs/operators.md; tests/coordinator/test_cli.py runs them",
+    "status --key-file": "tests/coordinator/test_cli.py runs it",
+    "audit": "tests/coordinator/test_cli.py runs it",
     "verify quorate-data": "needs a folder: the scenario of the tutorial runs it",
 }
 """How a command begins -> why it is not run by itself."""
@@ -111,10 +115,11 @@ def scenario(page: str) -> list[tuple[str, ...]]:
 def served(folder: Path) -> Iterator[dict[str, str]]:
     """``quorate serve`` in this folder; the environment for the other commands. On another port than the page's, for
     several tests run at once."""
+    environment = {**ENVIRONMENT, "XDG_STATE_HOME": str(folder / "state")}
     with subprocess.Popen(
         [BIN / "quorate", "serve"],
         cwd=folder,
-        env={**ENVIRONMENT, "QUORATE_PORT": "0", "PYTHONUNBUFFERED": "1"},
+        env={**environment, "QUORATE_PORT": "0", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -125,7 +130,7 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
             token = re.search(r"Enrolment token:\s*(\w+)", printed)
             assert url is not None
             assert token is not None
-            yield {**ENVIRONMENT, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
+            yield {**environment, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)
@@ -229,7 +234,11 @@ def test_git_ignores_what_the_pages_commands_make() -> None:
         for word, after in pairwise(command.words)
         if word in MAKES and not after.startswith("/")
     }
-    assert {"run", "steps", "device-1", "credit-risk"} <= made
+    for command in commands():  # and the folders that they make by default
+        values = parsed(command) if command.in_block and command.page != "docs/tutorial.md" else {}
+        folder = values["joining"].folder if "joining" in values else values.get("folder")
+        made |= {str(folder)} if folder is not None and not str(folder).startswith("/") else set()
+    assert {"run", "steps", "device-1", "credit-risk", "quorate-worker"} <= made
     names = [name if "." in name else f"{name}/" for name in [*made, "quorate-data", "plan.schema.json"]]
     ran = subprocess.run(
         ["git", "check-ignore", "--no-index", *names], cwd=ROOT, capture_output=True, text=True, check=False

@@ -539,7 +539,8 @@ def service(folder: Path) -> dict[str, Any]:
     with served(folder) as url:
         with urllib.request.urlopen(f"{url}/openapi.json", timeout=30) as answer:
             paths = json.load(answer)["paths"]
-        with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        key = {"Authorization": f"Bearer {(folder / 'owner-key').read_text().strip()}"}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", headers=key), timeout=30) as answer:
             meters = answer.read().decode()
     (database,) = folder.glob("*.sqlite3")
     with closing(sqlite3.connect(database)) as connection:

@@ -38,7 +38,7 @@ PLAN = {
 
 
 def test_what_is_picked_from_a_run_is_there() -> None:
-    (picked,) = re.findall(r"v1/runs \| jq '\.\[\] \| \{(.*?)\}'", README)
+    (picked,) = re.findall(r"v1/runs -H @viewer.header \| jq '\.\[\] \| \{(.*?)\}'", README)
     assert set(picked.split(", ")) <= set(RunView.model_fields)
 
 
@@ -86,6 +86,8 @@ def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
         "model.safetensors",
         "run-1/quorate.sqlite",
         "run-1.png",
+        "viewer.header",
+        "viewer.key",
     ],
 )
 def test_git_ignores_what_the_commands_make(made: str) -> None:

@@ -85,7 +85,7 @@ def test_ctrl_c_ends_a_search_and_its_processes(jobs: int) -> None:
 
 
 BEFORE_THE_HANDLER = """
-import os, signal, sys
+import _signal, os, sys
 
 def show(number, handler):
     print(*sorted(set(sys.modules) - before))
@@ -93,7 +93,7 @@ def show(number, handler):
     os._exit(0)
 
 before = set(sys.modules)
-signal.signal = show
+_signal.signal = show
 from quorate.__main__ import main
 main()
 """

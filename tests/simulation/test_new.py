@@ -30,6 +30,15 @@ def test_new_writes_a_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
+    ("folder", "name"), [("Crédit Müller", "credit_muller"), ("Ünï", "uni"), ("my-proj 2", "my_proj_2")]
+)
+def test_the_modules_name_has_the_letters_of_the_folders(tmp_path: Path, folder: str, name: str) -> None:
+    """It was ``n`` for a folder called Ünï."""
+    assert quorate("new", str(tmp_path / folder)) == 0
+    assert (tmp_path / folder / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("json", "A Python module json exists already"),

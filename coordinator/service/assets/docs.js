@@ -66,6 +66,28 @@ const bodyOf = (api, title, content) => {
   return parts;
 };
 
+// The key is kept by this page alone, in memory: it is gone when the page is left.
+let key = "";
+
+const authorizeForm = () => {
+  const input = make("input", { type: "password", name: "key", autocomplete: "off", spellcheck: false });
+  const state = make("span", { className: "what", textContent: "No key: only what needs none can be tried." });
+  const form = make(
+    "form",
+    { id: "authorize" },
+    make("label", {}, "API key, or a token of the issuer", input),
+    make("button", { textContent: "Authorize" }),
+    state,
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    key = input.value.trim();
+    input.value = "";
+    state.textContent = key ? "The key is sent with each request of this page." : "No key is sent.";
+  });
+  return form;
+};
+
 const tryForm = (method, path, parameters) => {
   if (method !== "GET" || path.endsWith("/events") || path.includes("{digest}") || path.endsWith("/outcome")) return [];
   const output = make("pre", { hidden: true });
@@ -86,7 +108,8 @@ const tryForm = (method, path, parameters) => {
       if (parameter.in === "path") url = url.replace(`{${parameter.name}}`, encodeURIComponent(input.value));
       else if (input.value) query.set(parameter.name, input.value);
     }
-    const response = await fetch(prefix + url + (query.size ? `?${query}` : ""));
+    const headers = key ? { Authorization: `Bearer ${key}` } : {};
+    const response = await fetch(prefix + url + (query.size ? `?${query}` : ""), { headers });
     const text = await response.text();
     let shown = text;
     try {
@@ -103,7 +126,13 @@ const tryForm = (method, path, parameters) => {
 const routeCard = (api, path, method, operation) => {
   const id = operation.operationId;
   const parameters = operation.parameters || [];
-  const inside = make("div", { className: "inside" }, prose(operation.description));
+  const role = operation["x-role"];
+  const inside = make(
+    "div",
+    { className: "inside" },
+    prose(operation.description),
+    role ? prose(`Lowest role of an operator: \`${role}\`.`) : null,
+  );
   if (parameters.length) {
     const rows = parameters.map((parameter) =>
       make(
@@ -151,6 +180,7 @@ const draw = (api) => {
   main.replaceChildren(
     make("h1", {}, `${api.info.title} `, make("small", { textContent: api.info.version })),
     prose(api.info.description),
+    authorizeForm(),
   );
   for (const tag of api.tags) {
     nav.append(make("h2", { textContent: tag.name }));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -143,3 +144,46 @@ def test_device_commands_import_no_other_room() -> None:
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("statu",), "No such command 'statu'. Did you mean 'status'? See 'quorate --help'."),
+        (("plan", "chek"), "No such command 'chek'. Did you mean 'check', 'schema'? See 'quorate plan --help'."),
+        (("device", "--dat", "x"), "No such option '--dat'. Did you mean '--data'? See 'quorate device --help'."),
+        (("xyzzy",), "No such command 'xyzzy'. See 'quorate --help'."),
+    ],
+)
+def test_a_mistyped_command_or_option_names_the_near_ones_once(
+    words: tuple[str, ...], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quorate(*words) == 2
+    assert capsys.readouterr().err == f"Error: {near}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("quorate st", {"status"}),
+        ("quorate plan ", {"check", "schema"}),
+        ("quorate run create --s", {"--seed", "--set"}),
+    ],
+)
+def test_a_shell_completes_commands_of_all_packages_and_their_options(words: str, offered: set[str]) -> None:
+    asked = {"_QUORATE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    ran = subprocess.run(
+        [sys.executable, "-m", "quorate"],
+        env={**os.environ, **asked}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (set(ran.stdout.split()), ran.stderr) == (offered, "")
+
+
+def test_help_shows_options_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """typer 0.26 shows types as ``<str>`` and arguments in braces: pyproject.toml bounds it."""
+    assert quorate("device", "--help") == 0
+    shown = capsys.readouterr().out
+    assert "URL" in shown
+    assert "<" not in shown.replace("<=", "")
+    assert "{" not in shown

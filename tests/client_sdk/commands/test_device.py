@@ -39,6 +39,7 @@ def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.Captu
         assert lines[-1] == "d1: Stopped after 1 round. 'quorate device history' lists them."
         assert quorate(*device(server, "--rounds", "1", "--json")) == 0
         output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert {line["device"] for line in output} == {"d1"}
         assert [line["kind"] for line in output] == ["waiting", "assigned", "training", "trained", "receipt", "stopped"]
         assert {line.get("device") for line in output[:-1]} == {"d1"}
     assert quorate("device", "history", "--folder", "d1") == 0
@@ -209,3 +210,11 @@ def test_a_learner_that_fails_is_reported_without_a_traceback(
     assert "Withdrew: RuntimeError: burnt" in output.out
     assert "Traceback" not in output.out + output.err
     assert output.err.splitlines()[0].endswith("QUORATE_DEBUG=1 shows where")
+
+
+def test_an_error_of_a_device_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was ``{"kind":"error","text":...}``, in the log of several devices."""
+    asked = ("device", "--data", "none.npz", "--enrolment-token", "t", "--folder", str(tmp_path / "ward"))
+    assert quorate(*asked, "--label", "ward 7", "--json") == 1
+    error = json.loads(capsys.readouterr().err)
+    assert error == {"device": "ward 7", "kind": "error", "text": "There is no file none.npz."}

@@ -25,7 +25,7 @@ def evaluate(
     plan = {"task": {"learner": SCORER}}
     genuine = coordinator.run
     monkeypatch.setattr(coordinator, "run", lambda: {**genuine(), "reason": "reached 3 rounds", "plan": plan})
-    monkeypatch.setattr("client_sdk.http.operator.OperatorClient", lambda url: coordinator.client())
+    monkeypatch.setattr("client_sdk.http.operator.OperatorClient", lambda url, **more: coordinator.client())
     (workplace / "my_scorer_of_tests.py").write_text(
         "from client_sdk import Score\n"
         "class Scorer:\n"

@@ -9,13 +9,13 @@ import pytest
 
 FAILS = """
 import logging, structlog
-from coordinator.commands.serve import _configure_log
+from coordinator.commands.serve import configure_log
 
 def fails(enrolment_token):
     selection_seed = 8726452022
     raise ValueError("too few")
 
-_configure_log({as_json})
+configure_log({as_json})
 for log in (logging.getLogger("quorate.runs"), structlog.get_logger("coordinator.service")):
     try:
         fails("f9d912925b15")

@@ -63,6 +63,26 @@ def test_without_torch_the_extra_of_this_room_is_named(
     assert (done.returncode, done.stdout, done.stderr) == (1, "", reason)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--data", "none.npz"), "There is no file none.npz."),
+        (("--data", "nosuch"), "There is no data 'nosuch'; "),
+        (("--data", "DATA", "--init", "none.safetensors"), "There is no file none.safetensors."),
+    ],
+)
+def test_what_is_missing_is_reported_before_a_process_starts(
+    arguments: tuple[str, ...], sentence: str, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took as long as the import of torch in that process."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    done = quorate(LEARNER, *[data if word == "DATA" else word for word in arguments], "--steps", "8")
+    assert done.returncode == 1
+    assert f"Error: {sentence}" in done.stderr
+    assert "| torch" not in done.stderr
+    assert "coordinator.datacenter.rank" not in done.stderr
+
+
 @pytest.mark.slow
 def test_one_process_trains_and_tells(data: str, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"

@@ -79,11 +79,25 @@ def test_changes_are_made_on_top(tmp_path: Path) -> None:
     assert plan.retention.rounds == 3, "a section that the file does not have is made"
 
 
+def test_a_change_of_a_text_needs_no_quotes(tmp_path: Path) -> None:
+    """It was ``Input should be a valid string``: 2.0 is a number in TOML."""
+    plan = Plan.from_toml(
+        written(tmp_path), ["task.learner_version=2.0", "name=3", "finish.metric=true", "finish.target=1.0"]
+    )
+    assert (plan.task.learner_version, plan.name, plan.finish.metric) == ("2.0", "3", "true")
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ("finish.rounds=0", "--set finish.rounds=0: finish.rounds: "),
         ("finish.round=2", "--set finish.round=2: finish.round: there is no such field; did you mean rounds?"),
+        ("epochs=2", "--set epochs=2: epochs: there is no such field; did you mean task.epochs?"),
+        (
+            "cohort.rounds=2",
+            "--set cohort.rounds=2: cohort.rounds: there is no such field; did you mean finish.rounds or ",
+        ),
+        ("cohort.goal=2.5", "--set cohort.goal=2.5: cohort.goal: "),
         ("finish.rounds", "--set finish.rounds: a change is written FIELD=VALUE, as in cohort.select=20"),
         (".=1", "--set .=1: a change is written FIELD=VALUE"),
         ("name.first=1", "--set name.first=1: name is not a section of the plan"),

@@ -18,7 +18,8 @@ from client_sdk.protocol.devices import EnrolRequest, Noted, Receipt, Started, U
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.workers import CreateWorker
-from coordinator.requests import OPERATOR, TABLE, Held, Permission, Request, Table, identify
+from coordinator.access import Operator
+from coordinator.requests import TABLE, Held, Permission, Request, Table, identify
 from coordinator.requests.devices import CHECK_IN, ENROL, OUTCOME, STARTED, UPDATE
 from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.service import create_app
@@ -69,7 +70,11 @@ def test_the_caller_is_resolved_before_the_table() -> None:
     coordinator = World(0).coordinator
     token = coordinator.workers.create(CreateWorker()).token
     assert identify(coordinator, Permission.NOBODY, "") is None
-    assert identify(coordinator, Permission.OPERATOR, "") is OPERATOR
+    owner = coordinator.access.keys.create_owner("a test", "")
+    operator = identify(coordinator, Permission.OPERATOR, owner.text)
+    assert isinstance(operator, Operator)
+    assert (operator.id, str(operator)) == (f"key:{owner.key}", "owner *")
+    assert identify(coordinator, Permission.PEER, owner.text) == operator
     worker = identify(coordinator, Permission.WORKER, token)
     assert isinstance(worker, WorkerRow)
     assert identify(coordinator, Permission.PEER, token) == worker
@@ -79,6 +84,8 @@ def test_the_caller_is_resolved_before_the_table() -> None:
         (Permission.WORKER, "nobody's", "registers workers"),
         (Permission.PEER, "nobody's", "enrol again"),
         (Permission.PEER, token, "was revoked"),
+        (Permission.PEER, owner.text[:-1] + "x", "API key is not valid"),
+        (Permission.VIEWER, token, "send an operator's API key"),
     ):
         with pytest.raises(ProblemError, match=words) as refusal:
             identify(coordinator, permission, shown)
@@ -226,7 +233,7 @@ def test_the_explorer_serves_an_entry_that_is_added() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [entry for entry in TABLE if entry.permission is not Permission.OPERATOR], ids=lambda entry: entry.name
+    "entry", [entry for entry in TABLE if not entry.permission.of_operators], ids=lambda entry: entry.name
 )
 def test_the_explorer_serves_every_entry_of_devices_and_workers(entry: Any) -> None:
     """Each with a token that is nobody's: the answer is a refusal, and not that it is not served."""

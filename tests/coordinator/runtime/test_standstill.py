@@ -44,6 +44,35 @@ def test_devices_that_withdraw_say_why(world: World) -> None:
     assert stalled(world) == "", "a commit ends it"
 
 
+def test_what_devices_said_stays_while_they_rest(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create()
+    world.check_in()
+    withdraw(world)
+    world.pass_time(10)
+    world.pass_time(10)
+    line = stalled(world)
+    assert line == (
+        "3 rounds in a row were abandoned, the last one because 0 eligible devices waited; a round needs at least 2; "
+        "in round 1, 3 devices withdrew: " + NAN.removesuffix(".")
+    )
+    assert world.play_round(4)
+    assert stalled(world) == "", "a commit ends it"
+
+
+def test_a_run_that_was_paused_says_what_devices_said_before(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(finish={"rounds": 5, "abandoned": 3})
+    world.check_in()
+    withdraw(world)
+    world.pass_time(10)
+    world.pass_time(10)
+    view = world.coordinator.operators.run("marks")
+    assert (view.status, view.round) == ("paused", 3)
+    assert "because 0 eligible devices waited" in view.reason
+    assert stalled(world) == "in round 1, 3 devices withdrew: " + NAN.removesuffix(".")
+
+
 def test_the_reasons_are_shown_while_the_round_is_open(world: World) -> None:
     world.check_in()
     first, second, *_ = world.cohort()
@@ -99,16 +128,37 @@ class FullDisk(MemoryBlobs):
         return super().put(data)
 
 
-def test_a_full_disk_is_named_until_it_is_over() -> None:
+def test_a_full_disk_is_named_until_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     blobs = FullDisk()
     world = World(8, blobs=blobs)
     world.create()
     blobs.full = True
-    with pytest.raises(DiskFull):
-        world.check_in()
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            world.check_in()
+    (logged,) = [one.getMessage() for one in caplog.records if one.name == "quorate.storage"]
+    assert logged.endswith("goes on trying: Could not write a blob: the disk is full."), "once, not for each request"
     line = "this coordinator could not store data: Could not write a blob: the disk is full."
     assert stalled(world) == line
     assert world.coordinator.operators.rounds("marks")[0].reason == line
     assert world.coordinator.healthy()
     world.clock.at += 61
     assert stalled(world) == ""
+
+
+def test_a_failure_before_the_last_commit_stands_in_no_runs_way() -> None:
+    """It was shown for a minute, while fifty rounds were committed."""
+    blobs = FullDisk()
+    world = World(8, blobs=blobs)
+    world.create()
+    blobs.full = True
+    with pytest.raises(DiskFull):
+        world.check_in()
+    assert "the disk is full" in stalled(world)
+    blobs.full = False
+    world.clock.at += 20
+    assert world.play_round(1)
+    assert stalled(world) == ""
+    world.clock.at += 1
+    world.coordinator.core.failures.note(DiskFull("Could not write a blob: the disk is full."))
+    assert "the disk is full" in stalled(world)

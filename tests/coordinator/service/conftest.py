@@ -26,13 +26,20 @@ READY_S = 30.0
 
 @dataclass
 class Server:
-    """A running ``quorate serve``."""
+    """A running ``quorate serve``. ``http`` sends the owner's key, unless a request has credentials of its own."""
 
     process: subprocess.Popen[str]
     url: str
     token: str
     folder: Path
     http: httpx2.Client
+    key: str
+    """The owner's API key."""
+
+    @property
+    def key_line(self) -> str:
+        """The header of a raw request with the owner's key."""
+        return f"Authorization: Bearer {self.key}"
 
     @classmethod
     def start(
@@ -47,8 +54,10 @@ class Server:
             process.kill()
             raise AssertionError(f"the server did not start: {process.communicate()[1]}")
         found = json.loads(line)
-        http = httpx2.Client(base_url=found["url"], timeout=30, verify=tls or True)
-        return cls(process, found["url"], found["enrolment_token"], folder, http)
+        key = Path(found["key_file"]).read_text().strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        http = httpx2.Client(base_url=found["url"], timeout=30, headers=headers, verify=tls or True)
+        return cls(process, found["url"], found["enrolment_token"], folder, http, key)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
         """A device that has the learner of the run of this name, and no other."""

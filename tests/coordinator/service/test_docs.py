@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol import access, devices, names, operators, problems, workers
 from client_sdk.protocol.names import Route
 from coordinator.service.openapi import EXAMPLES
 from tests.coordinator.service.conftest import Server
@@ -40,7 +40,7 @@ def test_fields_have_their_docstrings_as_descriptions(document: dict) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_a_valid_message_and_is_shown(name: str, document: dict) -> None:
-    rooms = (devices, names, operators, workers, problems)
+    rooms = (access, devices, names, operators, workers, problems)
     model = next(getattr(room, name) for room in rooms if hasattr(room, name))
     model.model_validate(EXAMPLES[name])
     assert set(EXAMPLES[name]) <= set(model.model_fields)
@@ -62,3 +62,25 @@ def test_the_page_needs_nothing_from_elsewhere(server: Server) -> None:
     for text in (page.text, script.text):
         assert not re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text)
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_every_operation_says_which_credentials_it_needs(document: dict) -> None:
+    schemes = document["components"]["securitySchemes"]
+    assert {name: scheme["scheme"] for name, scheme in schemes.items()} == dict.fromkeys(
+        ("device", "worker", "operator"), "bearer"
+    )
+    free = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            named = {name for one in operation.get("security", []) for name in one}
+            assert named <= set(schemes)
+            assert (operation.get("x-role") in ("viewer", "operator", "owner")) == ("operator" in named), path
+            if not named:
+                free.add(f"{method} {path}")
+    assert free == {"post /v1/devices", "get /healthz", "get /readyz"}
+
+
+def test_the_page_sends_a_key_and_stores_none(server: Server) -> None:
+    script = server.http.get("/docs.js").text
+    assert "Authorization: `Bearer ${key}`" in script
+    assert not re.search(r"localStorage|sessionStorage|cookie", script)

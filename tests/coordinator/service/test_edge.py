@@ -52,7 +52,7 @@ def test_an_operator_may_leave_the_version_out_but_not_lie_about_it(server: Serv
 
 
 def test_a_device_without_a_good_token_is_unauthenticated(server: Server) -> None:
-    missing = server.http.post(Route.CHECK_IN, content="{}", headers=SPEAKS)
+    missing = server.http.post(Route.CHECK_IN, content="{}", headers={**SPEAKS, "Authorization": ""})
     assert "Bearer" in refused(missing, 401, "unauthenticated")
     assert missing.headers["www-authenticate"] == "Bearer"
     bad = {**SPEAKS, "Authorization": "Bearer nobody"}

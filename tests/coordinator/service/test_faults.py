@@ -22,6 +22,7 @@ import uvicorn
 
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Receipt, Task, Wait
 from client_sdk.protocol.names import PROTOCOL_HEADER, Route
+from coordinator.access import LOCAL_OWNER, Operator
 from coordinator.blobs import DiskFull, FileBlobs
 from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
@@ -62,7 +63,7 @@ class Scripted:
         self.failure: Exception | None = None
         self.limit = 1 << 20
         self.failures = Failures(SystemClock())
-        self.core = self.devices = self.operators = self.workers = self
+        self.core = self.devices = self.operators = self.workers = self.access = self
         """All collaborators of a coordinator in one."""
 
     def recover(self) -> None: ...
@@ -71,6 +72,9 @@ class Scripted:
 
     def authenticate(self, token: str) -> DeviceRow:
         return DEVICE
+
+    def operator(self, key: str) -> Operator:
+        return LOCAL_OWNER
 
     def check_in(self, device: DeviceRow, check_in: object) -> None:
         self.asked.append("check_in")
@@ -94,7 +98,7 @@ class Scripted:
         digest = spool.commit()
         return Receipt(run=run, round=round_, attempt=attempt, device="d1", digest=digest, weight=1)
 
-    def runs(self) -> list[object]:
+    def runs(self, sees: object = None) -> list[object]:
         if self.failure is not None:
             raise self.failure
         return []
@@ -119,7 +123,8 @@ def serving(coordinator: Scripted, **settings: Any) -> Iterator[httpx2.Client]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=20) as http:
+        url, key = f"http://127.0.0.1:{listener.getsockname()[1]}", {"Authorization": "Bearer a key"}
+        with httpx2.Client(base_url=url, timeout=20, headers=key) as http:
             yield http
     finally:
         app.state.service.stop()

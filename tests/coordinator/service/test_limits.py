@@ -226,7 +226,8 @@ def test_a_body_in_drops_is_too_slow(hasty: Server) -> None:
     """A byte every 50 ms: never idle, and below the slowest rate."""
     digest = "0" * 64
     with RawConnection(hasty.url) as connection:
-        connection.send(head(Route.CHECKPOINT.format(digest=digest), "Content-Length: 100000", method="PUT"))
+        path = Route.CHECKPOINT.format(digest=digest)
+        connection.send(head(path, hasty.key_line, "Content-Length: 100000", method="PUT"))
         answer = drop_by_drop(connection)
         assert answer.kind() == "truncated"
         assert "at less than 1e+06 bytes a second" in answer.json()["detail"]
@@ -277,6 +278,6 @@ def test_a_receiver_that_reads_nothing_is_disconnected(hasty: Server) -> None:
     path = upload(hasty, to_bytes({"x": np.zeros(4_000_000, np.float32)}), "large")
     ended = f'quorate_requests_total{{method="GET",route="{Route.CHECKPOINT}",status="200"}}'
     with RawConnection(hasty.url) as connection:
-        connection.send(head(path))
+        connection.send(head(path, hasty.key_line))
         until(lambda: hasty.meter(ended) == 1)
     assert len(hasty.http.get(path).content) > 16_000_000

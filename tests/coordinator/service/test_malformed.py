@@ -89,7 +89,7 @@ def test_refusals_of_a_connection_are_counted(server: Server) -> None:
 def test_requests_sent_ahead_are_answered_in_order_and_then_the_broken_one_is_refused(server: Server) -> None:
     with RawConnection(server.url) as connection:
         paths = [*(["/readyz", "/healthz", Route.RUNS] * 4), "/v1/nowhere"]
-        connection.send(b"".join(map(head, paths)) + b"GET / HTTP/1.1\r\nX: \0\r\n\r\n")
+        connection.send(b"".join(head(path, server.key_line) for path in paths) + b"GET / HTTP/1.1\r\nX: \0\r\n\r\n")
         answers = [connection.read() for _ in paths]
         assert [answer.status for answer in answers] == [200] * 12 + [404]
         assert answers[0].json()["ok"] is answers[1].json()["ok"] is True
@@ -134,7 +134,7 @@ def test_an_upgrade_that_is_not_spoken_is_ignored(server: Server) -> None:
 def test_the_name_of_a_host_has_no_case_and_may_end_with_a_dot(server: Server, host: str) -> None:
     assert ask(server.url, head().replace(b"localhost", host.encode())).status == 200
     origin = f"Origin: http://{host.lower()}"
-    own = head(STOP, origin, method="POST").replace(b"Host: localhost", b"Host: " + host.encode())
+    own = head(STOP, origin, server.key_line, method="POST").replace(b"Host: localhost", b"Host: " + host.encode())
     assert ask(server.url, own).kind() == "unknown-run"
 
 

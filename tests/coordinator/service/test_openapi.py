@@ -29,8 +29,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from client_sdk.identity import DeviceKey
+from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
+from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import FileBlobs
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import create_app
@@ -46,7 +48,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 ENROLMENT_TOKEN = "a-token-for-tests"
-OPERATIONS = 30
+OPERATIONS = 34
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
 schemathesis.openapi.media_type(
@@ -88,6 +90,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         runner.run(lifespan.__aenter__())
         try:
             service = Service(runner, client, schemathesis.openapi.from_dict(app.openapi()), {}, {"": ""})
+            for name in ("owner", "operator", "viewer", "nobody's"):
+                role = "viewer" if name == "nobody's" else name
+                made = coordinator.access.keys.create(LOCAL_OWNER, CreateKey.model_validate({"role": role}))
+                service.tokens[name] = made.text
+            service.known["key"] = made.key
             _populate(service)
             yield service
         finally:
@@ -98,14 +105,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def _populate(service: Service) -> None:
     """A run, a device and a worker, whose names and tokens the requests may use."""
     body, digest = model_bytes()
-    service.request("PUT", Route.CHECKPOINT.format(digest=digest), content=body).raise_for_status()
-    service.request("POST", Route.RUNS, json={"plan": plan("known"), "init": digest}).raise_for_status()
+    owner = {"Authorization": f"Bearer {service.tokens['owner']}"}
+    service.request("PUT", Route.CHECKPOINT.format(digest=digest), content=body, headers=owner).raise_for_status()
+    run = {"plan": plan("known"), "init": digest}
+    service.request("POST", Route.RUNS, json=run, headers=owner).raise_for_status()
     key = DeviceKey.create()
     proof = key.sign(enrolment_bytes(key.public_hex, ENROLMENT_TOKEN)).hex()
     enrol = EnrolRequest(public_key=key.public_hex, enrolment_token=ENROLMENT_TOKEN, proof=proof)
     speaks = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
     device = service.request("POST", Route.ENROL, content=enrol.model_dump_json(), headers=speaks).json()
-    worker = service.request("POST", Route.WORKERS, json={"label": "a test"}).json()
+    worker = service.request("POST", Route.WORKERS, json={"label": "a test"}, headers=owner).json()
     service.tokens |= {"device": device["token"], "worker": worker["token"]}
     service.known |= {
         "run": "known", "digest": digest, "round": 1, "attempt": 0, "worker": worker["worker"], "action": "resume",
@@ -134,7 +143,7 @@ def explore(service: Service, operation: Any, examples: int) -> None:
     suppressed = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
     @settings(max_examples=examples, deadline=None, derandomize=False, database=None, suppress_health_check=suppressed)
-    @given(case=requests, token=st.sampled_from(sorted(service.tokens)))
+    @given(case=requests, token=st.one_of(st.just("owner"), st.sampled_from(sorted(service.tokens))))
     def search(case: Any, token: str) -> None:
         headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
         if token:

@@ -159,10 +159,10 @@ def test_a_folder_that_fails_while_it_is_opened_is_one_sentence(
         raise error
 
     monkeypatch.setattr(process, "sweep", fail)
-    for changes in ("_raise_file_limit", "_give_memory_back"):
+    for changes in ("raise_file_limit", "_give_memory_back"):
         monkeypatch.setattr(process, changes, lambda: None)  # they would change this process
     with pytest.raises(process.CannotServe, match=r"^The data folder cannot be used: The disk is full$"):
-        process.serve(Settings(data=tmp_path / "data", port=0), lambda url, settings: None)
+        process.serve(Settings(data=tmp_path / "data", port=0), lambda url, key_file, settings: None)
 
 
 @pytest.mark.slow

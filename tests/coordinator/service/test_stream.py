@@ -15,6 +15,7 @@ import pytest
 
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import EventView
+from coordinator.access import LOCAL_OWNER
 from coordinator.service import stream
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
@@ -138,7 +139,7 @@ def streamed(operators: object) -> list[bytes]:
         return False
 
     service: Any = SimpleNamespace(
-        coordinator=SimpleNamespace(operators=operators),
+        coordinator=SimpleNamespace(operators=operators, access=SimpleNamespace(operator=lambda key: LOCAL_OWNER)),
         meters=SimpleNamespace(stream=nullcontext),
         settings=SimpleNamespace(reread_s=1.0),
         signals=SimpleNamespace(version=lambda key: 0, async_wait=async_wait),
@@ -147,7 +148,7 @@ def streamed(operators: object) -> list[bytes]:
     )
 
     async def all_of_it() -> list[bytes]:
-        return [piece async for piece in stream._events(service, "idle", 0, True)]
+        return [piece async for piece in stream._events(service, "a key", "idle", 0, True)]
 
     return asyncio.run(all_of_it())
 

@@ -12,12 +12,13 @@ import pytest
 
 from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError, Transaction
 from tests.coordinator.store import rows
+from tests.coordinator.store.contract_access import AccessContract
 from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
-class StoreContract(FleetContract, TransactionContract, ChainContract):
+class StoreContract(FleetContract, TransactionContract, ChainContract, AccessContract):
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None
         assert store.runs() == []
@@ -30,6 +31,8 @@ class StoreContract(FleetContract, TransactionContract, ChainContract):
         assert store.worker("w1") is None
         assert store.worker_by_token("token of w1") is None
         assert store.workers() == []
+        assert store.api_key("k1") is None
+        assert store.api_keys() == []
         assert store.waiting(0) == []
         assert store.waiting_by_offer(0) == {}
         assert store.claim("d1") is None
@@ -37,12 +40,13 @@ class StoreContract(FleetContract, TransactionContract, ChainContract):
         assert store.claims("r1") == []
         assert store.checkpoints("r1") == []
         assert store.checkpoint("r1", 0) is None
-        assert not store.has_checkpoint("0" * 64)
+        assert store.runs_with_checkpoint("0" * 64) == []
         assert store.contributions("r1", 1) == []
         assert store.round("r1", 1) is None
         assert store.rounds("r1") == []
         assert store.refusals("r1", 1) == []
         assert store.audit("r1") == []
+        assert store.audit_of_all(0, 10) == []
         assert store.metrics("r1") == []
 
     # Runs, events, snapshot, fence
@@ -61,7 +65,9 @@ class StoreContract(FleetContract, TransactionContract, ChainContract):
             for name, at in (("b", 3.0), ("c", 1.0), ("a", 2.0), ("aa", 3.0)):
                 tx.insert_run(rows.run(name, created_at=at))
             assert [row.run for row in tx.runs()] == ["c", "a", "aa", "b"]
+            assert tx.run_ids() == ["c", "a", "aa", "b"]
         assert [row.run for row in store.runs()] == ["c", "a", "aa", "b"]
+        assert store.run_ids() == ["c", "a", "aa", "b"]
 
     def test_a_run_id_is_taken_once(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -164,12 +170,14 @@ class StoreContract(FleetContract, TransactionContract, ChainContract):
                 tx.insert_checkpoint(row)
             assert tx.checkpoints("r1") == line
             tx.insert_checkpoint(rows.checkpoint(0, run="r2"))
+            tx.insert_checkpoint(rows.checkpoint(1, run="r2", digest=rows.checkpoint(0).digest))
         assert store.checkpoints("r1") == line
         assert store.checkpoint("r1", 2) == line[2]
         assert store.checkpoint("r1", 3) is None
-        assert store.checkpoints("r2") == [rows.checkpoint(0, run="r2")]
-        assert store.has_checkpoint(line[1].digest)
-        assert not store.has_checkpoint("f" * 64)
+        assert [row.version for row in store.checkpoints("r2")] == [0, 1]
+        assert store.runs_with_checkpoint(line[0].digest) == ["r1", "r2"]
+        assert store.runs_with_checkpoint(line[1].digest) == ["r1"]
+        assert store.runs_with_checkpoint("f" * 64) == []
 
     @pytest.mark.parametrize(
         ("version", "parent"),
@@ -184,7 +192,7 @@ class StoreContract(FleetContract, TransactionContract, ChainContract):
         with pytest.raises(Conflict), store.transaction("r1") as tx:
             tx.insert_checkpoint(rows.checkpoint(version, parent_version=parent, digest="f" * 64))
         assert [row.version for row in store.checkpoints("r1")] == [0, 1]
-        assert not store.has_checkpoint("f" * 64)
+        assert store.runs_with_checkpoint("f" * 64) == []
 
     def test_the_line_has_no_gap(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -53,7 +53,7 @@ def everything(store: Store) -> dict[str, object]:
         "waiting": store.waiting(0),
         "claims": store.claims(),
         "checkpoints": store.checkpoints("r1"),
-        "served": store.has_checkpoint(rows.checkpoint(0).digest),
+        "served": store.runs_with_checkpoint(rows.checkpoint(0).digest),
         "contributions": store.contributions("r1", 1),
         "rounds": store.rounds("r1"),
         "refusals": store.refusals("r1", 1),

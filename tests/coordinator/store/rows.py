@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.store.port import (
+    ApiKeyRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -47,6 +48,18 @@ def device(name: str = "d1", /, **fields: Any) -> DeviceRow:
 def worker(name: str = "w1", /, **fields: Any) -> WorkerRow:
     given: dict[str, Any] = {"token_hash": f"token of {name}", "label": "a cluster", "created_at": 12.25}
     return WorkerRow(worker=name, **(given | fields))
+
+
+def api_key(name: str = "k1", /, **fields: Any) -> ApiKeyRow:
+    given: dict[str, Any] = {
+        "secret_hash": f"hash of {name}",
+        "role": "operator",
+        "scope": "mnist-*",
+        "label": "a notebook",
+        "created_at": 14.25,
+        "created_by": "key k0",
+    }
+    return ApiKeyRow(key=name, **(given | fields))
 
 
 def waiting(name: str = "d1", /, **fields: Any) -> WaitingRow:

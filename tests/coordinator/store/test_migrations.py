@@ -189,3 +189,22 @@ def test_a_database_of_the_first_schema_keeps_its_rows_and_learns_of_workers(tmp
         tx.insert_worker(rows.worker("w1"))
     assert store.workers() == [rows.worker("w1")]
     store.close()
+
+
+def test_the_audit_of_the_fourth_schema_is_kept_with_its_numbers_and_links(tmp_path: Path) -> None:
+    plain = SqlStore(url_of(tmp_path))
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0004")
+        connection.commit()
+    with plain.transaction() as tx:
+        tx.insert_run(rows.run("r1"))
+        tx.insert_audit([rows.audit("olga"), rows.audit("paul")])
+    before = plain.audit("r1")
+    plain.close()
+    store = opened(url_of(tmp_path))
+    assert store.audit_of_all(0, 10) == [(1, before[0]), (2, before[1])]
+    assert [row.link for row in store.audit("r1")] == [row.link for row in before]
+    with store.transaction() as tx:
+        tx.insert_audit([rows.audit("rita"), rows.audit(run=None)])
+    assert [number for number, _ in store.audit_of_all(0, 10)] == [1, 2, 3, 4]
+    store.close()

@@ -14,7 +14,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.cli import app
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 from coordinator.store import chain, open_store
-from coordinator.store.port import EventRow
+from coordinator.store.port import EventRow, RefusalRow
 from coordinator.verify import BadHead, Head, of_history, parsed, verify
 from tests.coordinator.verify.history import RUN, Doctor, doctored, play
 from tests.coordinator.world import World
@@ -40,7 +40,8 @@ def checked(folder: Path, *heads: Head) -> tuple[list[tuple[str, int, str]], Hea
         found = list(verify(store, FileBlobs(folder / BLOBS_FOLDER), heads=heads, reached=ends.append))
     finally:
         store.close()
-    return [(wrong.invariant, wrong.round, wrong.what) for wrong in found], ends[0]
+    log = next(end for end in ends if not end.refusals)
+    return [(wrong.invariant, wrong.round, wrong.what) for wrong in found], log
 
 
 def cut(doctor: Doctor) -> None:
@@ -60,6 +61,18 @@ def rechain(doctor: Doctor, after: int) -> None:
     ).fetchall():
         link = chain.link_of_event(link, EventRow(seq=seq, at=at, kind=kind, body=json.loads(body)))
         doctor.sql("UPDATE events SET link = ? WHERE seq = ?", link, seq)
+
+
+def rechain_refusals(doctor: Doctor) -> None:
+    link, number = chain.refusals_beginning(RUN), 0
+    for key, *fields in doctor.database.execute(
+        "SELECT number, round, device, digest, kind, reason, at FROM refusals ORDER BY number"
+    ).fetchall():
+        number += 1
+        names = ("round", "device", "digest", "kind", "reason", "at")
+        link = chain.refusal_link(link, number, RefusalRow(run=RUN, **dict(zip(names, fields, strict=True))))
+        doctor.sql("UPDATE refusals SET link = ? WHERE number = ?", link, key)
+    doctor.sql("UPDATE runs SET refusals = ?", number)
 
 
 def test_a_log_that_was_cut_consistently_lacks_the_link_that_was_written_down(folder: Path) -> None:
@@ -83,6 +96,27 @@ def test_a_log_that_was_rewritten_with_its_links_lacks_the_link_that_was_written
     ((invariant, number, what),) = checked(folder, end)[0]
     assert (invariant, number) == ("chain", 6)
     assert "rewritten" in what
+
+
+def test_repro_late_refusals_that_were_rewritten_or_cut_lack_the_link_that_was_written_down(folder: Path) -> None:
+    """No event tells of them: the head of the log alone did not show it."""
+    store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
+    ends: list[Head] = []
+    assert list(verify(store, heads=(), reached=ends.append)) == []
+    store.close()
+    (end,) = [head for head in ends if head.refusals]
+    assert checked(folder, end)[0] == []
+    for change, reason in (
+        ("UPDATE refusals SET reason = 'it was slow' WHERE kind = 'late' AND round = 4", "rewritten"),
+        ("DELETE FROM refusals WHERE kind = 'late' AND round = 5", "cut"),
+    ):
+        with doctored(folder) as doctor:
+            doctor.sql(change)
+            rechain_refusals(doctor)
+        assert checked(folder, *[head for head in ends if not head.refusals])[0] == []
+        found = checked(folder, end)[0]
+        assert {invariant for invariant, _, _ in found} == {"chain"}
+        assert all(reason in what for _, _, what in found), found
 
 
 def test_a_run_that_is_gone_is_named(folder: Path) -> None:
@@ -146,7 +180,20 @@ def test_receipts_are_held_against_the_log(folder: Path) -> None:
     assert "in a receipt" in what
 
 
-@pytest.mark.parametrize("text", ["", "marks", "marks:1", "marks:0:" + "0" * 64, "marks:1:xyz", "marks:1:" + "g" * 64])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "marks",
+        "marks:1",
+        "marks:0:" + "0" * 64,
+        "marks:1:xyz",
+        "marks:1:" + "g" * 64,
+        "marks:refusals-0:" + "0" * 64,
+        "marks:" + "9" * 5000 + ":" + "0" * 64,
+        "marks:²:" + "0" * 64,
+    ],
+)
 def test_what_is_no_head_is_refused(text: str) -> None:
     with pytest.raises(BadHead, match="RUN:SEQ:LINK"):
         parsed(text)
@@ -165,7 +212,11 @@ def test_command_prints_where_a_log_ends_and_takes_it_back(folder: Path) -> None
     assert result.exit_code == 0, result.output
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("the log ends at ")]
     head = line.removeprefix("the log ends at ")
-    assert CliRunner().invoke(app, ["verify", str(folder), "--head", head]).exit_code == 0
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("the refusals end at ")]
+    refusals = line.removeprefix("the refusals end at ")
+    assert parsed(refusals).refusals
+    heads = ["--head", head, "--head", refusals]
+    assert CliRunner().invoke(app, ["verify", str(folder), *heads]).exit_code == 0
     with doctored(folder) as doctor:
         receipts = folder / "device.jsonl"
         receipts.write_text(history_line(doctor, doctor.event("Reported", 6)) + "\n")

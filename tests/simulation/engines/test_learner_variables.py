@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,53 @@ class Method:
         return moved(model, data)
 
 
+class OfTheClass:
+    seen: dict[str, int] = {}  # noqa: RUF012 - what a user writes by mistake
+
+    def train(self, model: Any, data: Any, task: Any, *, device: str, **_: Any) -> Update:
+        self.seen[device] = len(self.seen)
+        return moved(model, data)
+
+
+class Heir(OfTheClass):
+    pass
+
+
+class Called:
+    def __call__(self, model: Any, data: Any, task: Any) -> Update:
+        return into_a_global_counter(model, data, task) if calls < 0 else self.count(model, data)
+
+    def count(self, model: Any, data: Any) -> Update:
+        global calls
+        calls += 1
+        return moved(model, data)
+
+
+def into_a_default(model: Any, data: Any, task: Any, memo: list[int] = []) -> Update:  # noqa: B006
+    memo.append(1)
+    return moved(model, data)
+
+
+def into_a_named_default(model: Any, data: Any, task: Any, *, memo: list[int] = []) -> Update:  # noqa: B006
+    memo.append(1)
+    return moved(model, data)
+
+
+def into_an_argument(memo: list[int], model: Any, data: Any, task: Any, *, more: dict[int, int]) -> Update:
+    (memo.append(1) if memo else more.update({len(more): 1}))  # type: ignore[func-returns-value]
+    return moved(model, data)
+
+
 @pytest.mark.parametrize(
     ("learner", "words"),
     [
+        (OfTheClass(), "the attribute 'seen' of the class OfTheClass"),
+        (Heir(), "the attribute 'seen' of the class OfTheClass"),
+        (Called(), "the global variable 'calls'"),
+        (into_a_default, "the default value of the argument 'memo' of into_a_default"),
+        (into_a_named_default, "the default value of the argument 'memo' of into_a_named_default"),
+        (partial(into_an_argument, [0], more={}), "the argument 1 of functools.partial"),
+        (partial(into_an_argument, [], more={}), "the argument more of functools.partial"),
         (into_a_global_dict, "the global variable 'SEEN'"),
         (into_a_global_counter, "the global variable 'calls'"),
         (into_a_closure(), "the variable 'controls' of the function around train"),

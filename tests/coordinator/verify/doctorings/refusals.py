@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from coordinator.store import chain
+from coordinator.store.rows import RefusalRow
 from tests.coordinator.verify.doctorings.table import doctoring
 from tests.coordinator.verify.history import Doctor
 
@@ -109,3 +111,16 @@ def score_invented(d: Doctor) -> int:
 def score_of_devices_changed(d: Doctor) -> int:
     d.sql("UPDATE metrics SET examples = examples + 1 WHERE version = 0")
     return 1
+
+
+@doctoring
+def refusal_of_an_update_that_counts(d: Doctor) -> int:
+    """With its link, as somebody could who knows the format."""
+    device, digest = d.database.execute("SELECT device, digest FROM contributions WHERE round = 4").fetchone()
+    row = RefusalRow(run="marks", round=4, device=device, digest=digest, kind="late", reason="late", at=1e6)
+    number = d.one("SELECT refusals FROM runs") + 1
+    link = chain.refusal_link(d.one("SELECT link FROM refusals ORDER BY number DESC"), number, row)
+    d.sql("INSERT INTO refusals (run, round, device, digest, kind, reason, at, link) VALUES (?, 4, ?, ?, ?, ?, ?, ?)",
+          "marks", device, digest, "late", "late", 1e6, link)  # fmt: skip
+    d.sql("UPDATE runs SET refusals = ?", number)
+    return 4

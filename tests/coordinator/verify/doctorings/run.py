@@ -108,3 +108,16 @@ def cap_of_a_device_lowered(d: Doctor) -> int:
 def worker_deleted(d: Doctor) -> int:
     d.sql("DELETE FROM workers")
     return 3
+
+
+@doctoring
+def snapshot_without_its_format(d: Doctor) -> int:
+    """As one of an older version, which nothing was held against."""
+    d.sql("UPDATE runs SET snapshot = '{}'")
+    return 6
+
+
+@doctoring
+def fence_that_no_commit_can_raise(d: Doctor) -> int:
+    d.sql("UPDATE runs SET fence = 9223372036854775807")
+    return 6

@@ -1,0 +1,77 @@
+"""The messages of operators about access: API keys, and the audit. Routes: ``names.Route``.
+
+A key has a role and a scope. Each role may do what the one before may:
+
+::
+
+    viewer     reads runs, rounds, metrics, events and checkpoints
+    operator   creates, pauses, resumes and stops runs, uploads first checkpoints, reports metrics, registers workers
+    owner      advances exhausted runs, creates and revokes keys, reads the audit
+
+The scope is the runs for which it holds: ``*`` (everything), ``mnist`` (one run) or ``mnist-*`` (runs whose names begin
+so). What belongs to all runs, such as registering a worker, needs the scope ``*``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from client_sdk.protocol.names import Message
+
+RoleName = Literal["viewer", "operator", "owner"]
+SCOPE_PATTERN = r"^(\*|[a-z0-9][a-z0-9._-]{0,63}\*?)$"
+KEY_ID_PATTERN = r"^[0-9a-f]{16}$"
+DAY_S = 86_400.0
+
+ScopeText = Annotated[str, Field(pattern=SCOPE_PATTERN, description="`*`, a run, or the beginning of names and `*`")]
+KeyId = Annotated[str, Field(pattern=KEY_ID_PATTERN, description="16 hexadecimal digits")]
+
+
+class CreateKey(Message):
+    """Creates an API key. Its role and its scope must be within those of the caller."""
+
+    role: RoleName
+    scope: ScopeText = "*"
+    label: str = Field(default="", max_length=120)
+    """What the key is for, for display."""
+    expires_in_s: float = Field(default=90 * DAY_S, gt=0, le=400 * DAY_S, allow_inf_nan=False)
+    """Seconds until it expires, 90 days unless given."""
+
+
+class KeyView(Message):
+    """An API key without its secret."""
+
+    key: KeyId
+    """Its id: the second part of its text."""
+    role: RoleName
+    scope: ScopeText
+    label: str = ""
+    created_at: float
+    created_by: str
+    """The id of the operator who created it."""
+    expires_at: float | None = None
+    """Unix seconds. None: it is the key that ``quorate serve`` made, which does not expire."""
+    revoked_at: float | None = None
+
+
+class KeyCreated(KeyView):
+    """A new API key."""
+
+    text: str
+    """The key itself, ``qk_<id>_<secret>``. Only this answer has it: the coordinator stores a hash."""
+
+
+class AuditView(Message):
+    """One row of the audit."""
+
+    number: int
+    """Numbers ascend, and may have gaps."""
+    run: str | None = None
+    """None: it belongs to no run."""
+    at: float
+    by: str
+    """The id of the operator: ``key:<id>``, or ``oidc:<subject>``. Empty: not known."""
+    action: str
+    detail: str = ""

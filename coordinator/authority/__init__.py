@@ -1,0 +1,18 @@
+"""The authority certifies the keys of devices and workers, in a process and folder of its own.
+
+A coordinator holds the authority's public key only, so it cannot make devices up. The files, lowest first::
+
+    policy            how long certificates and lists last, and under which URL the authority is reached
+    ledger            the port to what it stores: tokens, holders, keys, its list, who did what when
+    sqlite_ledger     that port over SQLite
+    folder            the authority's folder: its key, its policy, its ledger
+    issuer            the key with the policy: signs certificates and lists
+    revoking          revokes a key, and the list that is current
+    issuing           enrols, renews and rotates
+    tokens            what an operator hands out
+    proofs            the port that says who a device is, beside its token
+    answering         the requests of the holders of keys: who signed them, and what they get
+    app, process      the same over HTTP
+
+Operators act on the folder by ``quorate authority`` on the authority's machine; nothing of theirs is served.
+"""

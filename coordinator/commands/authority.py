@@ -1,0 +1,252 @@
+"""``quorate authority`` makes, serves and operates the authority of a folder on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json, say_table
+from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
+from coordinator.commands.tables import moment
+
+if TYPE_CHECKING:
+    from coordinator.authority.issuer import Issuer
+    from coordinator.authority.ledger import Ledger
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Make, serve and operate an authority, which certifies devices and workers apart from any coordinator.",
+    epilog="Example: quorate authority init --url https://authority.example:8471",
+)
+DEFAULT_FOLDER = Path("quorate-authority")
+DEFAULT_PORT = 8471
+
+Data = Annotated[Path, typer.Option(help="The authority's folder, on this machine.")]
+
+_SPANS = {"m": 60, "h": 3_600, "d": 86_400}
+
+
+@app.command(epilog="Example: quorate authority init --url https://authority.example:8471")
+@errors_as_sentences
+def init(
+    url: Annotated[str, typer.Option(help="Public URL, which tokens name: https, or http on loopback.")],
+    data: Data = DEFAULT_FOLDER,
+    certificate_days: Annotated[int, typer.Option(min=1, max=825, help="How long certificates are valid.")] = 90,
+    list_hours: Annotated[
+        int, typer.Option(min=1, max=168, help="How long a revocation list is current; secure rounds stop then.")
+    ] = 24,
+    as_json: Json = False,
+) -> None:
+    """Make an authority: a folder with its key, which is drawn here and never leaves it."""
+    from coordinator.authority.folder import make_authority
+    from coordinator.authority.policy import AuthorityPolicy
+
+    policy = AuthorityPolicy(url=url, certificate_days=certificate_days, list_hours=list_hours)
+    issuer = make_authority(data, policy, at=time.time())
+    if as_json:
+        say_json(_shown(issuer))
+        return
+    say(f"The authority is in {data}. Back the folder up, encrypted: who has authority.pem can make devices up.")
+    _say_key(issuer)
+    say(f"Next: quorate authority serve --data {data}")
+
+
+@app.command(epilog="Example: quorate authority serve --data quorate-authority --port 8471")
+@errors_as_sentences
+def serve(
+    data: Data = DEFAULT_FOLDER,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port; 0 means any free one.")] = DEFAULT_PORT,
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback it needs TLS.")] = "127.0.0.1",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    behind_proxy: BehindProxy = None,
+    proof: Annotated[
+        str | None, typer.Option(help="What says who a device is, beside its token: package:name of an entry point.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve enrolment, renewal and the revocation list until a signal stops it."""
+    from coordinator.authority.process import serve_authority
+    from coordinator.authority.proofs import proof_named
+    from coordinator.commands.serve import configure_log
+    from coordinator.settings import Settings
+
+    def ready(address: str, issuer: Issuer) -> None:
+        if as_json:
+            say_json({"address": address, **_shown(issuer)})
+            return
+        say(f"The authority serves {issuer.policy.url} on {address}")
+        _say_key(issuer)
+        say("Ctrl-C stops it; no data is lost.")
+
+    configure_log(as_json)
+    tls = ending_tls(tls_cert, tls_key, behind_proxy)
+    if tls:
+        with _authority(data) as (issuer, _):
+            tls["public_url"] = issuer.policy.url
+    with settings_errors():
+        settings = Settings(data=data, host=host, port=port, **tls)
+    serve_authority(data, settings, proof_named(proof), ready)
+
+
+@app.command(epilog="Example: quorate authority token --uses 40 --expires 7d --label clinics")
+@errors_as_sentences
+def token(
+    data: Data = DEFAULT_FOLDER,
+    worker: Annotated[bool, typer.Option("--worker", help="For a worker of a datacenter, not for devices.")] = False,
+    uses: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many may enrol with it.")] = 1,
+    expires: Annotated[str, typer.Option(help="How long it may be used: 30m, 12h or 7d.")] = "1d",
+    label: Annotated[str, typer.Option(help="A name for it, in the audit.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Make an enrolment token. It is printed only once: the authority stores its hash."""
+    from coordinator.authority.tokens import make_token
+
+    lasts_s = _span(expires)
+    with _authority(data) as (issuer, ledger), ledger.writing() as rows:
+        made = make_token(
+            rows,
+            issuer,
+            holder="worker" if worker else "device",
+            uses=uses,
+            lasts_s=lasts_s,
+            label=_label(label),
+            who=_operator(),
+            at=time.time(),
+        )
+    if as_json:
+        say_json({"token": made.text, "uses": uses, "lasts_s": lasts_s})
+    else:
+        say(made.text)
+
+
+@app.command(epilog="Example: quorate authority devices")
+@errors_as_sentences
+def devices(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
+    """List who was enrolled, devices and workers: state, key and until when the certificate is valid."""
+    with _authority(data) as (_, ledger), ledger.reading() as rows:
+        found = [(holder, rows.key_of(holder.id)) for holder in rows.holders()]
+    if as_json:
+        for holder, key in found:
+            say_json(
+                {
+                    "id": holder.id,
+                    "holder": holder.holder,
+                    "state": holder.state,
+                    "enrolled_at": holder.enrolled_at,
+                    "key": key.key_id.hex() if key else None,
+                    "expires_at": key.expires_at if key else None,
+                    "label": holder.label,
+                    "subject": holder.subject,
+                }
+            )
+        return
+    say_table(
+        ("id", "class", "state", "enrolled", "valid until", "key", "label", "who"),
+        [
+            (
+                holder.id,
+                holder.holder,
+                holder.state,
+                moment(holder.enrolled_at) if holder.enrolled_at else None,
+                moment(key.expires_at) if key else None,
+                key.key_id.hex()[:12] if key else None,
+                holder.label or None,
+                holder.subject or None,
+            )
+            for holder, key in found
+        ],
+        "Nobody yet. Hand out a token: quorate authority token",
+    )
+
+
+@app.command(epilog="Example: quorate authority revoke d1f2e3d4c5b6a798")
+@errors_as_sentences
+def revoke(
+    id: Annotated[str, typer.Argument(metavar="ID", help="As 'quorate authority devices' lists it.")],
+    data: Data = DEFAULT_FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Revoke the key of a device or worker, permanently. The list that names it is served at once."""
+    from coordinator.authority import revoking
+
+    with _authority(data) as (issuer, ledger), ledger.writing() as rows:
+        found = revoking.revoke(rows, issuer, id, who=_operator(), at=time.time())
+    if as_json:
+        say_json({"revoked": id, "list": found.counter})
+    else:
+        say(f"{id} is revoked, by revocation list {found.counter}.")
+
+
+@app.command(epilog="Example: quorate authority audit --last 20")
+@errors_as_sentences
+def audit(
+    data: Data = DEFAULT_FOLDER,
+    last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show who enrolled, renewed, rotated, left, was revoked, and which tokens were made; oldest first."""
+    with _authority(data) as (_, ledger), ledger.reading() as rows:
+        found = rows.audit(last)
+    if as_json:
+        for entry in found:
+            say_json({"at": entry.at, "who": entry.who, "event": entry.event, "what": entry.what})
+        return
+    say_table(("when", "who", "what", "whom"), [(moment(row.at), row.who, row.event, row.what) for row in found])
+
+
+@app.command(epilog="Example: quorate authority show --json")
+@errors_as_sentences
+def show(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
+    """Show the public key and its hash, which a coordinator and each device's token pin."""
+    with _authority(data) as (issuer, _):
+        if as_json:
+            say_json(_shown(issuer))
+        else:
+            _say_key(issuer)
+
+
+@contextmanager
+def _authority(data: Path) -> Iterator[tuple[Issuer, Ledger]]:
+    from coordinator.authority.folder import opened
+
+    with opened(data) as found:
+        yield found
+
+
+def _shown(issuer: Issuer) -> dict[str, object]:
+    trusted = issuer.trusted
+    shown: dict[str, object] = {"public_key": trusted.public_key.hex(), "sha256": trusted.digest.hex()}
+    return {**shown, "id": trusted.id.hex(), **issuer.policy.model_dump()}
+
+
+def _say_key(issuer: Issuer) -> None:
+    say(f"  URL:         {issuer.policy.url}")
+    say(f"  Public key:  {issuer.trusted.public_key.hex()}")
+    say(f"  Its SHA-256: {issuer.trusted.digest.hex()}")
+
+
+def _operator() -> str:
+    """Who acts: by the user's number, which the machine knows and nobody can choose."""
+    return f"operator uid {os.getuid()}"
+
+
+def _span(text: str) -> int:
+    """Seconds of ``30m``, ``12h`` or ``7d``."""
+    found = re.fullmatch(r"([1-9][0-9]{0,4})([mhd])", text)
+    if found is None:
+        fail(f"{text!r} is no span of time; give minutes, hours or days, as 30m, 12h or 7d.")
+    return int(found[1]) * _SPANS[found[2]]
+
+
+def _label(text: str) -> str:
+    if not (text.isprintable() and len(text) <= 64):
+        fail("A label is up to 64 printable characters.")
+    return text

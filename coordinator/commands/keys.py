@@ -1,0 +1,127 @@
+"""``quorate keys`` creates, lists and revokes API keys of operators; ``quorate audit`` prints what they did."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_sdk.protocol.access import DAY_S, AuditView, CreateKey, RoleName
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json, say_table
+from coordinator.commands.tables import moment
+
+PAGE = 1000
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create, list and revoke API keys.",
+    epilog="Example: quorate keys create --role viewer --scope 'mnist*' --output viewer.key",
+)
+
+
+@app.command(epilog="Example: quorate keys create --role operator --scope 'mnist*' --output ci.key")
+@errors_as_sentences
+def create(
+    role: Annotated[RoleName, typer.Option(help="viewer reads, operator also runs things, owner also gives keys.")],
+    scope: Annotated[
+        str, typer.Option(help="Runs for which it holds: '*', a run, or the beginning of names and '*'.")
+    ] = "*",
+    label: Annotated[str, typer.Option(help="What the key is for, for display.")] = "",
+    days: Annotated[float, typer.Option(min=0.001, max=400, help="Days until it expires.")] = 90,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="A new file for the key, readable by you only."),
+    ] = None,
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Create an API key. It is printed or written only once: the coordinator stores its hash. Only for owners."""
+    from client_sdk.http.operator import OperatorClient
+
+    request = CreateKey(role=role, scope=scope, label=label, expires_in_s=days * DAY_S)
+    if output is not None and (output.exists() or not output.absolute().parent.is_dir()):
+        fail(f"{output} exists, or has no folder: name a new file.")
+    with OperatorClient(coordinator, key_file=key_file) as client:
+        made = client.create_key(request)
+    if output is not None:
+        with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(made.text + "\n")
+    if as_json:
+        say_json({**made.model_dump(mode="json"), **({"text": None, "file": str(output)} if output else {})})
+        return
+    say(f"{made.key} is a key for {made.role} {made.scope}, until {moment(made.expires_at)}.")
+    say(f"It is in {output}: give it by --key-file." if output else "The key, which is not shown again:")
+    if output is None:
+        say(made.text)
+
+
+@app.command("list", epilog="Example: quorate keys list")
+@errors_as_sentences
+def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
+    """List the API keys within your scope, also revoked and expired ones. Only for owners."""
+    from client_sdk.http.operator import OperatorClient
+
+    with OperatorClient(coordinator, key_file=key_file) as client:
+        found = client.keys()
+    if as_json:
+        say_json(found)
+        return
+    rows = [
+        (
+            row.key,
+            row.role,
+            row.scope,
+            moment(row.created_at),
+            row.created_by,
+            moment(row.expires_at),
+            None if row.revoked_at is None else moment(row.revoked_at),
+            row.label or None,
+        )
+        for row in found
+    ]
+    say_table(("key", "role", "scope", "created", "by", "expires", "revoked", "label"), rows, "No keys in your scope.")
+
+
+@app.command(epilog="Example: quorate keys revoke 3f8a61c0d7be4925")
+@errors_as_sentences
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, as 'quorate keys list' shows it.")],
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Revoke an API key permanently. Streams that are open for it end. Only for owners."""
+    from client_sdk.http.operator import OperatorClient
+
+    with OperatorClient(coordinator, key_file=key_file) as client:
+        view = client.revoke_key(key)
+    if as_json:
+        say_json(view)
+        return
+    say(f"{view.key} is revoked.")
+
+
+@errors_as_sentences
+def audit(
+    after: Annotated[int, typer.Option(min=0, help="Start after the row with this number.")] = 0,
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print what operators asked for, and who was refused: when, who, what. Only for owners."""
+    from client_sdk.http.operator import OperatorClient
+
+    found: list[AuditView] = []
+    with OperatorClient(coordinator, key_file=key_file) as client:
+        while page := client.audit(found[-1].number if found else after, PAGE):
+            found += page
+            if len(page) < PAGE:
+                break
+    if as_json:
+        say_json(found)
+        return
+    rows = [(row.number, moment(row.at), row.by or None, row.action, row.run, row.detail or None) for row in found]
+    say_table(("row", "when", "who", "what", "run", "detail"), rows, "Nothing was recorded yet.")

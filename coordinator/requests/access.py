@@ -1,0 +1,88 @@
+"""The requests of owners: API keys and the audit."""
+
+from __future__ import annotations
+
+from client_sdk.protocol.access import AuditView, CreateKey, KeyCreated, KeyId, KeyView
+from client_sdk.protocol.names import Route
+from coordinator.access import EVERYTHING, Operator, Role
+from coordinator.requests.callers import Permission
+from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit
+from coordinator.runtime.coordinator import Coordinator
+
+_PAGE = 1000
+
+
+def create(to: Coordinator, operator: Operator, message: CreateKey) -> KeyCreated:
+    """Creates an API key within the caller's scope. Only this answer has its text."""
+    return to.access.keys.create(operator, message)
+
+
+def listed(to: Coordinator, operator: Operator) -> list[KeyView]:
+    """The API keys within the caller's scope, also revoked and expired ones."""
+    return to.access.keys.listed(operator)
+
+
+def revoke(to: Coordinator, operator: Operator, *, key: KeyId) -> KeyView:
+    """Revokes an API key permanently. What is held open for it ends."""
+    view = to.access.keys.revoke(operator, key)
+    to.core.signals.wake_many([f"run:{log.run}" for log in to.core.logs()])
+    return view
+
+
+def audit(to: Coordinator, operator: Operator, *, after: AfterRow = 0, limit: Limit = 1000) -> list[AuditView]:
+    """What operators asked for and who was refused, in the order of recording. Who does not see everything sees the
+    rows of runs in scope."""
+    found: list[AuditView] = []
+    while len(found) < limit and (page := to.core.store.audit_of_all(after, _PAGE)):
+        for after, row in page:
+            if operator.may(Role.OWNER, EVERYTHING) or (row.run and operator.may_with(Role.OWNER, row.run)):
+                view = AuditView(number=after, run=row.run, at=row.at, by=row.by, action=row.action, detail=row.detail)
+                found.append(view)
+    return found[:limit]
+
+
+CREATE = Entry(
+    method="POST",
+    route=Route.KEYS,
+    permission=Permission.OWNER,
+    scoped=True,
+    audited=Audited("key.create", asks=("role", "scope", "label"), makes=("key",)),
+    message=CreateKey,
+    answer=KeyCreated,
+    shape=Direct(create),
+    summary="Create an API key",
+    group="access",
+    created=True,
+)
+LIST = Entry(
+    method="GET",
+    route=Route.KEYS,
+    permission=Permission.OWNER,
+    scoped=True,
+    answer=list[KeyView],
+    shape=Direct(listed),
+    summary="List API keys",
+    group="access",
+)
+REVOKE = Entry(
+    method="POST",
+    route=Route.REVOKE_KEY,
+    permission=Permission.OWNER,
+    scoped=True,
+    audited=Audited("key.revoke"),
+    answer=KeyView,
+    shape=Direct(revoke),
+    summary="Revoke an API key",
+    group="access",
+)
+AUDIT = Entry(
+    method="GET",
+    route=Route.AUDIT,
+    permission=Permission.OWNER,
+    scoped=True,
+    answer=list[AuditView],
+    shape=Direct(audit),
+    summary="Read the audit",
+    group="access",
+)
+ENTRIES = (CREATE, LIST, REVOKE, AUDIT)

@@ -1,0 +1,141 @@
+"""The audit has every request of operators that changes something, and every refusal; and no secret."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from client_sdk.protocol.access import CreateKey
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
+from coordinator.access import LOCAL_OWNER
+from coordinator.requests import TABLE, Body
+from coordinator.service import create_app
+from coordinator.settings import Settings
+from coordinator.store.port import AuditRow, StoreError
+from coordinator.verify import verify
+from tests.coordinator.requests.entries import EXTENDED
+from tests.coordinator.world import World
+
+
+class Audited:
+    def __init__(self) -> None:
+        self.world = World(0)
+        self.world.create()
+        made = self.world.coordinator.access.keys.create(LOCAL_OWNER, CreateKey(role="owner"))
+        self.key, self.text = f"key:{made.key}", made.text
+        self.app = create_app(self.world.coordinator, Settings(), EXTENDED)
+
+    def ask(self, method: str, path: str, text: str | None = None, **options: Any) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {self.text if text is None else text}"}
+        headers[PROTOCOL_HEADER] = str(PROTOCOL_VERSION)
+
+        async def ask() -> httpx2.Response:
+            transport = httpx2.ASGITransport(app=self.app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
+                return await http.request(method, path, **options)
+
+        return asyncio.run(ask())
+
+    def rows(self) -> list[tuple[str | None, str, str, str]]:
+        return [(row.run, row.by, row.action, row.detail) for _, row in self.world.store.audit_of_all(0, 100)]
+
+
+@pytest.fixture
+def audited() -> Iterator[Audited]:
+    made = Audited()
+    yield made
+    made.app.state.service.close()
+
+
+def test_every_request_of_operators_that_changes_something_is_audited() -> None:
+    for entry in TABLE:
+        changes = entry.method != "GET" and entry.permission.of_operators
+        assert (entry.audited is not None) == (changes or entry.name == "enrol"), entry.name
+        if entry.audited is not None:
+            fields = entry.message.model_fields if entry.message is not None else {}
+            assert set(entry.audited.asks) <= set(fields)
+            assert not {*entry.audited.asks, *entry.audited.makes} & {"token", "text", "enrolment_token", "proof"}
+            assert not entry.audited.makes or not isinstance(entry.shape, Body)
+
+
+def test_a_request_is_recorded_with_who_asked(audited: Audited) -> None:
+    audited.ask("POST", "/v1/runs/marks/pause").raise_for_status()
+    worker = audited.ask("POST", Route.WORKERS, json={"label": "cluster 2"}).json()
+    key = audited.ask("POST", Route.KEYS, json={"role": "viewer", "scope": "marks", "label": "wall"}).json()
+    audited.ask("GET", Route.RUNS).raise_for_status()
+    by = audited.key
+    assert audited.rows() == [
+        ("marks", by, "run.pause", ""),
+        (None, by, "worker.create", "label=cluster 2"),
+        (None, by, "worker.create done", f"worker={worker['worker']}"),
+        (None, by, "key.create", "role=viewer scope=marks label=wall"),
+        (None, by, "key.create done", f"key={key['key']}"),
+    ]
+    for secret in (worker["token"], key["text"], key["text"].rpartition("_")[2], audited.text):
+        assert secret not in repr(audited.rows())
+
+
+def test_what_was_created_is_named_and_the_audit_of_a_run_has_its_creation(audited: Audited) -> None:
+    init = audited.world.coordinator.operators.run("marks").checkpoint
+    plan = audited.world.plan()
+    made = audited.ask("POST", Route.RUNS, json={"plan": plan, "init": init, "origin": "a file"})
+    assert made.json()["run"] == "marks-2"
+    assert [(run, action) for run, _, action, _ in audited.rows()] == [
+        (None, "run.create"),
+        ("marks-2", "run.create done"),
+    ]
+    assert audited.rows()[0][3] == f"init={init} origin=a file"
+
+
+def test_a_refused_request_has_a_row_that_says_so(audited: Audited) -> None:
+    assert audited.ask("POST", "/v1/runs/marks/advance", json={"by": "olga"}).status_code == 409
+    assert audited.ask("POST", "/v1/runs/nowhere/stop").status_code == 404
+    assert audited.rows() == [
+        ("marks", audited.key, "run.advance", "by=olga"),
+        ("marks", audited.key, "run.advance refused", "conflict"),
+        (None, audited.key, "run.stop", "run=nowhere"),
+        (None, audited.key, "run.stop refused", "run=nowhere unknown-run"),
+    ]
+
+
+def test_what_cannot_be_recorded_is_not_done(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(rows: list[AuditRow]) -> None:
+        raise StoreError("no room")
+
+    monkeypatch.setattr("coordinator.store.memory.MemoryTransaction.insert_audit", lambda self, rows: full(rows))
+    assert audited.ask("POST", "/v1/runs/marks/stop").status_code == 503
+    assert audited.world.coordinator.operators.run("marks").status == "running"
+
+
+def test_refusals_are_recorded_once_a_minute_with_their_number(audited: Audited) -> None:
+    viewer = audited.world.coordinator.access.keys.create(LOCAL_OWNER, CreateKey(role="viewer", scope="other"))
+    for _ in range(3):
+        assert audited.ask("GET", Route.RUNS, "qk_junk").status_code == 401
+        assert audited.ask("GET", "/v1/runs/marks", viewer.text).status_code == 403
+    assert [(by, action) for _, by, action, _ in audited.rows()] == [
+        ("", "refused.unauthenticated"),
+        (f"key:{viewer.key}", "refused.not-permitted"),
+    ]
+    audited.world.clock.at += 60
+    audited.ask("GET", Route.RUNS, "qk_junk")
+    assert audited.rows()[-1][3] == "this API key is not valid here (and 2 more)"
+    assert "qk_junk" not in repr(audited.rows())
+
+
+def test_rows_are_one_line_without_control_characters(audited: Audited) -> None:
+    audit = audited.world.coordinator.access.audit
+    audit.record("oidc:a\nb\x1b[2J", "login", "x" * 10_000)
+    ((_, by, _, detail),) = audited.rows()
+    assert by == r"oidc:a\nb\x1b[2J"
+    assert len(detail) == 500
+
+
+def test_a_run_with_audited_requests_verifies(audited: Audited) -> None:
+    for action in ("pause", "resume", "stop"):
+        audited.ask("POST", f"/v1/runs/marks/{action}").raise_for_status()
+    assert [row.action for row in audited.world.store.audit("marks")] == ["run.pause", "run.resume", "run.stop"]
+    assert list(verify(audited.world.store, None)) == []

@@ -1,0 +1,115 @@
+"""``quorate authority`` as an operator types it: text, JSON, and errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_sdk import cli
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from coordinator.authority.answering import AuthorityAnswers
+from coordinator.authority.folder import opened
+from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder
+
+
+def quorate(*words: str) -> tuple[int, str, str]:
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(["authority", *words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, out.getvalue(), err.getvalue()
+
+
+def lines(*words: str) -> list[Any]:
+    code, out, err = quorate(*words, "--json")
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    (made,) = lines("init", "--url", URL, "--data", str(tmp_path / "authority"))
+    assert made["url"] == URL
+    return str(tmp_path / "authority")
+
+
+def enrolled(folder: str, token: str, name: str = "phone") -> Holder:
+    """A device that the folder's authority certifies at the time of the tests' clock."""
+    with opened(Path(folder)) as (issuer, ledger):
+        world = AuthorityWorld()
+        world.answers = AuthorityAnswers(issuer, ledger)
+        holder = Holder(world, name)
+        holder.enrol(EnrolmentToken.parse(token), label="clinic")
+    return holder
+
+
+def test_a_token_names_the_authority_that_show_shows(folder: str) -> None:
+    (shown,) = lines("show", "--data", folder)
+    (made,) = lines("token", "--data", folder, "--uses", "3", "--expires", "12h")
+    token = EnrolmentToken.parse(made["token"])
+    assert (token.url, token.authority.hex()) == (URL, shown["sha256"])
+    assert made["lasts_s"] == 12 * 3600
+    code, out, _ = quorate("token", "--data", folder)
+    assert code == 0
+    assert EnrolmentToken.parse(out.strip()).authority.hex() == shown["sha256"]
+    code, out, _ = quorate("show", "--data", folder)
+    assert shown["public_key"] in out
+    assert shown["sha256"] in out
+
+
+def test_who_is_enrolled_is_listed_revoked_and_audited(folder: str) -> None:
+    (made,) = lines("token", "--data", folder, "--expires", "365d", "--label", "clinics")
+    phone = enrolled(folder, made["token"])
+    (row,) = lines("devices", "--data", folder)
+    assert (row["id"], row["state"], row["label"], row["key"]) == (phone.id, "valid", "clinic", phone.key_id.hex())
+    assert phone.id in quorate("devices", "--data", folder)[1]
+    (found,) = lines("revoke", phone.id, "--data", folder)
+    assert found["list"] >= NOW // 2
+    (row,) = lines("devices", "--data", folder)
+    assert (row["state"], row["key"]) == ("revoked", None)
+    me = f"operator uid {os.getuid()}"
+    happened = [(entry["who"], entry["event"], entry["what"]) for entry in lines("audit", "--data", folder)]
+    assert happened == [
+        (me, "token", "for 1 devices clinics"),
+        (f"device {phone.id}", "enrolled", phone.id),
+        (me, "revoked", phone.id),
+    ]
+    assert "revoked" in quorate("audit", "--data", folder, "--last", "1")[1]
+
+
+def test_a_token_is_for_workers_where_that_is_said(folder: str) -> None:
+    (made,) = lines("token", "--data", folder, "--worker", "--expires", "365d")
+    assert enrolled(folder, made["token"], "cluster").id.startswith("w")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("init", "--url", "http://authority.example"), "https only"),
+        (("token", "--expires", "soon"), "30m, 12h or 7d"),
+        (("token", "--label", "two\nlines"), "64 printable"),
+        (("revoke", "d0"), "No valid key has the id d0"),
+        (("serve", "--proof", "clinic:oidc"), "no enrolment proof|No installed package"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(folder: str, words: tuple[str, ...], sentence: str) -> None:
+    where = folder + "-other" if words[0] == "init" else folder
+    code, out, err = quorate(*words, "--data", where)
+    assert (code, out) == (1, "")
+    assert len(err.strip().splitlines()) == 1
+    assert any(part in err for part in sentence.split("|")), err
+
+
+def test_a_folder_without_an_authority_is_said_so(tmp_path: Path) -> None:
+    for words in (("show",), ("devices",), ("token",), ("serve",)):
+        code, _, err = quorate(*words, "--data", str(tmp_path))
+        assert code == 1
+        assert "quorate authority init" in err

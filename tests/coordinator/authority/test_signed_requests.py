@@ -1,0 +1,52 @@
+"""Requests of holders are answered only where the certified key has signed this very request, now, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from client_sdk.credentials.nonces import NonceWindow
+from client_sdk.protocol.authority import AuthorityRoute
+from tests.coordinator.authority.test_enrolling import refused
+from tests.coordinator.authority.test_renewing import enrolled
+from tests.coordinator.authority.world import AuthorityWorld, Holder
+
+
+def test_a_request_is_answered_once() -> None:
+    world = AuthorityWorld()
+    asked = enrolled(world).signed(AuthorityRoute.RENEWED)
+    world.answers.renew(asked)
+    refused("replayed-request", "received before", world.answers.renew, asked)
+
+
+def test_a_request_is_answered_around_its_time() -> None:
+    world = AuthorityWorld()
+    phone = enrolled(world)
+    for at, words in [(world.at + 3600, "3600 s ahead"), (world.at - 3600, "3600 s behind")]:
+        refused("wrong-clock", words, world.answers.renew, phone.signed(AuthorityRoute.RENEWED, at=at))
+    asked = phone.signed(AuthorityRoute.RENEWED)
+    refused("wrong-clock", "61 s behind", world.answers.renew, replace(asked, at=world.at + 61))
+    world.answers.renew(asked)
+
+
+def test_a_request_for_one_route_is_none_for_another() -> None:
+    world = AuthorityWorld()
+    asked = enrolled(world).signed(AuthorityRoute.RENEWED)
+    refused("unauthenticated", "not valid", world.answers.leave, replace(asked, path=AuthorityRoute.LEFT))
+
+
+def test_a_stranger_or_nobody_is_refused() -> None:
+    world = AuthorityWorld()
+    stranger = Holder(world, "stranger")
+    refused("unauthenticated", "no such key", world.answers.renew, stranger.signed(AuthorityRoute.RENEWED))
+    asked = enrolled(world).signed(AuthorityRoute.RENEWED)
+    refused("unauthenticated", "not signed", world.answers.renew, replace(asked, headers=[]))
+
+
+def test_too_many_requests_of_one_key_wait() -> None:
+    world = AuthorityWorld()
+    world.answers.nonces = NonceWindow(most_of_a_key=1)
+    phone = enrolled(world)
+    phone.renew()
+    refused("busy", "Too many", phone.renew)
+    world.at += 62
+    phone.renew()
