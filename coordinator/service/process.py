@@ -29,7 +29,7 @@ from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
 from coordinator.service.owner_key import noted, owner_key, write_secret
 from coordinator.service.sockets import HttpServer
-from coordinator.service.sockets.tls import Certificate, Unusable
+from coordinator.service.sockets.tls import TlsCertificate, Unusable
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
@@ -129,12 +129,12 @@ def local_url(settings: NetworkSettings, listener: socket.socket) -> str:
     return f"{'https' if settings.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def certificate_of(settings: NetworkSettings) -> Certificate | None:
+def certificate_of(settings: NetworkSettings) -> TlsCertificate | None:
     """Returns the certificate with which this process ends TLS; None where it does not."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     try:
-        return Certificate(settings.tls_cert, settings.tls_key)
+        return TlsCertificate(settings.tls_cert, settings.tls_key)
     except Unusable as error:
         raise CannotServe(f"{error} Give others by --tls-cert and --tls-key.") from error
 

@@ -19,7 +19,7 @@ from coordinator.service.sockets.accepting import Acceptor
 from coordinator.service.sockets.limits import Limits
 from coordinator.service.sockets.protocol import BoundedHttp
 from coordinator.service.sockets.reader import SmallReads
-from coordinator.service.sockets.tls import Certificate
+from coordinator.service.sockets.tls import TlsCertificate
 
 _BACKLOG = 4096
 _GRACE_S = 5
@@ -55,7 +55,7 @@ class HttpServer(uvicorn.Server):
         app: FastAPI,
         listener: socket.socket,
         on_ready: Callable[[], None],
-        certificate: Certificate | None = None,
+        certificate: TlsCertificate | None = None,
     ) -> None:
         self._service: Served = app.state.service
         self._listener = listener

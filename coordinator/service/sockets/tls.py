@@ -26,7 +26,7 @@ class Unusable(Exception):
     """The certificate or its key cannot be used; the message is one sentence."""
 
 
-class Certificate:
+class TlsCertificate:
     """A certificate and its key in two PEM files. Unusable where they cannot be used from the beginning."""
 
     def __init__(self, cert: Path, key: Path, clock: Callable[[], float] = time.monotonic) -> None:

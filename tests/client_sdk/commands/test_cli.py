@@ -151,7 +151,10 @@ def test_device_commands_import_no_other_room() -> None:
     [
         (("statu",), "No such command 'statu'. Did you mean 'status'? See 'quorate --help'."),
         (("plan", "chek"), "No such command 'chek'. Did you mean 'check', 'schema'? See 'quorate plan --help'."),
-        (("device", "--dat", "x"), "No such option '--dat'. Did you mean '--data'? See 'quorate device --help'."),
+        (
+            ("device", "--learne", "x"),
+            "No such option '--learne'. Did you mean '--learner'? See 'quorate device --help'.",
+        ),
         (("xyzzy",), "No such command 'xyzzy'. See 'quorate --help'."),
     ],
 )

@@ -16,7 +16,7 @@ import trustme
 from client_sdk.http.operator import OperatorClient
 from client_sdk.http.transport import open_http
 from client_sdk.protocol.names import Route
-from coordinator.service.sockets.tls import Certificate, Unusable
+from coordinator.service.sockets.tls import TlsCertificate, Unusable
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import model_bytes, plan
 from tests.coordinator.service.raw import RawConnection, head
@@ -232,7 +232,7 @@ def test_files_are_looked_at_once_a_second_and_a_bad_pair_is_logged_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair, clock = issue(tmp_path), Clock()
-    certificate = Certificate(pair.cert, pair.key, clock)
+    certificate = TlsCertificate(pair.cert, pair.key, clock)
     first = certificate.context()
     other = issue(tmp_path / "other")
     shutil.copy(other.cert, pair.cert)  # the certificate is there, its key not yet
@@ -259,7 +259,7 @@ def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path, spoil: objec
     assert callable(spoil)
     spoil(pair)
     with pytest.raises(Unusable, match=sentence):
-        Certificate(pair.cert, pair.key)
+        TlsCertificate(pair.cert, pair.key)
 
 
 @pytest.mark.slow
