@@ -44,8 +44,8 @@ class RecordedTest:
 
 
 def recorded(root: Path, store: Path) -> list[RecordedTest]:
-    """All fast tests that pass. Runs the files of tests whose record is missing. What is recorded of a file that changes
-    meanwhile is returned and not stored: nobody knows of which text it is."""
+    """All fast tests that pass. Runs the files of tests whose record is missing. What is recorded of a file that
+    changes meanwhile is returned and not stored: nobody knows of which text it is."""
     store.mkdir(parents=True, exist_ok=True)
     records = {file: _record(root, store, file) for file in files(root)}
     missing = defaultdict(list)

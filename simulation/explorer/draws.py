@@ -5,6 +5,8 @@ as their caps allow, and the cohort is what the pool, the run's seed and the rou
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from functools import lru_cache
 
 from client_sdk.protocol.devices import CheckIn
 from coordinator.engine.selection import draw
@@ -13,6 +15,7 @@ from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
+from simulation.explorer.offers import fits
 
 EVER = float("-inf")
 """A time at which no row has expired."""
@@ -23,10 +26,21 @@ def free(reader: Reader) -> list[WaitingRow]:
     return [row for row in reader.waiting(EVER) if reader.claim(row.device) is None]
 
 
+def eligible(run: Followed, rows: Iterable[WaitingRow]) -> list[WaitingRow]:
+    """The rows of devices that the run may use."""
+    return [row for row in rows if fits(run.plan, _learners(row.offer), row.examples)]
+
+
+@lru_cache(maxsize=64)
+def _learners(offer: str) -> frozenset[str]:
+    """The learners that a device has, from its row in the pool."""
+    return frozenset(json.loads(offer)["learners"])
+
+
 def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[WaitingRow]) -> None:
     """Checks the draw of this event. ``waiting``: the unclaimed rows of the pool before it, expired ones too."""
     body, cohort = event.body, run.plan["cohort"]
-    pool = sorted((row.device, row.examples) for row in waiting if row.expires > event.at)
+    pool = sorted((row.device, row.examples) for row in eligible(run, waiting) if row.expires > event.at)
     for device, examples in pool:
         found = durable.store.device(device)
         if found is None or examples > found.examples_cap:

@@ -120,7 +120,8 @@ class ServedApp:
         before = (process.life, process.failures, world.interruptions)
 
         def look() -> None:
-            if before == (process.life, process.failures, world.interruptions) and not process.frozen:
+            undisturbed = before == (process.life, process.failures, world.interruptions)
+            if undisturbed and process.up and not process.frozen:
                 draws.left(process.durable, served.peer, row.expires)
 
         world.agenda.after(LEAVES_S, look)
