@@ -62,14 +62,17 @@ def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[Waitin
         raise Broken("draw", f"round {number} of {run.run} drew {body['cohort']}; its pool gives {again}")
 
 
-def checked_in(durable: Durable, device: str, message: CheckIn) -> None:
-    """A device that was taken into the pool waits there, with as many examples as it says and its cap allows."""
+def checked_in(durable: Durable, device: str, message: CheckIn, now: float, waiting_s: float) -> None:
+    """A device that was taken into the pool waits there, with as many examples as it says and its cap allows, while its
+    request is held and ``waiting_s`` longer. ``now``: by the clock of the replica."""
     row, found = durable.store.device(device), waiting_row(durable, device)
     if found is None or row is None:
         if durable.store.claim(device) is None:
             raise Broken("draw", f"{device} was taken into the pool, and is not there")
     elif found.examples != min(message.examples, row.examples_cap):
         raise Broken("draw", f"{device} waits with {found.examples} examples; its cap is {row.examples_cap}")
+    elif abs(found.expires - (now + message.hold_s + waiting_s)) > 1e-6:
+        raise Broken("draw", f"{device} has its place for {found.expires - now} s, with a hold of {message.hold_s} s")
 
 
 def left(durable: Durable, device: str, expires: float) -> None:

@@ -225,6 +225,10 @@ def enrolled(durable: Durable, answer: Enrolled) -> None:
     row = durable.store.device_by_token(hash_of(answer.token))
     if row is None or row.device != answer.device:
         raise Broken("ack-durable", f"{answer.device} got an answer that it is enrolled, and its token is unknown")
+    if row.examples_cap != answer.examples_cap:
+        raise Broken(
+            "ack-durable", f"{answer.device} was told a cap of {answer.examples_cap}; it is {row.examples_cap}"
+        )
 
 
 def fetched(request: SentRequest, body: bytes) -> None:

@@ -96,6 +96,11 @@ def renewed(run: Followed, answer: LeaseRenewed, now: float) -> None:
     left_s = max(0.0, run.lease_ends_at - now)
     if abs(answer.ends_in_s - left_s) > 1e-6:
         raise Broken("offer", f"the lease of round {run.round} of {run.run} ends in {left_s} s, not {answer.ends_in_s}")
+    lease_s = float(run.plan["datacenter"]["lease_s"])
+    if left_s < min((1 - 1 / HEARTBEATS) * lease_s, (run.give_up_at or 0.0) - now) - 1e-6:
+        raise Broken(
+            "offer", f"a heartbeat left {left_s} s of a lease of {lease_s} s in round {run.round} of {run.run}"
+        )
 
 
 def waits(world: World, runs: Iterable[Followed], message: CheckIn | WorkerPoll, answer: Wait) -> None:

@@ -263,6 +263,7 @@ class Schedule:
         for run in self.watch.runs.values():
             invariants.retained(self.world.register, self.durable, run, ended.get(run.run, 0))
             invariants.optimizer_states(self.durable, run, ended.get(run.run, 0))
+            invariants.still_retained(self.durable, run)
 
     def _check_everything(self) -> None:
         """At the end: checks every run, and the records of devices and workers."""

@@ -85,7 +85,7 @@ def _held(
     named = (found.hold,) if isinstance(found, NotYet) else ()
     caller, message = admitted_request.caller, send.message
     if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not replica.disturbed:
-        draws.checked_in(replica.durable, caller.device, message)
+        draws.checked_in(replica.durable, caller.device, message, replica.now(), replica.world.settings.waiting_s)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
 
     def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
