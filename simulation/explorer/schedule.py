@@ -45,10 +45,10 @@ PAGE = 3
 CALM_COMMITS = 2
 """In a world without faults each run must commit so many rounds; after a storm some run must commit one."""
 SETTLE_S = 3.0
-STAYS_UP = 10
-"""In one of so many schedules a process that may have lost a deletion stays up,"""
+STAYS_UP = 8
+"""In one of so many schedules a process whose transactions may have failed stays up,"""
 HOUSEKEEPING_S = 45.0
-"""and has so many seconds to look for what its failed transactions have left."""
+"""and has so many seconds to look for what they have left."""
 SKEW_S = 2.0
 """The clocks of two replicas differ by twice as much at most, for ever: less than the product allows."""
 RESUME_S = 5.0
@@ -251,13 +251,15 @@ class Schedule:
         if len(self.replicas) > 1:
             return
         self.world.stormy, self.network.closed = False, True
-        struck = {FAULTS[name.partition("@")[0]].family for name in self.world.chance.struck}
-        stays_up = self.shape.seed % STAYS_UP == 0 and "blobs" not in struck
+        faults = {name.partition("@")[0] for name in self.world.chance.struck}
+        struck = {FAULTS[name].family for name in faults}
+        housekeeps = "store" in struck or "lazy" in faults
+        stays_up = self.shape.seed % (STAYS_UP if housekeeps else 2) == 0 and "blobs" not in struck
         if struck & {"coordinator", "store", "blobs"} and not stays_up:
             self.replicas[0].stop()
             self.replicas[0].boot()
         ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}
-        until = self.world.agenda.now + (HOUSEKEEPING_S if stays_up and "store" in struck else SETTLE_S)
+        until = self.world.agenda.now + (HOUSEKEEPING_S if stays_up and housekeeps else SETTLE_S)
         while self.world.agenda.next_at <= until:
             self._step()
         for run in self.watch.runs.values():

@@ -135,6 +135,7 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
     rates = _rates(chance, focus[1], FAULTS)
     if rates:
         rates["fleet-away"] = max(0.7, rates.get("fleet-away", 0.0))
+        rates |= {"op-stop": 0.2} if "op-stop" in rates else {}
     shape = replace(
         shape,
         two_runs=chance.unit("center-two-runs") < 0.3,

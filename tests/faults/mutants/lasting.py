@@ -101,7 +101,7 @@ def _few_examples_drawn() -> Patches:
     return [(Fleet, "eligible", eligible), (fleet, "_against", lambda state, offer, examples: None)]
 
 
-@mutant("stranger-drawn", "draw", "claims", strangers=1)
+@mutant("stranger-drawn", "draw", "claims")
 def _stranger_drawn() -> Patches:
     """A device that does not have the plan's learner is drawn."""
     reason_against = eligibility.reason_against
