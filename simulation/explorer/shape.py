@@ -121,6 +121,8 @@ class Shape:
         )
         if store != "memory":
             shape = replace(shape, storm_s=min(shape.storm_s, SQL_STORM_S), two_runs=False)
+        if focus[0] == "device-old-record" and rates:
+            rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
         return shape if chance.unit("datacenter") >= DATACENTER else _in_a_datacenter(shape, chance)
