@@ -109,7 +109,7 @@ class Shape:
             lost_replicas=chance.below("lost", replicas),
             store=store,
             blobs=blobs,
-            two_runs=chance.unit("two-runs") < (0.4 if focus[0] in OF_WORK else 0.1),
+            two_runs=chance.unit("two-runs") < (0.25 if focus[0] in OF_WORK else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             http=size < 0.90 and chance.unit("http") < HTTP,
