@@ -103,6 +103,8 @@ class ServedApp:
         if answer is None:
             return
         process, request = self._process, served.connection.request
+        if served.connection.changed and (not isinstance(answer, Problem) or answer.kind == "invalid-update"):
+            raise Broken("receipt", f"bytes that changed on the way were taken for those of their sender: {answer!r}")
         transactions, clock, disturbed = served.called
         moved = disturbed or (transactions, clock) != (process.watch.transactions, process.now())
         process.watch.answered(request, answer, moved, process.now())

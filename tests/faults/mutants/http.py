@@ -68,7 +68,7 @@ def _answered_before_stored() -> Patches:
     return [(Uploads, "receive", early)]
 
 
-@mutant("digest-not-compared", "counts-once", http=True, focus=("corrupt", "collecting"), storm_s=60.0)
+@mutant("digest-not-compared", "receipt", http=True, focus=("corrupt", "collecting"), storm_s=60.0)
 def _digest_not_compared() -> Patches:
     """Bytes that changed on the way are stored, though their sender has announced another digest."""
     return [(uploads, "_expected", lambda request: None)]
