@@ -13,6 +13,7 @@ After every step the ``InvariantWatch`` checks the durable state against the inv
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -86,7 +87,7 @@ class Schedule:
 
     def play(self) -> None:
         world, shape = self.world, self.shape
-        with opened(world) as self.durable, small_pages(), self._over_http():
+        with opened(world) as self.durable, small_pages(), quiet_failures(), self._over_http():
             self.stacks = Stacks(self._loop)
             self.wakes = Wakes(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
@@ -305,6 +306,17 @@ def small_pages() -> Iterator[None]:
         yield
     finally:
         vars(run_log)["_PAGE"] = real
+
+
+@contextmanager
+def quiet_failures() -> Iterator[None]:
+    """The log does not have the failures of store and blobs that are faults of the schedule."""
+    storage = logging.getLogger("quorate.storage")
+    before, storage.disabled = storage.disabled, True
+    try:
+        yield
+    finally:
+        storage.disabled = before
 
 
 @cache
