@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from client_sdk.imports.lazy import load
 
 if TYPE_CHECKING:
-    from client_sdk.commands.long_running import stopped_by_signals as stopped_by_signals
+    from client_sdk.commands.stopping import stopped_by_signals as stopped_by_signals
     from client_sdk.device.record import Storage as Storage
     from client_sdk.device.record import StorageError as StorageError
     from client_sdk.device.requests import Pacing as Pacing
@@ -65,7 +65,7 @@ _HOMES = {
     "Update": "client_sdk.update",
     "Work": "client_sdk.protocol.devices",
     "participate": "client_sdk.device.session",
-    "stopped_by_signals": "client_sdk.commands.long_running",
+    "stopped_by_signals": "client_sdk.commands.stopping",
 }
 
 __all__ = [

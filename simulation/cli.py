@@ -77,7 +77,7 @@ def fleet(
 
     Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
     """
-    from client_sdk.commands.long_running import stopped_by_signals
+    from client_sdk.commands.stopping import stopped_by_signals
     from simulation.fleet.habits import FleetHabits
     from simulation.fleet.orders import split_of, worker_orders
     from simulation.fleet.processes import FleetProcesses

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
-from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
+from client_sdk.commands.long_running import log_plainly, say_stopped
+from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, fail, say, say_json, say_table, speak_as
 

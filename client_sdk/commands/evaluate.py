@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.commands.joining import Learners, Share
-from client_sdk.commands.long_running import stopped_by_signals
+from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import Threads, use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
 

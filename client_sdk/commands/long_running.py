@@ -1,51 +1,14 @@
-"""What commands that run until they are stopped share: signals, log, last line and exit."""
+"""What commands that run until they are stopped share: log, last line and exit."""
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import Event, current_thread, main_thread
-from types import FrameType
+from contextlib import suppress
 from typing import NoReturn
 
 from client_sdk.terminal import note, say, say_json, spoken_by
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[Event]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C ends at once. (``timeout`` and others send SIGTERM
-    twice.)"""
-    stop = Event()
-    if current_thread() is not main_thread():
-        yield stop
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and stop.is_set():
-            raise KeyboardInterrupt
-        if number == signal.SIGINT:
-            note("Stopping; once more ends it at once.")
-        stop.set()
-
-    with handling(ask, signal.SIGINT, signal.SIGTERM):
-        yield stop
-
-
-@contextmanager
-def handling(
-    handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
-) -> Iterator[None]:
-    """Install ``handler`` for these signals, and restore the earlier handlers afterwards. In the main thread only."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 class _Plain(logging.Handler):

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from client_sdk.commands.joining import Joining, takes_joining
-from client_sdk.commands.long_running import log_plainly, say_stopped, stopped_by_signals
+from client_sdk.commands.long_running import log_plainly, say_stopped
+from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error, speak_as, start
 

@@ -90,7 +90,8 @@ def join(
     the folder: killed and started again, the agent continues from the last saved step. Ctrl-C stops it and returns the
     round. With --nnodes it leads a group of machines that share the folder.
     """
-    from client_sdk.commands.long_running import log_plainly, stopped_by_signals
+    from client_sdk.commands.long_running import log_plainly
+    from client_sdk.commands.stopping import stopped_by_signals
     from client_sdk.http.urls import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
     from coordinator.datacenter.agent_output import AgentOutput

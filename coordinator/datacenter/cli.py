@@ -153,7 +153,7 @@ def train(
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
         use_threads(threads)
         _as_a_rank(spec, show)
-    from client_sdk.commands.long_running import stopped_by_signals
+    from client_sdk.commands.stopping import stopped_by_signals
     from client_sdk.data import require_source
 
     require_source(data)

@@ -54,7 +54,8 @@ def follow(
     Needs no token: the leader decides what to train. It trains only learners and data that are named here or
     installed. Ctrl-C stops it.
     """
-    from client_sdk.commands.long_running import log_plainly, stopped_by_signals
+    from client_sdk.commands.long_running import log_plainly
+    from client_sdk.commands.stopping import stopped_by_signals
     from coordinator.datacenter.agent_folder import end_leftovers
     from coordinator.datacenter.machines import Follower
     from coordinator.datacenter.preflight import look

@@ -182,8 +182,9 @@ def _beyond_s(state: RunState, now: float) -> float:
 
 def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:
     """Returns the event, where there is an open deadline to move: back by ``fell_s``, or to the latest possible
-    time."""
+    time. A replica that stood still since it looked may find another deadline, set by a clock that differs a little."""
     if state.deadline is None:
         return None
-    by_s = max(fell_s, _beyond_s(state, at))
+    beyond_s = _beyond_s(state, at)
+    by_s = max(fell_s, beyond_s if beyond_s > _SKEW_S else 0.0)
     return ev.ClockFell(at=at, by_s=by_s) if by_s > 0 else None

@@ -39,6 +39,8 @@ log = structlog.get_logger("coordinator.service")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 _SHOWN = 5
+_NO_FIELDS = frozenset({"body", "query", "path", "constrained-str"})
+"""Parts of pydantic's locations that are no fields of a request: where it stood, and the branch of a union."""
 
 
 def problem_of(error: BaseException, *, path: str = "") -> Problem:
@@ -112,7 +114,7 @@ def sentence(errors: Sequence[Any]) -> str:
     -1)``."""
     parts = []
     for error in errors[:_SHOWN]:
-        where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
+        where = ".".join(str(part) for part in error["loc"] if part not in _NO_FIELDS)
         given = error.get("input")
         value = f" (got {given!r:.80})" if isinstance(given, str | int | float | bool) and given != "" else ""
         parts.append((f"{where}: " if where else "") + message_of(error) + value)

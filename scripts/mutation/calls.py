@@ -16,12 +16,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 FAST = "not slow and not service and not soak"
 FOLDERS = ("client_sdk", "coordinator", "simulation", "equivalence", "imports")
 """The folders of tests/ that test the product; the others test pages, packages and deployment."""
 PAGES = ("packaging/test_plan_page.py",)
 """Files of tests that hold a page against fields and their limits: these are read, not called."""
+
+_Tests = dict[str, dict[str, Any]]
+"""Name of a test function -> what was recorded of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +44,32 @@ class RecordedTest:
 
 
 def recorded(root: Path, store: Path) -> list[RecordedTest]:
-    """All fast tests that pass. Runs the files of tests whose record is missing."""
+    """All fast tests that pass. Runs the files of tests whose record is missing. What is recorded of a file that
+    changes meanwhile is returned and not stored: nobody knows of which text it is."""
     store.mkdir(parents=True, exist_ok=True)
+    records = {file: _record(root, store, file) for file in files(root)}
     missing = defaultdict(list)
-    for file in files(root):
-        if not _record(root, store, file).exists():
+    for file, record in records.items():
+        if not record.exists():
             missing[file.parent].append(file)
+    found = {file: _read(record) for file, record in records.items() if record.exists()}
     for number, (folder, together) in enumerate(missing.items(), 1):
         print(f"recording what tests call, {number} of {len(missing)}: {folder.relative_to(root)}", flush=True)
-        _run(root, store, together)
+        for file, tests in _run(root, store, together).items():
+            found[file] = tests
+            if file.exists() and _record(root, store, file) == records[file]:
+                records[file].write_text(json.dumps(tests), "utf-8")
     return [
         RecordedTest(name, test["seconds"], frozenset(test["calls"]))
-        for file in files(root)
-        for name, test in json.loads(_record(root, store, file).read_text("utf-8")).items()
+        for file in records
+        for name, test in found[file].items()
         if test["passed"]
     ]
+
+
+def _read(record: Path) -> _Tests:
+    tests: _Tests = json.loads(record.read_text("utf-8"))
+    return tests
 
 
 def files(root: Path) -> list[Path]:
@@ -69,8 +84,8 @@ def _record(root: Path, store: Path, file: Path) -> Path:
     return store / f"{'.'.join(file.relative_to(root / 'tests').with_suffix('').parts)}-{digest}.json"
 
 
-def _run(root: Path, store: Path, together: Sequence[Path]) -> None:
-    """One process for the files of a folder."""
+def _run(root: Path, store: Path, together: Sequence[Path]) -> dict[Path, _Tests]:
+    """One process for the files of a folder. Returns the tests of each."""
     written = store / f"running-{os.getpid()}.json"
     names = [file.relative_to(root).as_posix() for file in together]
     recorder = ["-p", "scripts.mutation.recorder", "--calls", str(written)]
@@ -85,8 +100,9 @@ def _run(root: Path, store: Path, together: Sequence[Path]) -> None:
     done = subprocess.run([*command, *names], cwd=root, env=environment, capture_output=True, text=True, check=False)
     if not written.exists():
         raise RuntimeError(f"The tests of {names[0]} and its neighbours do not run: {done.stdout[-2000:]}")
-    tests = json.loads(written.read_text("utf-8"))
+    tests = _read(written)
     written.unlink()
-    for file, name in zip(together, names, strict=True):
-        own = {test: found for test, found in tests.items() if test.partition("::")[0] == name}
-        _record(root, store, file).write_text(json.dumps(own), "utf-8")
+    return {
+        file: {test: found for test, found in tests.items() if test.partition("::")[0] == name}
+        for file, name in zip(together, names, strict=True)
+    }

@@ -19,7 +19,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
-from client_sdk.commands.long_running import handling
+from client_sdk.commands.stopping import handling
 from client_sdk.terminal import Failure, note, say, say_json
 from simulation.demo.children import StoppedByUser
 from simulation.demo.curve import plot

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.commands.long_running import exit_process, handling
+from client_sdk.commands.long_running import exit_process
+from client_sdk.commands.stopping import handling
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json, say_table
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ OLD_COPIES = 6
 
 
 class ExplorerDevice:
-    def __init__(self, world: World, network: Network, number: int, key: DeviceKey) -> None:
+    def __init__(self, world: World, network: Network, number: int, key: DeviceKey, learner: str = LEARNER) -> None:
         self.world = world
         self.network = network
         self.number = number
@@ -61,7 +61,7 @@ class ExplorerDevice:
         """Digest of the checkpoint that this process fetched last."""
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
-        self._offer = CheckIn(examples=self.examples, learners={LEARNER: "1"}, hold_s=HOLD_S)
+        self._offer = CheckIn(examples=self.examples, learners={learner: "1"}, hold_s=HOLD_S)
 
     # ------------------------------------------------------------ life and death
 

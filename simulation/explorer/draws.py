@@ -5,6 +5,8 @@ as their caps allow, and the cohort is what the pool, the run's seed and the rou
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from functools import lru_cache
 
 from client_sdk.protocol.devices import CheckIn
 from coordinator.engine.selection import draw
@@ -13,6 +15,7 @@ from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
+from simulation.explorer.offers import fits
 
 EVER = float("-inf")
 """A time at which no row has expired."""
@@ -23,10 +26,21 @@ def free(reader: Reader) -> list[WaitingRow]:
     return [row for row in reader.waiting(EVER) if reader.claim(row.device) is None]
 
 
+def eligible(run: Followed, rows: Iterable[WaitingRow]) -> list[WaitingRow]:
+    """The rows of devices that the run may use."""
+    return [row for row in rows if fits(run.plan, _learners(row.offer), row.examples)]
+
+
+@lru_cache(maxsize=64)
+def _learners(offer: str) -> frozenset[str]:
+    """The learners that a device has, from its row in the pool."""
+    return frozenset(json.loads(offer)["learners"])
+
+
 def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[WaitingRow]) -> None:
     """Checks the draw of this event. ``waiting``: the unclaimed rows of the pool before it, expired ones too."""
     body, cohort = event.body, run.plan["cohort"]
-    pool = sorted((row.device, row.examples) for row in waiting if row.expires > event.at)
+    pool = sorted((row.device, row.examples) for row in eligible(run, waiting) if row.expires > event.at)
     for device, examples in pool:
         found = durable.store.device(device)
         if found is None or examples > found.examples_cap:
@@ -48,14 +62,17 @@ def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[Waitin
         raise Broken("draw", f"round {number} of {run.run} drew {body['cohort']}; its pool gives {again}")
 
 
-def checked_in(durable: Durable, device: str, message: CheckIn) -> None:
-    """A device that was taken into the pool waits there, with as many examples as it says and its cap allows."""
+def checked_in(durable: Durable, device: str, message: CheckIn, now: float, waiting_s: float) -> None:
+    """A device that was taken into the pool waits there, with as many examples as it says and its cap allows, while its
+    request is held and ``waiting_s`` longer. ``now``: by the clock of the replica."""
     row, found = durable.store.device(device), waiting_row(durable, device)
     if found is None or row is None:
         if durable.store.claim(device) is None:
             raise Broken("draw", f"{device} was taken into the pool, and is not there")
     elif found.examples != min(message.examples, row.examples_cap):
         raise Broken("draw", f"{device} waits with {found.examples} examples; its cap is {row.examples_cap}")
+    elif abs(found.expires - (now + message.hold_s + waiting_s)) > 1e-6:
+        raise Broken("draw", f"{device} has its place for {found.expires - now} s, with a hold of {message.hold_s} s")
 
 
 def left(durable: Durable, device: str, expires: float) -> None:

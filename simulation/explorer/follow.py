@@ -12,7 +12,10 @@ from typing import Any
 from coordinator.store.port import EventRow
 from simulation.explorer.faults import Broken
 from simulation.explorer.followed_run import FollowedRun
-from simulation.explorer.round_ending import RoundEnding, weight_of
+from simulation.explorer.round_ending import RoundEnding, devices_scores, weight_of
+
+WAITS = {True: "wait_s", False: "select_s"}
+"""The field of the plan for how long a round waits; True: for a worker, by plan."""
 
 
 @dataclass(slots=True)
@@ -69,6 +72,10 @@ class Followed(FollowedRun):
             case "Stopped":
                 return self._stopped(event)
             case "ClockFell":
+                if not self.clocks_jump:
+                    raise Broken(
+                        "deadline", f"{self.run} moved its times {body['by_s']} s back, and no clock had jumped"
+                    )
                 if self.deadline is not None:
                     self.deadline -= body["by_s"]
                     self.deadlines.append(self.deadline)
@@ -79,8 +86,12 @@ class Followed(FollowedRun):
                     self.rests_until -= body["by_s"]
             case "Started" if self.phase == "collecting":
                 self.began.add(body["device"])
-            case "Started" | "Scored":
+            case "Started":
                 pass
+            case "Scored":
+                finished = self.scores.says_finished(body["version"], body["source"], body["metrics"])
+                if finished and not self.over and not self.ending:
+                    return self._end("finished")
             case _:
                 raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
         return []
@@ -92,10 +103,16 @@ class Followed(FollowedRun):
         self.cohort, self.reported, self.withdrawn, self.invalid = {}, {}, set(), set()
         self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
         self.waiting, self.began, self.reports = 0, set(), {}
-        self.set_deadline(self.at + self.plan["cohort"]["select_s"] if self.phase == "selecting" else None)
+        self._wait()
+
+    def _wait(self) -> None:
+        """The phase waits: for devices, or for a worker, and after some time for a quorum of devices too."""
+        planned = self.kind == "datacenter" and self.planned
+        self.set_deadline(self.at + float(self.plan["datacenter" if planned else "cohort"][WAITS[planned]]))
 
     def _turn(self) -> str:
         turn = self._wanted()
+        self.planned = turn == "datacenter"
         if turn == "fallback":
             self.away = self.tried = True
         return "federated" if turn == "federated" else "datacenter"
@@ -149,7 +166,7 @@ class Followed(FollowedRun):
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
         if device in self.left:
             raise self._odd(event, "the device had left the round")
-        self.reports[device] = body
+        self.reports[device] = event
         self.reported[device] = (body["digest"], weight_of(self.plan, body, in_parts=self.in_parts))
         return self._close_if_complete()
 
@@ -185,12 +202,14 @@ class Followed(FollowedRun):
 
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         self.version += 1
-        self.digest = body["digest"]
+        self.digest, self.size = body["digest"], body["bytes"]
         self.in_vain, self.fleet_first, self.failed, self.tried = 0, False, 0, False
         ending = self._ending(committed=True)
         ending.digest, ending.size = body["digest"], body["bytes"]
         self.ended[self.round] = ending
-        if self.version >= self.plan["finish"]["rounds"] and not self.ending:
+        scores = devices_scores(ending)
+        finished = bool(scores) and self.scores.says_finished(self.version - 1, "devices", scores)
+        if (finished or self.version >= self.plan["finish"]["rounds"]) and not self.ending:
             self.ending = "finished"
         self._rest_or_open()
         return [ending]
@@ -224,7 +243,10 @@ class Followed(FollowedRun):
     def _stopped(self, event: EventRow) -> list[RoundEnding]:
         if self.over or self.ending:
             raise self._odd(event, f"the run is {self.status}")
-        self.ending = "stopped"
+        return self._end("stopped")
+
+    def _end(self, status: str) -> list[RoundEnding]:
+        self.ending = status
         if self.phase == "committing":
             return []
         if self.phase == "idle":
@@ -238,8 +260,8 @@ class Followed(FollowedRun):
         if body["round"] != self.round or self.phase not in ("leasing", "training"):
             raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
         if event.kind == "FleetReturned":
-            if self.phase != "leasing" or body["waiting"] < self.quorum:
-                raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}")
+            if self.phase != "leasing" or body["waiting"] < self._devices_back(event):
+                raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}, until {self.deadline}")
             return self._give_up(returned=True)
         if event.kind == "Leased":
             return self._leased(event, body)
@@ -249,8 +271,7 @@ class Followed(FollowedRun):
             case "Heartbeat":
                 self.renewed_at = event.at
             case "Delivered":
-                section = self.plan["datacenter"]
-                if (body["waiting"] or 0) >= (section["return_devices"] or self.plan["cohort"]["goal"]):
+                if (body["waiting"] or 0) >= self._cohort_back:
                     self.away = False
                 self.refused, self.rests_until = 0, None
                 return self._advance(body)
@@ -274,6 +295,7 @@ class Followed(FollowedRun):
         self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]
         self.lease = (body["worker"], body["attempt"], body["fence"])
         self.renewed_at = event.at
+        self.set_deadline(None)
         if self.give_up_at is None:
             self.give_up_at = event.at + self.plan["datacenter"]["max_s"]
         return []
@@ -287,7 +309,19 @@ class Followed(FollowedRun):
 
     def _lease_again(self) -> list[RoundEnding]:
         self.phase = "leasing"
+        self._wait()
         return [] if self.status == "running" else self._abandon()
+
+    @property
+    def _cohort_back(self) -> int:
+        """How many waiting devices end a stay in the datacenter."""
+        return int(self.plan["datacenter"]["return_devices"] or self.plan["cohort"]["goal"])
+
+    def _devices_back(self, event: EventRow) -> int:
+        """How many waiting devices end a round that no worker has: a quorum, once the round has waited long enough."""
+        if self.deadline is not None and event.at >= self.deadline:
+            return self.quorum
+        return 10**9 if self.planned else self._cohort_back
 
     def _give_up(self, returned: bool = False) -> list[RoundEnding]:
         self.away, self.in_vain, self.fleet_first = False, 0, True

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.store.port import RunRow
+from coordinator.store.port import EventRow, RunRow
 from simulation.explorer.round_ending import RoundEnding
+from simulation.explorer.scores import Scores
 
 
 @dataclass(slots=True)
@@ -15,6 +16,8 @@ class FollowedRun:
     """What the log of one run says of it."""
 
     row: RunRow
+    clocks_jump: bool = True
+    """Whether clocks may jump in this schedule; they differ by less than the product allows in any case."""
     run: str = field(init=False)
     plan: dict[str, Any] = field(init=False)
     head: int = 0
@@ -23,6 +26,8 @@ class FollowedRun:
     round: int = 0
     version: int = 0
     digest: str = ""
+    size: int = 0
+    """Of the current model's file, in bytes."""
     cohort: dict[str, int] = field(default_factory=dict)
     reported: dict[str, tuple[str, int]] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
@@ -47,6 +52,8 @@ class FollowedRun:
     """Whether the run has fallen back since its last commit, or since it was resumed."""
     installation: str = ""
     """The installation that holds, or held, the round's lease."""
+    planned: bool = False
+    """Whether the datacenter round is the datacenter's by plan."""
     away: bool = False
     refused: int = 0
     """Datacenter rounds in a row that a worker reported as impossible to train."""
@@ -58,20 +65,24 @@ class FollowedRun:
     """When the lease was granted, or its last heartbeat recorded, by the clock of the log."""
     give_up_at: float | None = None
     deadline: float | None = None
-    """When the phase under way ends, by the clock of the log; None where nothing ends it, or in the datacenter."""
+    """When the phase under way ends, by the clock of the log; while *leasing*, when a quorum of devices ends it. None
+    where nothing ends it, and in training."""
     deadlines: list[float] = field(default_factory=list)
     """Every value that the deadline of the phase under way has had."""
     waiting: int = 0
     """Eligible devices at the draw."""
     began: set[str] = field(default_factory=set)
     """Devices that began to train."""
-    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[str, EventRow] = field(default_factory=dict)
     """The events of the updates in ``reported``, by device."""
+    scores: Scores = field(init=False)
+    """What the plan's rule for scores makes of those in the log."""
     moments: list[Any] = field(default_factory=list)
     """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
 
     def __post_init__(self) -> None:
         self.run, self.plan = self.row.run, self.row.plan
+        self.scores = Scores(self.plan["finish"])
 
     @property
     def left(self) -> set[str]:
@@ -86,6 +97,17 @@ class FollowedRun:
     @property
     def over(self) -> bool:
         return self.status in ("finished", "stopped")
+
+    @property
+    def lease_ends_at(self) -> float:
+        """When the lease ends without another heartbeat, by the clock of the log."""
+        ends_at = self.renewed_at + float(self.plan["datacenter"]["lease_s"])
+        return ends_at if self.give_up_at is None else min(ends_at, self.give_up_at)
+
+    def report(self, round: int, device: str) -> EventRow | None:
+        """Returns the event that counts the device's update in this round."""
+        ending = self.ended.get(round)
+        return (self.reports if ending is None else ending.reports).get(device)
 
     @property
     def quorum(self) -> int:

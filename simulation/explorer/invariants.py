@@ -7,7 +7,10 @@ state changes. The checks do not read the objects of the engine or the coordinat
 from __future__ import annotations
 
 import hashlib
+import json
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,12 @@ from simulation.explorer import public_rows
 from simulation.explorer.durable import Durable, hash_of
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
-from simulation.explorer.marks import Register, marks_in, next_model, what_went_wrong
+from simulation.explorer.marks import Made, Register, marks_in, next_model, what_went_wrong
 from simulation.explorer.request import SentRequest
 from simulation.explorer.round_ending import RoundEnding
 
+LOG = b"quorate run log 1\0"
+"""What each link of a log begins with."""
 INVARIANTS: dict[str, str] = {
     "counts-once": "1. A device counts at most once per round and per model version.",
     "line": "2. The checkpoints of a run form a line; no fork, no gap.",
@@ -56,6 +61,7 @@ INVARIANTS: dict[str, str] = {
     "plan": "The plan is the one of the digest to which the devices agreed.",
     "chain": "Each event, refusal and action of the audit continues the chain of links.",
     "orphan": "No row names a run that is not there.",
+    "operator": "What an operator asks for is refused only where the run's log says why; what it shows is the log's.",
     "no-bug": "No call raises an unexpected error.",
 }
 
@@ -68,7 +74,7 @@ def begun(durable: Durable, run: Followed) -> None:
     first = durable.store.checkpoint(run.run, 0)
     if first is None or first.parent_version is not None:
         raise Broken("line", f"the run {run.run} has no first checkpoint")
-    run.digest = first.digest
+    run.digest, run.size = first.digest, first.bytes
     whole(durable, first.digest, first.bytes, "the first checkpoint")
 
 
@@ -133,6 +139,7 @@ def refolded(register: Register, durable: Durable, run: Followed, ending: RoundE
         made = register.made.get(digest)
         if made is None or (made.run, made.round) != (run.run, ending.round):
             raise Broken("counts-once", f"{device}'s update in round {ending.round} of {run.run} was made for {made}")
+        capped(durable, ending, device, made)
         if made.parent not in ("", parent.digest):
             was = f"was made from {made.parent[:8]}, not from {parent.digest[:8]}"
             raise Broken("parent", f"{device}'s update in round {ending.round} of {run.run} {was}")
@@ -146,17 +153,29 @@ def refolded(register: Register, durable: Durable, run: Followed, ending: RoundE
         raise Broken(name, f"round {ending.round} of {run.run} does not give its checkpoint again: {shown}")
 
 
-def rows_agree(durable: Durable, run: Followed) -> None:
-    """The rows that change with the log: the open round, the claims, the end of the line."""
+def capped(durable: Durable, ending: RoundEnding, device: str, made: Made) -> None:
+    """A device counts with the examples that its report says, as far as the cap of its enrolment allows."""
+    row, body = durable.store.device(device), ending.reports[device].body
+    most = 0 if row is None else row.examples_cap
+    counted, wanted = (body["examples"], body["held_out_examples"]), (min(made.examples, most), min(made.scored, most))
+    if counted != wanted:
+        raise Broken("draw", f"{device} counts with {counted} examples in round {ending.round}; its cap is {most}")
+
+
+def rows_agree(durable: Durable, run: Followed, *, moved: bool = True) -> None:
+    """The rows that change with the log: the claims, and, where the run has ``moved`` to another phase, the open round
+    and the end of the line."""
     store = durable.store
-    row = store.round(run.run, run.round) if run.round else None
-    if run.round and run.phase != "idle" and (row is None or row.status != "open"):
-        raise Broken("one-end", f"round {run.round} of {run.run} is {run.phase}, its row says {row and row.status}")
     claimed = {claim.device: claim.round for claim in store.claims(run.run)}
     awaited = run.cohort.keys() - run.reported.keys() - run.left if run.phase == "collecting" else set()
     if claimed != dict.fromkeys(awaited, run.round):
         lost, left = sorted(awaited - claimed.keys()), sorted(claimed.keys() - awaited)
         raise Broken("claims", f"{run.run} is {run.phase} round {run.round}: {lost} have no claim, {left} should not")
+    if not moved:
+        return
+    row = store.round(run.run, run.round) if run.round else None
+    if run.round and run.phase != "idle" and (row is None or row.status != "open"):
+        raise Broken("one-end", f"round {run.round} of {run.run} is {run.phase}, its row says {row and row.status}")
     if store.checkpoint(run.run, run.version) is None or store.checkpoint(run.run, run.version + 1) is not None:
         raise Broken("line", f"the line of {run.run} does not end at version {run.version}")
 
@@ -206,6 +225,10 @@ def enrolled(durable: Durable, answer: Enrolled) -> None:
     row = durable.store.device_by_token(hash_of(answer.token))
     if row is None or row.device != answer.device:
         raise Broken("ack-durable", f"{answer.device} got an answer that it is enrolled, and its token is unknown")
+    if row.examples_cap != answer.examples_cap:
+        raise Broken(
+            "ack-durable", f"{answer.device} was told a cap of {answer.examples_cap}; it is {row.examples_cap}"
+        )
 
 
 def fetched(request: SentRequest, body: bytes) -> None:
@@ -267,6 +290,41 @@ def retained(register: Register, durable: Durable, run: Followed, ended: int) ->
             raise Broken(
                 "retention", f"an update made for round {made.round} of {run.run} is stored after round {ended}"
             )
+
+
+def optimizer_states(durable: Durable, run: Followed, ended: int) -> None:
+    """The server optimizer's states with which updates were folded are deleted with these."""
+    if run.plan["aggregation"]["server_optimizer"] == "average":
+        return
+    line = durable.store.checkpoints(run.run)
+    oldest = ended - int(run.plan["retention"]["rounds"]) + 1
+    needed = {line[-1].optimizer} | {before.optimizer for before, row in pairwise(line) if (row.round or 0) >= oldest}
+    for row in line:
+        if row.optimizer is not None and row.optimizer not in needed and durable.blobs.has(row.optimizer):
+            what = f"the server optimizer's state of version {row.version} of {run.run}"
+            raise Broken("retention", f"{what} is stored after round {ended}")
+
+
+def recorded_once(durable: Durable, run: Followed, round: int, device: str) -> None:
+    """A refused body that was not read is recorded once, however often it is sent."""
+    rows = [row for row in durable.store.refusals(run.run, round) if row.device == device and row.digest is None]
+    if len(rows) > 1:
+        raise Broken("named", f"{device} was refused in round {round} of {run.run}, recorded {len(rows)} times")
+
+
+def linked(durable: Durable, run: Followed) -> None:
+    """Each event has the link of the one before, its number, its time and its content, computed here again."""
+    identity = [run.row.run, run.row.name, run.row.plan_digest, run.row.init, run.row.origin, run.row.created_at]
+    link = hashlib.sha256(LOG + _text([*identity, run.row.chained_from])).digest()
+    for event in durable.store.events(run.run, 0, 1_000_000):
+        numbers = struct.pack(">32sQd", link, event.seq, event.at)
+        link = hashlib.sha256(LOG + numbers + event.kind.encode() + b"\0" + _text(event.body)).digest()
+        if event.link != link.hex():
+            raise Broken("chain", f"{run.run} #{event.seq} has the link {event.link[:12]}, not {link.hex()[:12]}")
+
+
+def _text(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def still_retained(durable: Durable, run: Followed) -> None:

@@ -7,10 +7,13 @@ it may count beside the first update of the device, and none of it may affect ot
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from client_sdk.device.actions import Send
-from client_sdk.protocol.devices import Noted, Outcome, Receipt, Started, Withdrawal
+from client_sdk.protocol.devices import Enrolled, EnrolRequest, Noted, Outcome, Receipt, Started, Withdrawal
 from client_sdk.protocol.names import Message, Route
 from simulation.explorer.device import ExplorerDevice
+from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.network import Network
 from simulation.explorer.request import Answer, SentRequest
@@ -28,6 +31,7 @@ LIES = (
     "outcome",
     "copy",
     "copy",
+    "enrol",
 )
 
 
@@ -75,6 +79,10 @@ class Liar:
             case "withdraw":
                 message = Withdrawal(attempt=0, reason="The liar says so.")
                 self._send("POST", Route.WITHDRAWN, {"run": run.run, "round": now}, Noted, message=message)
+            case "enrol":
+                key = device.key.public_hex
+                enrolment = EnrolRequest(public_key=key, proof="00" * 64, label="a liar", enrolment_token=world.token)
+                self._send("POST", Route.ENROL, {}, Enrolled, message=enrolment, answered=_require_refused)
             case "started":
                 self._send("POST", Route.STARTED, {"run": run.run, "round": now}, Noted, message=Started())
             case _:
@@ -105,6 +113,7 @@ class Liar:
         *,
         message: Message | None = None,
         body: bytes = b"",
+        answered: Callable[[Answer], None] | None = None,
     ) -> None:
         enrolled = self._device.enrolled
         token = enrolled.token if enrolled is not None else ""
@@ -113,4 +122,10 @@ class Liar:
         def ignore(_: Answer) -> None:
             """A liar needs no answer."""
 
-        self._network.send(SentRequest(send, body), ignore)
+        self._network.send(SentRequest(send, body), answered or ignore)
+
+
+def _require_refused(answer: Answer) -> None:
+    """Who does not have the key does not get the device's token."""
+    if isinstance(answer, Enrolled):
+        raise Broken("permission", f"{answer.device} was enrolled without its key's signature")

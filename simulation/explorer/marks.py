@@ -14,17 +14,19 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk import codecs
 from client_sdk.chance import blake2b_word
-from client_sdk.protocol.devices import Score, Work
-from client_sdk.tensors import Tensors, to_bytes
+from client_sdk.protocol.devices import Score, Task, Work
+from client_sdk.tensors import Tensors, read_header, to_bytes
 from client_sdk.update import Update, encode_update
 from simulation.explorer.round_ending import RoundEnding
-from simulation.explorer.shape import Shape
+from simulation.explorer.shape import LEARNER, Shape
 
 ROUNDS = 8
 SHARED = 2
@@ -45,6 +47,10 @@ class Made:
     lanes: dict[int, float]
     parent: str = ""
     """Digest of the checkpoint that the device had read; empty where it does not say (a lie)."""
+    examples: int = 0
+    """What its report says: examples it was trained on,"""
+    scored: int = 0
+    """and held out."""
 
 
 def first_model(devices: int) -> Tensors:
@@ -90,12 +96,16 @@ class Register:
             values[lane] = value
         steps = 1 + variant % (STEPS - 1) if partial else STEPS
         work = Work(steps=steps, steps_planned=STEPS, epochs=1.0, examples_seen=examples, complete=not partial)
-        scored = Score(examples=1 + number % 4, metrics={"accuracy": (1 + number % 7) / 8})
+        scored = Score(examples=examples + number % 4, metrics={"accuracy": (1 + number % 7) / 8})
         update = Update({"marks": values}, examples, work=work, metrics={"loss": 1.0 + variant}, held_out=scored)
         body = encode_update(update, codec, run, round, attempt)
-        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes, parent)
+        self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes, parent, examples, scored.examples)
         self.bodies.setdefault((run, round), []).append(body)
         return body
+
+    def longest(self, codec: str) -> int:
+        """Returns the limit of an update's body in bytes."""
+        return _longest(self._shape.devices, codec)
 
     def result_of(self, run: str, round: int, fence: int, parent: bytes, *, wrong: bool = False) -> bytes:
         """Returns the bytes of a worker's result, and adds it to the register: every lane of the parent moves by a step
@@ -113,6 +123,12 @@ class Register:
         digest = hashlib.sha256(body).hexdigest()
         self.results.setdefault(digest, set()).add((run, round, fence))
         return body
+
+
+@cache
+def _longest(devices: int, codec: str) -> int:
+    averaged = read_header(to_bytes(first_model(devices))).manifest.select(Task(learner=LEARNER).averaged)
+    return codecs.get(codec).max_bytes(averaged)
 
 
 def parent_lane(digest: str) -> float:

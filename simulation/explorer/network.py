@@ -28,6 +28,8 @@ class Network:
     def __init__(self, world: World, replicas: Sequence[Replica]) -> None:
         self._world = world
         self._replicas = replicas
+        self.closed = False
+        """Whether nothing arrives any more."""
 
     def send(self, request: SentRequest, respond: Callable[[Answer], None], hold_s: float = 0.0) -> None:
         """Delivers once, as a rule. ``respond`` is called at most once: with the answer, or None where there is
@@ -68,6 +70,8 @@ class Network:
         return self._world.chance.between("way", 0.002, 0.1)
 
     def _arrive(self, request: SentRequest, respond: Callable[[Answer], None]) -> None:
+        if self.closed:
+            return
         world = self._world
         replica = self._choose()
         if replica is None:

@@ -6,11 +6,13 @@ so the caller leaves out answers that were suspended on the way.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from functools import cache
 from typing import Any
 
-from client_sdk.protocol.devices import Assignment, CheckpointRef, Outcome, Task
-from client_sdk.protocol.workers import Lease
+from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Outcome, Task, Wait
+from client_sdk.protocol.workers import DatacenterTask, Lease, LeaseRenewed, WorkerPoll
+from client_sdk.tensors import HEADER_LIMIT
 from coordinator.requests.callers import Caller
 from coordinator.store.port import DeviceRow, WorkerRow
 from simulation.explorer.durable import Durable, hash_of
@@ -18,6 +20,10 @@ from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.world import World
 
+HEARTBEATS = 4
+"""Heartbeats in the length of a lease."""
+SOON = (0.0, 1.0)
+"""Seconds until the next request of a peer that some run may use."""
 CACHED_S = 12.0
 """Seconds for which a replica may still serve a token that was replaced: five, and what a clock that falls adds."""
 
@@ -44,12 +50,15 @@ def served(world: World, durable: Durable, caller: Caller, token: str) -> None:
 def token_is_good(world: World, durable: Durable, token: str) -> None:
     """Who was served at once has a token that is good, or was replaced just now."""
     hashed = hash_of(token)
-    known = durable.store.device_by_token(hashed) or durable.store.worker_by_token(hashed)
+    worker = durable.store.worker_by_token(hashed)
+    if worker is not None and worker.revoked_at is not None:
+        raise Broken("permission", f"{worker.worker} was served, and it is revoked")
+    known = worker or durable.store.device_by_token(hashed)
     if token and known is None and world.agenda.now > world.replaced.get(hashed, 0.0) + CACHED_S:
         raise Broken("permission", "a request was served with a token that is not known any more")
 
 
-def assigned(run: Followed, device: str, answer: Assignment, now: float) -> None:
+def assigned(world: World, run: Followed, device: str, answer: Assignment, now: float) -> None:
     """An assignment is of the round that collects, to a device of its cohort that it waits for, from the round's
     parent, until the round's deadline. ``now``: by the clock of the replica."""
     _require("assignment's round", (answer.round, "collecting"), (run.round, run.phase))
@@ -57,26 +66,66 @@ def assigned(run: Followed, device: str, answer: Assignment, now: float) -> None
         raise Broken("offer", f"{device} was assigned round {run.round} of {run.run}, which does not wait for it")
     _offered(run, answer.checkpoint, answer.plan_digest, answer.task)
     _require("rule for partial work", answer.partial, run.plan["aggregation"]["partial"])
+    _require("limit of an update", answer.max_update_bytes, world.register.longest(run.plan["task"]["codec"]))
     collect_s = float(run.plan["cohort"]["collect_s"])
     possible = [max(0.0, min(deadline - now, collect_s)) for deadline in run.deadlines]
     if not any(abs(answer.report_within_s - left_s) < 1e-6 for left_s in possible):
         raise Broken("offer", f"{device} was given {answer.report_within_s} s; the deadline is in {possible} s")
 
 
-def leased(run: Followed, worker: str, answer: Lease, now: float) -> None:
-    """A lease is from the round's parent, for the plan's time, until the round is given up."""
+def leased(run: Followed, worker: str, poll: WorkerPoll, answer: Lease, now: float) -> None:
+    """A lease is from the round's parent, for the plan's time, until the round is given up, and for a worker with the
+    plan's data."""
     section = run.plan["datacenter"]
+    if section["data"] not in poll.data or run.plan["task"]["learner"] not in poll.learners:
+        raise Broken("offer", f"{worker} was given round {run.round} of {run.run}, and lacks what the plan asks for")
     _require("lease's worker and round", (answer.worker, answer.round), (worker, run.round))
     _offered(run, answer.checkpoint, answer.plan_digest, answer.task)
     _require("lease's length", answer.lease_s, section["lease_s"])
+    _require("part of a lease between heartbeats", answer.heartbeat_s, section["lease_s"] / HEARTBEATS)
+    wanted = _datacenter_task(**{name: section[name] for name in DatacenterTask.model_fields if name in section})
+    _require("lease's work", answer.datacenter, wanted)
+    _require("limit of a result", answer.max_result_bytes, run.size + HEADER_LIMIT)
     left_s = max(0.0, min((run.give_up_at or 0.0) - now, section["max_s"]))
     if abs(answer.within_s - left_s) > 1e-6:
         raise Broken("offer", f"{worker} was given {answer.within_s} s; round {run.round} is given up in {left_s} s")
 
 
+def renewed(run: Followed, answer: LeaseRenewed, now: float) -> None:
+    """A heartbeat is told when its lease ends."""
+    left_s = max(0.0, run.lease_ends_at - now)
+    if abs(answer.ends_in_s - left_s) > 1e-6:
+        raise Broken("offer", f"the lease of round {run.round} of {run.run} ends in {left_s} s, not {answer.ends_in_s}")
+    lease_s = float(run.plan["datacenter"]["lease_s"])
+    if left_s < min((1 - 1 / HEARTBEATS) * lease_s, (run.give_up_at or 0.0) - now) - 1e-6:
+        raise Broken(
+            "offer", f"a heartbeat left {left_s} s of a lease of {lease_s} s in round {run.round} of {run.run}"
+        )
+
+
+def waits(world: World, runs: Iterable[Followed], message: CheckIn | WorkerPoll, answer: Wait) -> None:
+    """Who has no work asks again at once where a run may use it, and otherwise as slowly as the settings say."""
+    window, settings = (answer.min_s, answer.max_s), world.settings
+    if window not in (SOON, (settings.pace_min_s, settings.pace_max_s)) or not answer.reason:
+        raise Broken("offer", f"a peer shall wait for {window} s: {answer.reason!r}")
+    running = [run.plan for run in runs if run.status == "running"]
+    if isinstance(message, CheckIn):
+        useful = any(fits(plan, message.learners, message.examples) for plan in running)
+    else:
+        asked_for = [plan["datacenter"]["data"] for plan in running if "datacenter" in plan]
+        useful = not asked_for or any(data in message.data for data in asked_for)
+    if window == SOON and not useful:
+        raise Broken("offer", f"no run may use this peer, and it shall ask again at once: {answer.reason}")
+
+
+def fits(plan: dict[str, Any], learners: Container[str], examples: int) -> bool:
+    """Whether the plan may use a device that has these learners and so many examples."""
+    return plan["task"]["learner"] in learners and examples >= plan["cohort"]["min_examples"]
+
+
 def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> None:
     """An outcome is what the log says of this device in this round."""
-    number, digest, version = answer.round, None, None
+    number, digest, version, reason = answer.round, None, None, answer.reason
     _require("outcome's device", answer.device, device)
     known, ending = run.known(number, device), run.ended.get(number)
     if ending is not None and known is not None:
@@ -91,12 +140,16 @@ def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> No
         cohort = frozenset() if ending is None else ending.cohort
         result = "refused" if refusals else "dropped" if device in cohort else "unknown"
         digest = refusals[-1].digest if refusals else None
+        reason = refusals[-1].reason if refusals else reason
     answered = (answer.result, answer.digest, answer.version)
     _require(f"outcome of {device} in round {number}", answered, (result, digest, version))
+    if answer.reason != reason or (result in ("refused", "dropped", "unknown") and not reason and ending is not None):
+        raise Broken("offer", f"the outcome of {device} in round {number} has the reason {answer.reason!r}")
 
 
 def _offered(run: Followed, checkpoint: CheckpointRef, plan_digest: str, task: Task) -> None:
-    _require("offered checkpoint", (checkpoint.version, checkpoint.digest), (run.version, run.digest))
+    offered = (checkpoint.version, checkpoint.digest, checkpoint.bytes)
+    _require("offered checkpoint", offered, (run.version, run.digest, run.size))
     _require("offered plan", plan_digest, run.row.plan_digest)
     _require("offered task", task, _task(**_plain(run.plan["task"])))
 
@@ -108,6 +161,11 @@ def _plain(task: dict[str, Any]) -> dict[str, Any]:
 @cache
 def _task(**fields: Any) -> Task:
     return Task.model_validate(fields)
+
+
+@cache
+def _datacenter_task(**fields: Any) -> DatacenterTask:
+    return DatacenterTask.model_validate(fields)
 
 
 def _require(what: str, found: object, wanted: object) -> None:

@@ -13,15 +13,19 @@ from typing import Any
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CreateRun, MetricReport, RunView
 from client_sdk.protocol.problems import Problem
+from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import to_bytes
 from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
+from simulation.explorer.follow import Followed
 from simulation.explorer.marks import first_model
 from simulation.explorer.replica import Replica
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
+REQUIRED = {"op-pause": "running", "op-resume": "paused"}
+"""The status of a run for which each of these is not refused, unless the run is over or about to end."""
 ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score", "op-revoke")
 JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
@@ -80,6 +84,8 @@ class ExplorerOperator:
             return
         run = world.chance.pick("run", list(self._watch.runs.values()))
         name, interruptions = run.run, world.interruptions
+        self._watch.step()
+        might = _may(action, run)
         match action:
             case "op-create":
                 if len(self._watch.runs) < 2:
@@ -100,6 +106,21 @@ class ExplorerOperator:
         self._watch.step()
         if interruptions != world.interruptions:
             return  # what others did meanwhile may have changed it again
+        if isinstance(view, Problem) and view.kind == "conflict" and might and _may(action, run):
+            raise Broken("operator", f"the operator's {action[3:]} of {name} ({run.status}) was refused: {view}")
+        if isinstance(view, RunView):
+            shown = (
+                view.status,
+                view.phase,
+                view.round,
+                view.version,
+                view.checkpoint,
+                view.rounds_committed,
+                view.seq,
+            )
+            logged = (run.status, run.phase, run.round, run.version, run.digest, run.version, run.head)
+            if shown != logged:
+                raise Broken("operator", f"the operator was shown {shown} of {name}, the log has {logged}")
         if isinstance(view, RunView) and not run.over and run.status not in status and not run.ending:
             raise Broken(
                 "ack-durable", f"the operator's {action[3:]} of {name} was answered, the log says {run.status}"
@@ -112,19 +133,30 @@ class ExplorerOperator:
         worker = self._world.chance.pick("revoked", workers).worker
         view = self._ask("revoke", lambda coordinator: coordinator.workers.revoke(worker))
         row = self._durable.store.worker(worker)
-        if view is not None and (row is None or row.revoked_at is None):
+        if isinstance(view, WorkerView) and (row is None or row.revoked_at is None):
             raise Broken("ack-durable", f"the operator revoked {worker}, and its row does not say so")
 
     def _score(self, name: str) -> None:
         run = self._watch.runs[name]
-        row = self._durable.store.checkpoint(name, run.version)
+        version = run.version - (run.version and self._world.chance.below("scored version", 2))
+        row = self._durable.store.checkpoint(name, version)
         if row is None:
             return
-        score = Score(examples=10, metrics={"accuracy": 0.5})
-        report = MetricReport(version=row.version, digest=row.digest, score=score)
+        chance, before = self._world.chance, self._world.interruptions
+        score = Score(examples=10, metrics={"accuracy": chance.pick("accuracy", (0.25, 0.5, 0.75))})
+        source = chance.pick("score's source", ("evaluator", "evaluator", "other"))
+        report = MetricReport(version=row.version, digest=row.digest, score=score, source=source)
         answer = self._ask("score", lambda coordinator: coordinator.operators.report_metrics(name, report))
-        if isinstance(answer, list) and not self._durable.store.metrics(name):
-            raise Broken("ack-durable", f"a score of {name} was taken, and is not there")
+        if not isinstance(answer, list) or before != self._world.interruptions:
+            return
+        mine = [(found.value, found.examples) for found in answer if found.version == row.version]
+        stored = [
+            (found.value, found.examples)
+            for found in self._durable.store.metrics(name)
+            if (found.version, found.source) == (row.version, source)
+        ]
+        if not mine == stored == [(score.metrics["accuracy"], score.examples)]:
+            raise Broken("ack-durable", f"a score of version {row.version} of {name} was taken: {stored} is there")
 
     def _ask(self, event: str, work: Any) -> Any:
         alive = [replica for replica in self._replicas if replica.up and not replica.busy()]
@@ -135,7 +167,7 @@ class ExplorerOperator:
         answer = replica.attempt(event, work)
         if isinstance(answer, Problem) and answer.kind == "invalid-plan":
             raise Broken("no-bug", f"the explorer's plan is refused: {answer}")
-        return None if isinstance(answer, Problem) else answer
+        return answer
 
     def _jump(self, jump: str) -> None:
         world = self._world
@@ -144,3 +176,8 @@ class ExplorerOperator:
             seconds = world.chance.pick("jump-s", JUMPS_S)
             replica.clock_offset_s += seconds if jump == "clock-ahead" else -seconds
             world.log(f"the clock of {replica.name} jumps {'ahead' if jump == 'clock-ahead' else 'back'} {seconds:g} s")
+
+
+def _may(action: str, run: Followed) -> bool:
+    """Whether this request is not refused in the run's condition."""
+    return not run.over and not run.ending and run.status == REQUIRED.get(action, run.status)

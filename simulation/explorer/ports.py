@@ -16,10 +16,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from coordinator.store.port import ClaimRow, Json, Store, StoreError, Transaction, WaitingRow
+from coordinator.store.port import ClaimRow, Json, Reader, Store, StoreError, Transaction, WaitingRow
 from simulation.explorer.draws import free
 from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
+
+WATCHED = ("raise_fence", "append", "put_claims", "set_token")
+"""Methods of a transaction that are watched."""
+
+
+READS = tuple(name for name in vars(Reader) if not name.startswith("_"))
+"""Methods of a store that only read."""
 
 
 class FaultyStore:
@@ -28,6 +35,8 @@ class FaultyStore:
     def __init__(self, store: Store, replica: Process) -> None:
         self._store = store
         self._replica = replica
+        if "store-read" not in replica.world.possible:
+            vars(self).update({name: getattr(store, name) for name in READS})
 
     def __getattr__(self, name: str) -> Any:
         if self._replica.strikes("store-read", name):
@@ -40,7 +49,7 @@ class FaultyStore:
         replica.point("transaction")
         if replica.strikes("store-locked", "transaction"):
             raise StoreError("The database was locked by another process for too long (explorer).")
-        replica.watch.writes()
+        replica.watch.writes(run)
         replica.writing = True
         try:
             with self._store.transaction(run) as inner:
@@ -49,7 +58,10 @@ class FaultyStore:
                 fenced = Fenced(replica, inner) if run is not None else None
                 if run is None:
                     _watch_tokens(replica, inner)
-                yield transaction
+                try:
+                    yield transaction
+                finally:
+                    _unwatch(inner)
                 if isinstance(transaction, _Torn):
                     transaction.require_valid()
                 if replica.strikes("store-full", "commit"):
@@ -109,6 +121,12 @@ class Fenced:
             put_claims(rows)
 
         transaction.raise_fence, transaction.append, transaction.put_claims = raised, appended, claimed
+
+
+def _unwatch(transaction: Any) -> None:
+    """Takes the watching methods off a transaction that is over: it is freed at once then."""
+    for name in WATCHED:
+        vars(transaction).pop(name, None)
 
 
 def _watch_tokens(replica: Process, transaction: Any) -> None:

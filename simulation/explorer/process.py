@@ -98,9 +98,7 @@ class Process(ABC):
 
     def strikes(self, fault: str, where: str) -> bool:
         world = self.world
-        if not world.stormy or fault not in world.possible:
-            return False
-        return world.strikes(fault, f"{self.name} {where}")
+        return world.stormy and fault in world.possible and world.struck(fault, f"{self.name} {where}")
 
     def die_at(self, where: str) -> None:
         if self._condemned or self.strikes("crash", where):

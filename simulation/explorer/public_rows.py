@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coordinator.store.port import RoundRow
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
-from simulation.explorer.round_ending import RoundEnding
+from simulation.explorer.round_ending import RoundEnding, means, scores_of
 
 
 def shown(durable: Durable, run: Followed, ending: RoundEnding, row: RoundRow) -> None:
     """The public record of a federated round, and the scores by its devices of the model that they received."""
-    reports, body = ending.reports.values(), row.body
+    reports, body = [event.body for event in ending.reports.values()], row.body
     began = (ending.began | ending.invalid | ending.reported.keys()) - ending.withdrawn
     counts = (ending.waiting, len(ending.cohort), len(began), len(reports), len(ending.withdrawn))
     wanted: dict[str, Any] = {
@@ -32,32 +31,23 @@ def shown(durable: Durable, run: Followed, ending: RoundEnding, row: RoundRow) -
         if body.get(name) != value:
             raise Broken("public", f"round {ending.round} of {run.run}: {name} is {body.get(name)}, not {value}")
     weights = {device: weight for device, (_, weight) in ending.reported.items()}
-    _same(run, ending, body["metrics"], _means((weights[d], r["metrics"]) for d, r in ending.reports.items()))
+    _same(run, ending, body["metrics"], means((weights[d], r.body["metrics"]) for d, r in ending.reports.items()))
     if ending.committed:
         _scored(durable, run, ending)
 
 
 def _scored(durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """The devices' scores are of the version that they received, the parent."""
-    scored = [(report["held_out_examples"], report["held_out"]) for report in ending.reports.values()]
+    scored = scores_of(ending)
     found = [row for row in durable.store.metrics(run.run) if row.source == "devices" and row.version >= ending.version]
     if found:
         raise Broken("public", f"version {ending.version} of {run.run} has scores of devices that never had it")
     rows = [
         row for row in durable.store.metrics(run.run) if row.source == "devices" and row.version == ending.version - 1
     ]
-    _same(run, ending, {row.name: row.value for row in rows}, _means(scored))
+    _same(run, ending, {row.name: row.value for row in rows}, means(scored))
     if any(row.examples != sum(examples for examples, _ in scored) for row in rows):
         raise Broken("public", f"the scores of version {ending.version - 1} of {run.run} have other examples")
-
-
-def _means(parts: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Each metric averaged over the parts that have it, by weight."""
-    by_name: dict[str, list[tuple[int, float]]] = {}
-    for weight, metrics in parts:
-        for name, value in metrics.items():
-            by_name.setdefault(name, []).append((weight, value))
-    return {name: math.fsum(w * v for w, v in found) / sum(w for w, _ in found) for name, found in by_name.items()}
 
 
 def _same(run: Followed, ending: RoundEnding, found: Any, wanted: dict[str, float]) -> None:

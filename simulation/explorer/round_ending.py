@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from coordinator.store.port import EventRow
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class RoundEnding:
     """Devices that began to train."""
     waiting: int = 0
     """Eligible devices at the draw."""
-    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[str, EventRow] = field(default_factory=dict)
     """The events of the updates in ``reported``, by device."""
 
 
@@ -46,3 +50,22 @@ def weight_of(plan: dict[str, Any], report: dict[str, Any], *, in_parts: bool) -
     if not fraction or report["complete"]:
         return max(1, int(whole))
     return max(1, int(whole) * int(report["steps"]) // int(report["steps_planned"]))
+
+
+def scores_of(ending: RoundEnding) -> list[tuple[Any, Any]]:
+    """(examples, metrics) of each score of the parent by a device of the round."""
+    return [(event.body["held_out_examples"], event.body["held_out"]) for event in ending.reports.values()]
+
+
+def devices_scores(ending: RoundEnding) -> dict[str, float]:
+    """The mean of these scores."""
+    return means(scores_of(ending)) if ending.kind == "federated" else {}
+
+
+def means(parts: Iterable[tuple[int, Any]]) -> dict[str, float]:
+    """Each metric averaged over the parts (weight, metrics) that have it, by weight."""
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    for weight, metrics in parts:
+        for name, value in metrics.items():
+            by_name.setdefault(name, []).append((weight, value))
+    return {name: math.fsum(w * v for w, v in found) / sum(w for w, _ in found) for name, found in by_name.items()}

@@ -13,6 +13,7 @@ After every step the ``InvariantWatch`` checks the durable state against the inv
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,7 +22,7 @@ from client_sdk.device.record import Record
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Enrolled
 from coordinator.runtime import run_log
-from coordinator.store.port import DeviceRow, WorkerRow
+from coordinator.store.port import DeviceRow, Transaction, WorkerRow
 from simulation.explorer import invariants
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
@@ -30,19 +31,27 @@ from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
 from simulation.explorer.operator import ExplorerOperator
 from simulation.explorer.replica import Replica
-from simulation.explorer.shape import Shape
+from simulation.explorer.shape import DATA, LEARNER, Shape
 from simulation.explorer.stacks import Stacks
 from simulation.explorer.wakes import CALM_S, Wakes
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.worker import ExplorerWorker
 from simulation.explorer.world import BEGINNING, World
 
+STRANGE = "explorer:other"
+"""The learner of a device that the plans do not ask for."""
 STEPS_MOST = 200_000
 PAGE = 3
 """Events of a page of the log."""
 CALM_COMMITS = 2
 """In a world without faults each run must commit so many rounds; after a storm some run must commit one."""
 SETTLE_S = 3.0
+VERIFIED = 12
+"""One of so many schedules ends with ``quorate verify``, and so do all over SQLite."""
+STAYS_UP = 12
+"""In one of so many schedules a process whose transactions may have failed stays up,"""
+HOUSEKEEPING_S = 45.0
+"""and has so many seconds to look for what they have left."""
 SKEW_S = 2.0
 """The clocks of two replicas differ by twice as much at most, for ever: less than the product allows."""
 RESUME_S = 5.0
@@ -78,7 +87,7 @@ class Schedule:
 
     def play(self) -> None:
         world, shape = self.world, self.shape
-        with opened(world) as self.durable, small_pages(), self._over_http():
+        with opened(world) as self.durable, small_pages(), quiet_failures(), self._over_http():
             self.stacks = Stacks(self._loop)
             self.wakes = Wakes(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
@@ -114,11 +123,14 @@ class Schedule:
 
     def _begin(self) -> None:
         for number in range(self.shape.devices):
-            self.devices.append(ExplorerDevice(self.world, self.network, number, _key(number)))
-        for device in self.devices[self.shape.enrolments :]:
-            self._enrol(device)
-        for number in range(self.shape.workers):
-            self._register(number)
+            stranger = self.shape.devices - self.shape.strangers <= number
+            learner = STRANGE if stranger else LEARNER
+            self.devices.append(ExplorerDevice(self.world, self.network, number, _key(number), learner))
+        with self.durable.store.transaction() as tx:
+            for device in self.devices[self.shape.enrolments :]:
+                self._enrol(tx, device)
+            for number in range(self.shape.workers):
+                self._register(tx, number)
         for replica in self.replicas:
             replica.boot()
         self.world.stormy = bool(self.shape.rates)
@@ -146,7 +158,7 @@ class Schedule:
                 )
         self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
 
-    def _enrol(self, device: ExplorerDevice) -> None:
+    def _enrol(self, tx: Transaction, device: ExplorerDevice) -> None:
         """Writes the rows of an enrolled device."""
         name, token = f"device-{device.number}", f"token {device.number}"
         row = DeviceRow(
@@ -157,18 +169,17 @@ class Schedule:
             examples_cap=max(1, device.examples - device.number % 3),
             enrolled_at=BEGINNING,
         )
-        with self.durable.store.transaction() as tx:
-            tx.insert_device(row)
+        tx.insert_device(row)
         enrolled = Enrolled(device=name, token=token, examples_cap=row.examples_cap)
         device.storage.save(Record(coordinator=URL, enrolled=enrolled))
 
-    def _register(self, number: int) -> None:
+    def _register(self, tx: Transaction, number: int) -> None:
         """Writes the row of a registered worker."""
         name, token = f"worker-{number}", f"worker token {number}"
         hashed = hashlib.sha256(token.encode()).hexdigest()
-        with self.durable.store.transaction() as tx:
-            tx.insert_worker(WorkerRow(worker=name, token_hash=hashed, label="explorer", created_at=BEGINNING))
-        self.workers.append(ExplorerWorker(self.world, self.network, self.watch, name, token))
+        tx.insert_worker(WorkerRow(worker=name, token_hash=hashed, label="explorer", created_at=BEGINNING))
+        data = () if self.shape.idle_worker and number == self.shape.workers - 1 else (DATA,)
+        self.workers.append(ExplorerWorker(self.world, self.network, self.watch, name, token, data))
 
     def _fleet_away(self) -> None:
         if not self.world.strikes("fleet-away", "fleet"):
@@ -238,20 +249,26 @@ class Schedule:
 
     def _settle(self) -> None:
         """Where one process has the disk to itself: what it should delete is deleted. Where a fault of the process, the
-        store or the disk may have lost a deletion, it is started once more, so that it sweeps the disk."""
+        store or the disk may have lost a deletion, it is started once more, so that it sweeps the disk. In some
+        schedules it stays up, and has to find by itself what a failed transaction has left there."""
         if len(self.replicas) > 1:
             return
-        self.world.stormy = False
-        struck = {FAULTS[name.partition("@")[0]].family for name in self.world.chance.struck}
-        if struck & {"coordinator", "store", "blobs"}:
+        self.world.stormy, self.network.closed = False, True
+        faults = {name.partition("@")[0] for name in self.world.chance.struck}
+        struck = {FAULTS[name].family for name in faults}
+        housekeeps = "store" in struck or "lazy" in faults
+        stays_up = self.shape.seed % (STAYS_UP if housekeeps else 2) == 0 and "blobs" not in struck
+        if struck & {"coordinator", "store", "blobs"} and not stays_up:
             self.replicas[0].stop()
             self.replicas[0].boot()
         ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}
-        until = self.world.agenda.now + SETTLE_S
+        until = self.world.agenda.now + (HOUSEKEEPING_S if stays_up and housekeeps else SETTLE_S)
         while self.world.agenda.next_at <= until:
             self._step()
         for run in self.watch.runs.values():
             invariants.retained(self.world.register, self.durable, run, ended.get(run.run, 0))
+            invariants.optimizer_states(self.durable, run, ended.get(run.run, 0))
+            invariants.still_retained(self.durable, run)
 
     def _check_everything(self) -> None:
         """At the end: checks every run, and the records of devices and workers."""
@@ -260,8 +277,10 @@ class Schedule:
             invariants.record(device.name, device.storage.history(), self.watch.run)
         for worker in self.workers:
             invariants.leases(worker.name, worker.history, worker.delivered, self.watch.run)
-        if self.shape.seed % 8 == 0 or self.shape.store != "memory":
+        if self.shape.seed % VERIFIED == 0 or self.shape.store != "memory":
             invariants.verified(self.durable)
+            for run in self.watch.runs.values():
+                invariants.linked(self.durable, run)
 
     def _loop(self) -> None:
         while not self._done():
@@ -287,6 +306,17 @@ def small_pages() -> Iterator[None]:
         yield
     finally:
         vars(run_log)["_PAGE"] = real
+
+
+@contextmanager
+def quiet_failures() -> Iterator[None]:
+    """The log does not have the failures of store and blobs that are faults of the schedule."""
+    storage = logging.getLogger("quorate.storage")
+    before, storage.disabled = storage.disabled, True
+    try:
+        yield
+    finally:
+        storage.disabled = before
 
 
 @cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
 from signal import SIG_IGN, SIGINT
 
-from client_sdk.commands.long_running import handling
+from client_sdk.commands.stopping import handling
 from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.faults import Broken
 from simulation.explorer.schedule import Schedule

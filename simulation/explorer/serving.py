@@ -15,7 +15,7 @@ from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.problems import problem
 from coordinator import requests
-from coordinator.requests import Body, Direct, Entry, Held, NotYet, Shape, identify
+from coordinator.requests import Body, Direct, Entry, Held, NotYet, Permission, Shape, identify
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
@@ -40,7 +40,7 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
         replica.app.serve(request, respond)
         return
     if isinstance(send, Fetch):
-        answer(replica.attempt(request.event, lambda coordinator: _read(coordinator, send.checkpoint.digest)))
+        answer(replica.attempt(request.event, lambda coordinator: _read(replica, coordinator, send)))
         return
     entry = request.table.find(send.method, send.route)
     match entry.shape:
@@ -85,7 +85,7 @@ def _held(
     named = (found.hold,) if isinstance(found, NotYet) else ()
     caller, message = admitted_request.caller, send.message
     if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not replica.disturbed:
-        draws.checked_in(replica.durable, caller.device, message)
+        draws.checked_in(replica.durable, caller.device, message, replica.now(), replica.world.settings.waiting_s)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
 
     def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
@@ -160,5 +160,7 @@ def _upload(
     world.agenda.after(world.chance.between("upload", 0.005, 0.5), finish)
 
 
-def _read(coordinator: Coordinator, digest: str) -> bytes:
-    return coordinator.operators.checkpoint_file(digest).read_bytes()
+def _read(replica: Replica, coordinator: Coordinator, fetch: Fetch) -> bytes:
+    """Returns a checkpoint to a device or a worker that may be served."""
+    offers.served(replica.world, replica.durable, identify(coordinator, Permission.PEER, fetch.token), fetch.token)
+    return coordinator.operators.checkpoint_file(fetch.checkpoint.digest).read_bytes()

@@ -22,6 +22,12 @@ HTTP = 0.013
 """The part of the small schedules that goes over the real ASGI application, which takes several times as long."""
 DATA = "proxy"
 LEARNER = "explorer:marks"
+FEW_EXAMPLES = 2
+"""The first device has fewer."""
+USELESS = 0.06
+"""The part of the schedules in which a device has too few examples, and of those in which one has another learner."""
+SQL_STORM_S = 15.0
+"""The longest storm over SQLite, where a step takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,10 @@ class Shape:
     """How many of those never come back once they have died."""
     http: bool = False
     """Whether devices and workers reach the replicas by the real ASGI application."""
+    strangers: int = 0
+    """How many devices have another learner than the plans ask for."""
+    idle_worker: bool = False
+    """Whether the last worker lacks the data that the plans ask for."""
     alike: bool = False
     """Whether every lease of a round trains to the very same bytes."""
 
@@ -85,24 +95,36 @@ class Shape:
         select = min(devices, goal + chance.below("spare", 3))
         focus = (chance.pick("focus", FLEET_FAULTS), chance.pick("focus-phase", FLEET_PHASES))
         plan, rates = _plan(chance, goal, select, replicas), _rates(chance, focus[1], FLEET_FAULTS)
+        dead = chance.below("dead", devices - goal + 1) if chance.unit("any-dead") < 0.3 else 0
+        useless = chance.unit("useless") if devices - dead - goal >= 2 else 1.0  # a quorum stays beside them
+        if useless < USELESS:
+            plan["cohort"]["min_examples"] = FEW_EXAMPLES
         shape = cls(
             seed=seed,
             devices=devices,
-            dead=chance.below("dead", devices - goal + 1) if chance.unit("any-dead") < 0.3 else 0,
+            dead=dead,
+            strangers=int(USELESS <= useless < 2 * USELESS),
             liars=chance.pick("liars", (0, 0, 0, 1, 1, 2)),
             replicas=replicas,
             lost_replicas=chance.below("lost", replicas),
             store=store,
             blobs=blobs,
-            two_runs=chance.unit("two-runs") < (0.7 if focus[0] in OF_WORK else 0.1),
+            two_runs=chance.unit("two-runs") < (0.25 if focus[0] in OF_WORK else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             http=size < 0.90 and chance.unit("http") < HTTP,
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,
+            second={**plan, "cohort": {**plan["cohort"], "min_examples": 1}} if useless < USELESS else None,
             rates=rates,
             focus=focus,
         )
+        if store != "memory":
+            shape = replace(shape, storm_s=min(shape.storm_s, SQL_STORM_S), two_runs=False)
+        if focus[0] == "device-old-record" and rates:
+            rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
+        if shape.http and rates:
+            shape.rates.update(corrupt=0.1, truncate=0.1)
         return shape if chance.unit("datacenter") >= DATACENTER else _in_a_datacenter(shape, chance)
 
 
@@ -115,6 +137,7 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
     rates = _rates(chance, focus[1], FAULTS)
     if rates:
         rates["fleet-away"] = max(0.7, rates.get("fleet-away", 0.0))
+        rates |= {"op-stop": 0.2} if "op-stop" in rates else {}
     shape = replace(
         shape,
         two_runs=chance.unit("center-two-runs") < 0.3,
@@ -125,6 +148,8 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
         workers=chance.pick("workers", (0, 1, 1, 1, 2, 2, 2, 3)),
         alike=chance.unit("alike") < 0.4,
     )
+    if shape.workers > 1 and chance.unit("idle-worker") < 0.3:
+        shape = replace(shape, idle_worker=True)
     if chance.unit("any-lost") < 0.4:
         shape = replace(shape, lost_workers=chance.below("lost-workers", shape.workers + 1))
     return _side_by_side(shape) if focus[0] in OF_WORK or focus[0].startswith("blob-") else shape
@@ -151,6 +176,7 @@ def _side_by_side(shape: Shape) -> Shape:
         second={**second, "finish": {"rounds": 12}},
         workers=1 if phase == "leasing" else max(1, shape.workers),
         lost_workers=0,
+        idle_worker=shape.idle_worker and phase != "leasing",
         rates=rates | ({"lazy": 0.8} if rates and phase == "committing" else {}),
     )
 
@@ -165,7 +191,11 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
     by_examples = equal and chance.unit("choose") < 0.3
     return {
         "name": "marks",
-        "task": {"learner": LEARNER, "codec": chance.pick("codec", ("float32@1", "float32@1", "float16@1"))},
+        "task": {
+            "learner": LEARNER,
+            "codec": chance.pick("codec", ("float32@1", "float32@1", "float16@1")),
+            "score_held_out": True,
+        },
         "cohort": {
             "select": select,
             "goal": goal,
@@ -188,7 +218,11 @@ def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, An
             "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25} if adam else {},
             "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
         },
-        "finish": {"rounds": chance.pick("rounds", (1, 2, 3, 4, 6)), "abandoned": _abandoned(chance)},
+        "finish": {
+            "rounds": chance.pick("rounds", (1, 2, 3, 4, 6)),
+            "abandoned": _abandoned(chance),
+            **_scores(chance),
+        },
         "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
     }
 
@@ -198,12 +232,27 @@ def _abandoned(chance: Chance) -> int | None:
     return chance.pick("abandoned", (2, 3, 5)) if chance.unit("any-abandoned") < 0.2 else None
 
 
+def _scores(chance: Chance) -> dict[str, Any]:
+    """A rule by which scores finish a run, in some schedules."""
+    if chance.unit("any-scores") >= 0.15:
+        return {}
+    rule: dict[str, Any] = {
+        "metric": "accuracy",
+        "source": chance.pick("source", ("evaluator", "devices")),
+        "better": chance.pick("better", ("higher", "lower")),
+        "patience": chance.pick("score-patience", (None, 1, 2)),
+        "min_delta": chance.pick("min-delta", (0.0, 0.125)),
+    }
+    return rule | {"target": chance.pick("target", (0.25, 0.5, 0.75)) if rule["patience"] is None else None}
+
+
 def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
     """Returns the plan with a section that falls back, or uses the datacenter by plan, or both; and with more and
     shorter rounds."""
     when = chance.unit("when")
     section = {
         "data": DATA,
+        "steps": 10,
         "patience": None if when < 0.35 else chance.pick("patience", (1, 1, 1, 2)),
         "every": chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
         "wait_s": chance.pick("wait_s", (0.0, 4.0, 15.0)),

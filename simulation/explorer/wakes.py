@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simulation.explorer.draws import EVER
+from simulation.explorer.draws import EVER, eligible
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
@@ -83,8 +83,27 @@ class Wakes:
             "collecting": cohort["collect_s"] + LATE_S,
             "committing": COMMIT_S,
         }.get(run.phase)
-        if self._calm and lasts_s is not None:
+        if not self._calm:
+            return
+        if lasts_s is not None:
             self._world.agenda.after(lasts_s, self._require_ended, run, run.round, run.phase, lasts_s)
+        elif run.phase in ("leasing", "training"):
+            self._world.agenda.after(LATE_S, self._require_no_standstill, run, (run.round, run.attempt, run.phase))
+
+    def _require_no_standstill(self, run: Followed, place: tuple[int, int, str]) -> None:
+        """A lease ends when its heartbeats do, or the round's time. A round that no worker has ends when a quorum of
+        devices waits, after its own wait."""
+        if (run.round, run.attempt, run.phase) != place:
+            return
+        now = self._replicas[0].now()
+        if run.phase == "training":
+            late_s, stands = now - run.lease_ends_at, True
+        else:
+            late_s = now - (run.deadline or now)
+            stands = late_s > LATE_S and self._waiting_since(run, now - LATE_S) >= run.quorum
+        if late_s > LATE_S and stands:
+            raise Broken("liveness", f"round {run.round} of {run.run} is {run.phase}, {late_s:.0f} s after its time")
+        self._world.agenda.after(LATE_S, self._require_no_standstill, run, place)
 
     def _require_ended(self, run: Followed, round: int, phase: str, lasts_s: float) -> None:
         if (run.round, run.phase) == (round, phase):
@@ -105,7 +124,10 @@ class Wakes:
             raise Broken("liveness", f"enough devices wait for round {round} of {run.run}, and none is drawn")
 
     def _is_full(self, run: Followed, at: float) -> bool:
-        """Whether the devices that have waited since then, or longer, fill the pool."""
+        return self._waiting_since(run, at) >= int(run.plan["cohort"]["pool"])
+
+    def _waiting_since(self, run: Followed, at: float) -> int:
+        """How many devices that the run may use have waited since then, or longer."""
         now = self._replicas[0].now()
         rows = [row for row in self._durable.store.waiting(EVER) if row.since <= at and row.expires > now]
-        return len(rows) >= int(run.plan["cohort"]["pool"])
+        return len(eligible(run, rows))

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from client_sdk.protocol.devices import Assignment, Enrolled, Noted, Outcome, Receipt
+from client_sdk.protocol.devices import Assignment, Enrolled, Noted, Outcome, Receipt, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import Lease, LeaseRenewed, ResultReceipt
@@ -43,21 +43,33 @@ class InvariantWatch:
         self.phases = phases
         self.runs: dict[str, Followed] = {}
         self.written = True
-        """Whether a transaction has begun since the last look."""
+        """Whether a transaction of a run has begun since the last look."""
         self.transactions = 0
-        """How many have begun."""
+        """How many transactions have begun."""
         self.changes = 0
         """How often a run was found, or an event of one."""
+        self._clocks_jump = not world.possible.isdisjoint(("clock-ahead", "clock-back"))
         self.acknowledged: dict[tuple[str, int, str], str] = {}
         """(run, round, device) -> digest of the update for which a receipt was given."""
 
-    def writes(self) -> None:
-        """A transaction begins."""
-        self.written = True
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no two calls were ever under way at once."""
+        return self.world.shape.replicas == 1 and not self.world.interruptions
+
+    @property
+    def _is_read(self) -> bool:
+        """Whether the replica has read each run to the end of its log: no other writes, and no answer was lost."""
+        return self.world.shape.replicas == 1 and "store-lost-ack" not in self.world.possible
+
+    def writes(self, run: str | None) -> None:
+        """A transaction of this run begins, or one of no run, in which no log grows."""
         self.transactions += 1
+        if run is not None:
+            self.written = True
 
     def step(self) -> None:
-        """After each step: reads and checks what has changed. Without a transaction nothing has."""
+        """After each step: reads and checks what has changed. Without a transaction of a run nothing has."""
         if not self.written:
             return
         self.written = False
@@ -70,7 +82,7 @@ class InvariantWatch:
         """Looks for runs that were created."""
         for row in self.durable.store.runs():
             if row.run not in self.runs:
-                run = self.runs[row.run] = Followed(row)
+                run = self.runs[row.run] = Followed(row, clocks_jump=self._clocks_jump)
                 self.changes += 1
                 invariants.begun(self.durable, run)
                 self._read(run)
@@ -82,6 +94,7 @@ class InvariantWatch:
         return self.runs[name]
 
     def _read(self, run: Followed) -> None:
+        first = (run.round, run.phase)
         for event in self.durable.store.events(run.run, run.head, 1_000_000):
             before = (run.round, run.phase)
             ended = run.follow(event)
@@ -97,7 +110,7 @@ class InvariantWatch:
                 self.world.tally.commits += ending.committed
                 self.world.tally.abandoned += not ending.committed
                 invariants.round_ended(self.world.register, self.durable, run, ending)
-        invariants.rows_agree(self.durable, run)
+        invariants.rows_agree(self.durable, run, moved=(run.round, run.phase) != first)
 
     def _log(self, run: Followed, event: EventRow) -> None:
         if self.world.trace is not None:
@@ -142,25 +155,34 @@ class InvariantWatch:
                     raise Broken(
                         "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not have it"
                     )
+                event, logged = run.report(answer.round, answer.device), answer.logged
+                if event is None or logged is None or (logged.seq, logged.link) != (event.seq, event.link):
+                    raise Broken("receipt", f"a receipt for {key} names {logged}; {event} counts the update")
                 if run.round == answer.round:
                     invariants.spooled(self.durable, run, only=answer.digest)
             case Problem() if request.event == "update":
                 self._refused_update(request, answer)
             case ResultReceipt():
-                self._result_taken(answer)
+                self._result_taken(request, answer)
+            case Problem(kind="conflict") if request.event == "withdraw" and not disturbed:
+                self._refused_withdrawal(request, answer)
             case Problem() if request.event == "result":
                 self._refused_result(request, answer)
             case Lease() | LeaseRenewed() if not disturbed:
                 self._lease_held(request, answer)
                 if isinstance(answer, Lease):
-                    worker = self.durable.worker_of(request.send.token)
-                    offers.leased(self.run(answer.run), worker, answer, now)
+                    worker, poll = self.durable.worker_of(request.send.token), request.send.message  # type: ignore[union-attr]
+                    offers.leased(self.run(answer.run), worker, poll, answer, now)  # type: ignore[arg-type]
+                else:
+                    offers.renewed(self.run(str(request.send.path["run"])), answer, now)  # type: ignore[union-attr]
             case Assignment() if not disturbed:
                 device = self.durable.device_of(request.send.token) or answer.device
-                offers.assigned(self.run(answer.run), device, answer, now)
+                offers.assigned(self.world, self.run(answer.run), device, answer, now)
             case Outcome() if not disturbed:
                 device = self.durable.device_of(request.send.token) or answer.device
                 offers.outcome(self.durable, self.run(answer.run), device, answer)
+            case Wait() if not disturbed and self._is_read:
+                offers.waits(self.world, self.runs.values(), request.send.message, answer)  # type: ignore[union-attr,arg-type]
             case Enrolled() if not disturbed:
                 invariants.enrolled(self.durable, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
@@ -190,11 +212,25 @@ class InvariantWatch:
         )
         if answer.kind in RECORDED and device and device not in refused and run.counted(number, device) is None:
             raise Broken("named", f"an update of {device} in round {number} was {answer.kind}, and no row says so")
+        if answer.kind == "late" and self._is_alone:
+            invariants.recorded_once(self.durable, run, number, device)
         if same and open_or_counted and answer.advice == "drop" and answer.kind != "invalid-update":
             raise Broken("receipt", f"an update of round {number} that counts was sent again, and got: {answer}")
 
-    def _result_taken(self, answer: ResultReceipt) -> None:
+    def _refused_withdrawal(self, request: SentRequest, answer: Problem) -> None:
+        """A device that has left the round gets the same answer again."""
+        path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
+        message: Any = request.send.message  # type: ignore[union-attr]
+        run, device = self.run(path["run"]), self.durable.device_of(request.send.token)
+        if (run.round, run.phase, message.attempt) == (path["round"], "collecting", 0) and device in run.left:
+            raise Broken(
+                "receipt", f"{device} has left round {run.round} of {run.run}, says so again, and got: {answer}"
+            )
+
+    def _result_taken(self, request: SentRequest, answer: ResultReceipt) -> None:
         """Checks a result's receipt: the result is the model of this version."""
+        if answer.digest != hashlib.sha256(request.body).hexdigest():
+            raise Broken("receipt", f"{answer.worker} got a receipt for another result than it had sent: {answer}")
         ending = self.run(answer.run).ended.get(answer.round)
         found = None if ending is None else (ending.committed, ending.digest, ending.version, *ending.lease[:2])
         if found != (True, answer.digest, answer.version, answer.worker, answer.attempt):
@@ -214,6 +250,8 @@ class InvariantWatch:
             known = {(row.device, row.kind) for row in self.durable.store.refusals(run.run, number)}
             if (worker, "lease-lost") not in known:
                 raise Broken("named", f"a result of {worker} for round {number} was refused, and no reason is recorded")
+            if self._is_alone:
+                invariants.recorded_once(self.durable, run, number, worker)
 
     def _lease_held(self, request: SentRequest, answer: Lease | LeaseRenewed) -> None:
         """A worker that gets a lease as its answer has the round at this moment."""
@@ -231,6 +269,8 @@ class InvariantWatch:
     def require_unmoved(self, event: str, problem: Problem) -> None:
         """A refused request changes no run, but that the sender of an invalid update leaves its round."""
         for run in self.runs.values():
+            if self.durable.store.head(run.run) == run.head:
+                continue
             grown = [row.kind for row in self.durable.store.events(run.run, run.head, 2)]
             if grown and (grown != ["UpdateRefused"] or problem.kind != "invalid-update"):
                 raise Broken("refusal", f"{event} was refused ({problem.kind}), and the log of {run.run} grew")

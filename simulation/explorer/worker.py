@@ -45,14 +45,21 @@ from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
 HOLD_S = 25.0
-LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes")
+LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes", "fetch")
 
 
 class ExplorerWorker:
     """``twin``: a process that works under another worker's name and token, as another instance."""
 
     def __init__(
-        self, world: World, network: Network, watch: InvariantWatch, name: str, token: str, twin: bool = False
+        self,
+        world: World,
+        network: Network,
+        watch: InvariantWatch,
+        name: str,
+        token: str,
+        data: tuple[str, ...] = (DATA,),
+        twin: bool = False,
     ) -> None:
         self.world = world
         self.network = network
@@ -60,6 +67,8 @@ class ExplorerWorker:
         self.name = f"{name}'s twin" if twin else name
         self.worker = name
         self.token = token
+        self.data = data
+        """Names of the data that it holds."""
         self.up = False
         self.dead = False
         self.life = 0
@@ -97,7 +106,7 @@ class ExplorerWorker:
         self.up = True
         instance = f"{self.name} {self.life}"
         offer = WorkerPoll(
-            instance=instance, installation=self.name, learners={LEARNER: "1"}, data=(DATA,), hold_s=HOLD_S
+            instance=instance, installation=self.name, learners={LEARNER: "1"}, data=self.data, hold_s=HOLD_S
         )
         self._session = work(self.token, lambda: offer)
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
@@ -128,7 +137,7 @@ class ExplorerWorker:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
             world.log(f"a second process starts as {self.worker}")
-            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, twin=True)
+            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, self.data, twin=True)
             twin.delivered = self.delivered
             twin.start()
             world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)
@@ -305,6 +314,8 @@ class ExplorerWorker:
                 self._send(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
             case "end" if not current:
                 self._send(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
+            case "fetch":
+                self.network.send(SentRequest(Fetch(checkpoint=lease.checkpoint, token=self.token)), _ignore)
             case "next-fence":
                 self._send_result(lease, lease.fence + 1000, lease.attempt + 1)
             case "other-bytes" | "result" if not current:

@@ -59,8 +59,10 @@ class World:
 
     def strikes(self, fault: str, where: str) -> bool:
         """Whether a fault happens here and now. Only in a storm."""
-        if not self.stormy or fault not in self.possible:
-            return False
+        return self.stormy and fault in self.possible and self.struck(fault, where)
+
+    def struck(self, fault: str, where: str) -> bool:
+        """The same for a fault that is possible now."""
         rate = self._rates.get(fault, 0.0)
         if fault == self._focus[0] and self.phase == self._focus[1]:
             rate = max(rate, 0.9 if fault in OF_WORK else FOCUS_RATE)

@@ -37,6 +37,11 @@ PLAN = {
 }
 
 
+def snippet_of_the_app() -> str:
+    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Catalogue(" in block)
+    return snippet
+
+
 def test_what_is_picked_from_a_run_is_there() -> None:
     (picked,) = re.findall(r"v1/runs -H @viewer.header \| jq '\.\[\] \| \{(.*?)\}'", README)
     assert set(picked.split(", ")) <= set(RunView.model_fields)
@@ -44,8 +49,7 @@ def test_what_is_picked_from_a_run_is_there() -> None:
 
 @pytest.mark.slow
 def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
-    (snippet,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Catalogue(" in block)
-    (tmp_path / "app.py").write_text(BEFORE + snippet)
+    (tmp_path / "app.py").write_text(BEFORE + snippet_of_the_app())
     server = Server.start(tmp_path / "coordinator")
     app = subprocess.Popen(
         [sys.executable, "app.py", server.url, server.token],
@@ -73,6 +77,33 @@ def test_the_app_takes_part_in_a_run(tmp_path: Path) -> None:
     assert (app.returncode, error) == (0, "Stopping; once more ends it at once.\n")
     assert f"{run} round 8: Training clinic:risk." in progress.splitlines()
     assert (tmp_path / ".clinic" / "quorate" / "record.json").exists()
+
+
+STOPPED_AT_AN_IMPORT = """
+import importlib.abc, signal, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+url, token, my_data = "http://127.0.0.1:1", "token", []
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy", "pydantic", "httpx2"])
+def test_ctrl_c_while_the_app_imports_its_packages_stops_it_cleanly(module: str, tmp_path: Path) -> None:
+    app = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_AN_IMPORT + snippet_of_the_app(), module],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (app.returncode, app.stderr) == (0, "Stopping; once more ends it at once.\n")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ TIMES = 2
 """In how many schedules of the corpus each pair is met: a change of the product seldom moves both."""
 FIRST = 600
 """Schedules that are played before single pairs are searched."""
-FOR_ONE = 60
+FOR_ONE = 240
 """Schedules that are played in search of one pair: shaped for it."""
 ANEW = "write the corpus anew: python -m tests.faults.corpus --write"
 

@@ -187,6 +187,12 @@ def test_command_counts(quorate: Callable[..., tuple[int, str, str]]) -> None:
     assert [part.split('"')[1] for part in out.strip()[1:-1].split(",")] == list(keys)
 
 
+def test_repro_log_is_silent_about_failures_that_are_faults(caplog: pytest.LogCaptureFixture) -> None:
+    """The coordinator's log has each failure of the disk; those of schedules filled the terminal."""
+    assert play_many(range(100, 112)).tally.schedules == 12
+    assert not caplog.records
+
+
 def test_command_shows_the_trace_of_a_seed(quorate: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = quorate("explore", "--seed", "11", "--trace")
     assert code == 0

@@ -14,6 +14,7 @@ from client_sdk.protocol.devices import CheckIn, Enrolled, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import MemoryBlobs
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction
 from tests.coordinator.world import World
@@ -189,3 +190,31 @@ def test_repro_device_is_given_a_day_when_the_clock_has_fallen() -> None:
     assignment = world.assignment(number)
     assert assignment is not None
     assert assignment.report_within_s == 60
+
+
+class WakingClock:
+    """The clock of a machine that is a second behind, and whose next reading may be an old one."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.stood_s = 0.0
+
+    def now(self) -> float:
+        stood_s, self.stood_s = self.stood_s, 0.0
+        return self._world.clock.now() - 1.0 - stood_s
+
+
+def test_repro_replica_that_stood_still_moves_a_deadline_by_the_difference_of_clocks() -> None:
+    """Seed 30001421: it had read the time, stood still while another replica drew a cohort, and then took the cohort's
+    deadline for one of a clock that had fallen."""
+    world = World(5)
+    world.create()
+    clock = WakingClock(world)
+    other = Coordinator(world.store, world.blobs, clock=clock, settings=world.settings, entropy=world.entropy)
+    other.recover()
+    world.clock.at += 40
+    world.check_in()
+    world.cohort()
+    clock.stood_s = 30.0
+    other.tick()
+    assert "ClockFell" not in [event.kind for event in world.store.events("marks", 0)]

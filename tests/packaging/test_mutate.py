@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutation import choice, places, trial
+from scripts.mutation import calls, choice, places, trial
 from scripts.mutation.calls import RecordedTest
 from scripts.mutation.places import Mutation
 from scripts.mutation.recorder import PACKAGES
@@ -200,3 +200,30 @@ def test_the_recorder_names_what_each_test_calls_through_fixtures_and_threads_to
     assert set(found["test_chance.py::test_first"]["calls"]) == fixture | {"client_sdk/chance.py unit"}
     assert set(found["test_chance.py::test_second"]["calls"]) == fixture | {"client_sdk/chance.py above_zero"}
     assert found["test_chance.py::test_fails"]["calls"] == []
+
+
+def test_repro_a_file_of_tests_that_changes_while_it_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is not stored, since nobody knows of which text it is: the next call records it again."""
+    folder = tmp_path / "tests" / "client_sdk"
+    folder.mkdir(parents=True)
+    still, changing = folder / "test_still.py", folder / "test_changing.py"
+    for file in (still, changing):
+        file.write_text("def test_one(): pass\n")
+    runs: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        names = [part for part in command if part.endswith(".py")]
+        runs.append(names)
+        if len(runs) == 1:
+            changing.write_text("def test_two(): pass\n")
+        found = {f"{name}::test_one": {"seconds": 0.1, "calls": [], "passed": True} for name in names}
+        Path(command[command.index("--calls") + 1]).write_text(json.dumps(found))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    both = {"tests/client_sdk/test_still.py::test_one", "tests/client_sdk/test_changing.py::test_one"}
+    assert {test.name for test in calls.recorded(tmp_path, tmp_path / "calls")} == both
+    assert {test.name for test in calls.recorded(tmp_path, tmp_path / "calls")} == both
+    assert runs[1] == ["tests/client_sdk/test_changing.py"]

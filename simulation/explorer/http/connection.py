@@ -42,6 +42,8 @@ class Connection:
         self.held = False
         self.gone = False
         """Whether the application knows that the client has disconnected."""
+        self.changed = False
+        """Whether bytes of the body change on the way."""
         self._world = world
         self._status = 0
         self._headers: dict[str, str] = {}
@@ -77,6 +79,7 @@ class Connection:
         world = self._world
         update = bool(self.request.body)
         if update and world.strikes("corrupt", "body"):
+            self.changed = True
             place = world.chance.below("flip", len(body))
             body = body[:place] + bytes([body[place] ^ 0x55]) + body[place + 1 :]
         size = max(1, len(body) // (3 if update else 1) + 1)

@@ -103,6 +103,8 @@ class ServedApp:
         if answer is None:
             return
         process, request = self._process, served.connection.request
+        if served.connection.changed and (not isinstance(answer, Problem) or answer.kind == "invalid-update"):
+            raise Broken("receipt", f"bytes that changed on the way were taken for those of their sender: {answer!r}")
         transactions, clock, disturbed = served.called
         moved = disturbed or (transactions, clock) != (process.watch.transactions, process.now())
         process.watch.answered(request, answer, moved, process.now())
@@ -120,7 +122,8 @@ class ServedApp:
         before = (process.life, process.failures, world.interruptions)
 
         def look() -> None:
-            if before == (process.life, process.failures, world.interruptions) and not process.frozen:
+            undisturbed = before == (process.life, process.failures, world.interruptions)
+            if undisturbed and process.up and not process.frozen:
                 draws.left(process.durable, served.peer, row.expires)
 
         world.agenda.after(LEAVES_S, look)

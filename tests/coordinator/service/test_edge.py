@@ -71,6 +71,7 @@ def test_an_invalid_message_names_the_field_and_the_reason(server: Server) -> No
     response = server.http.get("/v1/runs/x/rounds/0/outcome", headers=device.headers)
     assert refused(response, 422, "invalid-request").startswith("round: ")
     assert refused(server.http.get("/v1/devices?limit=0"), 422, "invalid-request").startswith("limit: ")
+    assert refused(server.http.get("/v1/devices?after=%00"), 422, "invalid-request").startswith("after: ")
     assert refused(server.http.post("/v1/runs/x/explode"), 422, "invalid-request").startswith("action: ")
 
 

@@ -11,6 +11,7 @@ import pytest
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import LOCAL_OWNER
+from coordinator.service import owner_key as owner_key_module
 from coordinator.service.owner_key import OWNER_KEY_FILE, noted, owner_key
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.world import World
@@ -54,14 +55,15 @@ def test_a_revoked_one_is_drawn_anew_at_the_next_start(tmp_path: Path) -> None:
 
 
 def test_where_it_cannot_be_noted_the_coordinator_serves_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(owner_key_module.log, "warning", lambda event, **_: warnings.append(event), raising=False)
     (tmp_path / "state").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with noted(URL, tmp_path / OWNER_KEY_FILE):
         pass
-    said = capsys.readouterr()
-    assert "give them --key-file" in said.out + said.err
+    assert warnings == ["commands do not find the owner's key by themselves; give them --key-file"]
 
 
 def test_commands_of_the_same_user_find_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,19 @@ Each room of the product has a file here. A mutant is a function with a docstrin
 
 from __future__ import annotations
 
-from tests.faults.mutants import aggregation, datacenter, device, engine, http, offers, runtime, storage, written
+from tests.faults.mutants import (
+    aggregation,
+    answers,
+    datacenter,
+    device,
+    engine,
+    http,
+    lasting,
+    offers,
+    runtime,
+    storage,
+    written,
+)
 from tests.faults.mutants.registry import MUTANTS, BuggyProduct, Mutant
 
 __all__ = [
@@ -13,10 +25,12 @@ __all__ = [
     "BuggyProduct",
     "Mutant",
     "aggregation",
+    "answers",
     "datacenter",
     "device",
     "engine",
     "http",
+    "lasting",
     "offers",
     "runtime",
     "storage",

@@ -117,7 +117,7 @@ def _failures_forgotten() -> Patches:
     return [(training, "rest_s", lambda failures: 0.0)]
 
 
-@mutant("devices-not-counted", "lease", "log", plan=CENTER, workers=1, focus=("fleet-away", "training"))
+@mutant("devices-not-counted", "lease", "log", "liveness", plan=CENTER, workers=1, focus=("fleet-away", "training"))
 def _devices_not_counted() -> Patches:
     """A run stays in the datacenter although enough devices waited when its result arrived."""
 

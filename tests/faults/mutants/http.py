@@ -1,12 +1,17 @@
-"""Bugs that only the HTTP side has: held requests that are not woken, disconnections that nobody notices."""
+"""Bugs that only the HTTP side has: held requests that are not woken, disconnections that nobody notices, an answer
+before the body that it acknowledges is stored.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+from client_sdk.protocol.devices import Receipt
 from coordinator.runtime.signals import Signals
-from coordinator.service import holds
+from coordinator.service import holds, uploads
+from coordinator.service.uploads import Uploads
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -26,3 +31,44 @@ def _disconnection_not_noticed() -> Patches:
         await asyncio.Event().wait()
 
     return [(holds, "until_gone", never)]
+
+
+@mutant("answered-before-stored", "ack-durable", http=True)
+def _answered_before_stored() -> Patches:
+    """A device gets the receipt for its update when the body has arrived, and a thread stores it afterwards."""
+    receive = Uploads.receive
+
+    async def early(self: Uploads, request: Any, limit: int, finish: Any) -> Any:
+        path, service = request.path_params, self._service
+        if not request.url.path.endswith("/update"):
+            return await receive(self, request, limit, finish)
+        coordinator = service.coordinator
+        device = coordinator.devices.authenticate(request.headers["authorization"].split()[1]).device
+        digest, data = await receive(self, request, limit, lambda spool: (spool.digest, spool.path.read_bytes()))
+
+        def store() -> None:
+            with coordinator.core.blobs.spool(limit) as spool:
+                spool.write(data)
+                finish(spool)
+
+        async def later() -> None:
+            with suppress(Exception):
+                await service.work(store)
+
+        request.scope["later"] = asyncio.get_running_loop().create_task(later())
+        return Receipt(
+            run=path["run"],
+            round=int(path["round"]),
+            attempt=int(path["attempt"]),
+            device=device,
+            digest=digest,
+            weight=1,
+        )
+
+    return [(Uploads, "receive", early)]
+
+
+@mutant("digest-not-compared", "receipt", http=True, focus=("corrupt", "collecting"), storm_s=60.0)
+def _digest_not_compared() -> Patches:
+    """Bytes that changed on the way are stored, though their sender has announced another digest."""
+    return [(uploads, "_expected", lambda request: None)]
