@@ -152,8 +152,8 @@ def test_device_commands_import_no_other_room() -> None:
         (("statu",), "No such command 'statu'. Did you mean 'status'? See 'quorate --help'."),
         (("plan", "chek"), "No such command 'chek'. Did you mean 'check', 'schema'? See 'quorate plan --help'."),
         (
-            ("device", "--learne", "x"),
-            "No such option '--learne'. Did you mean '--learner'? See 'quorate device --help'.",
+            ("device", "--max-epoch", "x"),
+            "No such option '--max-epoch'. Did you mean '--max-epochs'? See 'quorate device --help'.",
         ),
         (("xyzzy",), "No such command 'xyzzy'. See 'quorate --help'."),
     ],

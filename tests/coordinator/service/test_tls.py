@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,6 +263,26 @@ def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path, spoil: objec
     spoil(pair)
     with pytest.raises(Unusable, match=sentence):
         TlsCertificate(pair.cert, pair.key)
+
+
+@pytest.mark.slow
+def test_an_authority_ends_tls_too(tmp_path: Path, pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url, folder = f"https://localhost:{port}", str(tmp_path / "authority")
+    command = [sys.executable, "-m", "client_sdk.cli", "authority"]
+    subprocess.run([*command, "init", "--url", url, "--data", folder], check=True, capture_output=True, timeout=60)
+    serve = [*command, "serve", "--data", folder, "--port", str(port), "--json", *pair.options]
+    process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["url"] == url
+        with open_http(url, ca=pair.ca) as http:
+            assert len(http.get("/v1/authority").json()["public_key"]) == 64
+            assert http.get("/v1/authority", headers={"Host": "elsewhere"}).status_code == 421
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 @pytest.mark.slow
