@@ -35,7 +35,7 @@ class IssuerSettings:
     """What each value of the claim gives. Other values give nothing."""
 
 
-class Issuer:
+class TokenIssuer:
     def __init__(self, settings: IssuerSettings, keys: IssuerKeys | None = None) -> None:
         self._settings = settings
         self._keys = keys or IssuerKeys(settings.url)

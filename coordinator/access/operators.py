@@ -14,7 +14,7 @@ from coordinator.access.roles import Operator
 from coordinator.store.port import Store
 
 if TYPE_CHECKING:
-    from coordinator.access.issuer import Issuer
+    from coordinator.access.issuer import TokenIssuer
 
 _MOST = 10_000
 """Tokens that are remembered as seen."""
@@ -28,7 +28,7 @@ class OperatorAccess:
         store: Store,
         now: Callable[[], float],
         entropy: Callable[[int], bytes],
-        issuer: Issuer | None = None,
+        issuer: TokenIssuer | None = None,
     ) -> None:
         self.keys = ApiKeys(store, now, entropy)
         self.audit = Audit(store, now)

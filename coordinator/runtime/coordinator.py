@@ -37,7 +37,7 @@ from coordinator.settings import Settings
 from coordinator.store.port import Store, StoreError
 
 if TYPE_CHECKING:
-    from coordinator.access.issuer import Issuer
+    from coordinator.access.issuer import TokenIssuer
 
 __all__ = ["Coordinator", "Task"]
 
@@ -132,13 +132,13 @@ class Coordinator:
         return self.core.locked() or self.fleet.locked()
 
 
-def _issuer(settings: Settings) -> Issuer | None:
+def _issuer(settings: Settings) -> TokenIssuer | None:
     """The issuer of operators' tokens, where there is one. PyJWT is loaded for it alone."""
     if settings.oidc_issuer is None:
         return None
-    from coordinator.access.issuer import Issuer, IssuerSettings
+    from coordinator.access.issuer import IssuerSettings, TokenIssuer
 
-    return Issuer(
+    return TokenIssuer(
         IssuerSettings(
             url=settings.oidc_issuer,
             audience=settings.oidc_audience or "",

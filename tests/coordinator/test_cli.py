@@ -112,7 +112,7 @@ def test_a_run_from_its_plan_to_its_checkpoint(server: Server, quorate: Quorate)
     (shown,) = quorate.json("run", "show", run)
     view = RunView.model_validate(shown)
     (listed,) = quorate.json("run", "list")
-    assert RunView.model_validate(listed[0]) == view
+    assert view in [RunView.model_validate(row) for row in listed]
     (rows,) = quorate.json("rounds", run)
     assert [RoundView.model_validate(row).status for row in rows] == ["committed", "committed"]
     assert quorate.text("rounds", run).count("committed") == 2

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import ValidationError
 
 from client_sdk.protocol.problems import ProblemError
-from coordinator.access.issuer import LEEWAY_S, Issuer, IssuerSettings
+from coordinator.access.issuer import LEEWAY_S, IssuerSettings, TokenIssuer
 from coordinator.access.issuer_keys import COOLDOWN_S, LIFESPAN_S, IssuerKeys
 from coordinator.access.roles import Grant
 from coordinator.runtime.coordinator import Coordinator
@@ -37,7 +37,7 @@ class Trusting:
     def __init__(self, served: LocalIssuer, claim: str = "groups", **grants: str) -> None:
         self.clock = StandingClock(0.0)
         given = grants or {"viewer": "viewer", "owner": "owner", "team-a": "operator a-*"}
-        self.issuer = Issuer(
+        self.issuer = TokenIssuer(
             IssuerSettings(
                 url=served.url,
                 audience=AUDIENCE,
