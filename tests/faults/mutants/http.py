@@ -38,13 +38,15 @@ def _answered_before_stored() -> Patches:
     """A device gets the receipt for its update when the body has arrived, and a thread stores it afterwards."""
     receive = Uploads.receive
 
-    async def early(self: Uploads, request: Any, limit: int, finish: Any) -> Any:
+    async def early(self: Uploads, request: Any, limit: int, finish: Any, caller: str | None = None) -> Any:
         path, service = request.path_params, self._service
         if not request.url.path.endswith("/update"):
-            return await receive(self, request, limit, finish)
+            return await receive(self, request, limit, finish, caller)
         coordinator = service.coordinator
         device = coordinator.devices.authenticate(request.headers["authorization"].split()[1]).device
-        digest, data = await receive(self, request, limit, lambda spool: (spool.digest, spool.path.read_bytes()))
+        digest, data = await receive(
+            self, request, limit, lambda spool: (spool.digest, spool.path.read_bytes()), caller
+        )
 
         def store() -> None:
             with coordinator.core.blobs.spool(limit) as spool:
