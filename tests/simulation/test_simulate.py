@@ -256,6 +256,7 @@ def test_rounds_alternate_between_fleet_and_datacenter_on_one_line(tmp_path: Pat
     assert to_bytes(alone) == to_bytes(history.checkpoint(2))
 
 
+@pytest.mark.slow
 def test_fleet_that_cannot_make_a_quorum_falls_back_and_returns() -> None:
     section = {"data": "proxy", "steps": 3, "batch_size": 8, "patience": 2}
     history = simulate(

@@ -100,6 +100,7 @@ def test_what_is_trained_when_stop_comes_is_kept_and_sent_later(tmp_path: Path) 
     assert server.script.rounds[0].update is not None
 
 
+@pytest.mark.slow
 def test_a_fleet_shares_one_http_client_without_a_limit_and_stops_together() -> None:
     stop = threading.Event()
     with serving(script(rounds=0)) as server, open_http(server.url) as http:

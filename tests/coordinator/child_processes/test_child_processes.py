@@ -171,6 +171,7 @@ def test_several_end_together_whatever_happens() -> None:
 # ------------------------------------------------------------ what children start
 
 
+@pytest.mark.slow
 def test_what_a_child_started_ends_with_it() -> None:
     pids: list[int] = []
 

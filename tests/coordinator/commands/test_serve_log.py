@@ -24,6 +24,7 @@ for log in (logging.getLogger("quorate.runs"), structlog.get_logger("coordinator
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True])
 def test_no_token_or_seed_is_in_the_traceback_of_a_bug(as_json: bool) -> None:
     ran = subprocess.run(
