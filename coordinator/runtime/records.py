@@ -33,7 +33,9 @@ class RowWriter(Protocol):
 
 
 def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -> None:
-    """Writes (at, record) in order. Releases that follow one another are written as one, and so are refusals."""
+    """Writes (at, record) in order. Releases that follow one another are written as one, and so are refusals. The audit
+    comes last, since all runs share its lock."""
+    audit: list[AuditRow] = []
     released: list[str] = []
     refusals: list[RefusalRow] = []
     rounds: dict[int, RoundRow] = {}
@@ -76,7 +78,7 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
                     )
                 )
             case fx.RecordAudit():
-                tx.insert_audit([AuditRow(run=run, at=at, by=record.by, action=record.action, detail=record.detail)])
+                audit.append(AuditRow(run=run, at=at, by=record.by, action=record.action, detail=record.detail))
             case fx.RecordMetrics():
                 tx.put_metrics(
                     MetricRow(
@@ -96,6 +98,8 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
         tx.put_round(row)
     if refusals:
         tx.insert_refusals(refusals)
+    if audit:
+        tx.insert_audit(audit)
 
 
 def _round_row(run: str, record: fx.RecordRound) -> RoundRow:

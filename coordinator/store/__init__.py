@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client_sdk.identity import Signer
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import (
     CheckpointRow,
@@ -46,17 +47,18 @@ __all__ = [
 ]
 
 
-def open_store(url: str, *, lock_timeout_s: float = 30.0) -> Store:
+def open_store(url: str, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> Store:
     """Opens the database at this SQLAlchemy URL (``sqlite:////folder/quorate.db``); creates or migrates it if needed.
 
     ``sqlite://`` is a database in memory. ``lock_timeout_s``: how long a transaction waits for another one.
+    ``audit_signer`` signs each row of the audit that is written through this store; without it they are chained only.
     StoreError, in one sentence, when the URL is not valid, the folder can't be written, the file is not a database or
     belongs to another program, or the schema is newer than this code.
     """
     from coordinator.store.migrate import migrate
     from coordinator.store.sql import SqlStore
 
-    store = SqlStore(url, lock_timeout_s=lock_timeout_s)
+    store = SqlStore(url, lock_timeout_s=lock_timeout_s, audit_signer=audit_signer)
     try:
         migrate(store.engine)
     except BaseException:

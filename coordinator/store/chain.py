@@ -1,4 +1,4 @@
-"""A chain of hashes over rows that are only ever appended: a run's log, its audit, its refusals.
+"""Chains of hashes over rows that are only ever appended: a run's log, its refusals, and the audit of all runs.
 
 ::
 
@@ -7,7 +7,7 @@
 
 Each row stores its link, so a row that was changed, removed, added or moved does not continue the chain. Who recomputes
 all later links hides that from the database itself, and not from anybody who has written down a later link: a device's
-receipt names one, and so does each ``quorate verify``.
+receipt names one, and so does each ``quorate verify``. The rows of the audit are signed too (``audit_chain.py``).
 
 What is hashed is a format: stored links are never computed anew.
 """
@@ -19,13 +19,13 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, overload
 
 from coordinator.store.bodies import to_text
 from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
 
 _EVENTS = b"quorate run log 1\0"
-_AUDIT = b"quorate audit 1\0"
+_AUDIT = b"quorate audit 2\0"
+"""Until format 2 each run had an audit's chain of its own, and rows of no run had none."""
 _REFUSALS = b"quorate refusals 1\0"
 _LINK = struct.Struct(">32sQ")
 """Link before, number of the row."""
@@ -50,14 +50,14 @@ def link_of_event(before: str, row: EventRow) -> str:
     return event_link(before, row.seq, row.at, row.kind, to_text(row.body))
 
 
-def audit_beginning(run: str) -> str:
-    """Link 0 of a run's audit."""
-    return _hashed(_AUDIT + _bytes(run))
+def audit_beginning(chained_from: int) -> str:
+    """Link 0 of the audit. ``chained_from``: as in ``AuditHeadRow``."""
+    return _hashed(_AUDIT + _text([chained_from]))
 
 
 def audit_link(before: str, number: int, row: AuditRow) -> str:
-    """The link of the run's action of this number, from 1."""
-    content = _text([row.at, row.by, row.action, row.detail])
+    """The link of the audit's row of this number, from 1."""
+    content = _text([row.run, row.at, row.by, row.action, row.detail])
     return _hashed(_AUDIT + _LINK.pack(_raw(before), number) + content)
 
 
@@ -72,18 +72,9 @@ def refusal_link(before: str, number: int, row: RefusalRow) -> str:
     return _hashed(_REFUSALS + _LINK.pack(_raw(before), number) + content)
 
 
-def chain_audit(run: str, before: str | None, count: int, rows: Sequence[AuditRow]) -> list[AuditRow]:
+def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[RefusalRow]) -> list[RefusalRow]:
     """The rows with their links. ``before``: the link of the run's last row; None: these are its first. ``count``: how
     many it has."""
-    link, chained = audit_beginning(run) if before is None else before, []
-    for number, row in enumerate(rows, count + 1):
-        link = audit_link(link, number, row)
-        chained.append(replace(row, link=link))
-    return chained
-
-
-def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[RefusalRow]) -> list[RefusalRow]:
-    """The same for refusals."""
     link, chained = refusals_beginning(run) if before is None else before, []
     for number, row in enumerate(rows, count + 1):
         link = refusal_link(link, number, row)
@@ -91,13 +82,9 @@ def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[Refu
     return chained
 
 
-@overload
-def by_run(rows: Iterable[RefusalRow]) -> dict[str, list[RefusalRow]]: ...
-@overload
-def by_run(rows: Iterable[AuditRow]) -> dict[str | None, list[AuditRow]]: ...
-def by_run(rows: Iterable[Any]) -> dict[Any, list[Any]]:
-    """The rows of each run, in order; those of no run under None."""
-    found: dict[Any, list[Any]] = {}
+def by_run(rows: Iterable[RefusalRow]) -> dict[str, list[RefusalRow]]:
+    """The rows of each run, in order."""
+    found: dict[str, list[RefusalRow]] = {}
     for row in rows:
         found.setdefault(row.run, []).append(row)
     return found

@@ -13,8 +13,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from client_sdk.identity import Signer
+from coordinator.store.audit_chain import chain_audit
 from coordinator.store.bodies import finite, to_text
-from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
+from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, OverTables, RunRecord, Tables
 from coordinator.store.port import (
@@ -45,7 +47,10 @@ OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, AuditRow, Metric
 class MemoryTransaction(MemoryReads):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
-    def __init__(self, committed: Tables, guard: AbstractContextManager[bool]) -> None:
+    def __init__(
+        self, committed: Tables, guard: AbstractContextManager[bool], audit_signer: Signer | None = None
+    ) -> None:
+        self._audit_signer = audit_signer
         self._written = OverTables(committed)
         super().__init__(self._written, guard)
         self._void = False
@@ -209,22 +214,11 @@ class MemoryTransaction(MemoryReads):
             self._t.runs.put(ALL, run, replace(record, row=replace(record.row, refusals=count + len(found))))
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
-        for run, found in by_run(self._of_runs(rows)).items():
-            for row in found if run is None else self._chained_audit(run, found):
-                number = (self._t.last_audit.get(ALL, ALL) or 0) + 1
-                self._t.audit_in_order.put(ALL, number, row)
-                self._t.last_audit.put(ALL, ALL, number)
-
-    def _chained_audit(self, run: str, rows: Sequence[AuditRow]) -> list[AuditRow]:
-        """The rows with their links, as the run's next ones."""
-        record = self._run(run)
-        count = record.row.audits
-        last = self._t.audit.get(run, count)
-        chained = chain_audit(run, None if last is None else last.link, count, rows)
-        for number, row in enumerate(chained, count + 1):
-            self._t.audit.put(run, number, row)
-        self._t.runs.put(ALL, run, replace(record, row=replace(record.row, audits=count + len(rows))))
-        return chained
+        head = self._existing(self.audit_head(), "head of the audit")
+        chained, head = chain_audit(head, self._of_runs(rows), self._audit_signer)
+        for number, row in chained:
+            self._t.audit.put(ALL, number, row)
+        self._t.audit_head.put(ALL, ALL, head)
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         for row in self._of_runs(rows):
@@ -272,10 +266,12 @@ class MemoryTransaction(MemoryReads):
 
 
 class MemoryStore(MemoryReads):
-    """The Store port in memory. ``lock_timeout_s``: how long a transaction waits for another one."""
+    """The Store port in memory. ``lock_timeout_s``: how long a transaction waits for another one; ``audit_signer``: as
+    in ``open_store``."""
 
-    def __init__(self, *, lock_timeout_s: float = 30.0) -> None:
+    def __init__(self, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> None:
         super().__init__(Tables(), threading.RLock())
+        self._audit_signer = audit_signer
         self._writing = threading.Lock()
         self._writer: int | None = None
         self._lock_timeout_s = lock_timeout_s
@@ -289,7 +285,7 @@ class MemoryStore(MemoryReads):
             raise StoreError(f"The store was locked for {self._lock_timeout_s:g} s by another transaction.")
         self._writer = threading.get_ident()
         try:
-            transaction = MemoryTransaction(self._t, self._guard)
+            transaction = MemoryTransaction(self._t, self._guard, self._audit_signer)
             yield transaction
             transaction.commit()
         finally:

@@ -11,6 +11,7 @@ from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.memory_tables import ALL, Tables
 from coordinator.store.port import (
     ApiKeyRow,
+    AuditHeadRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -170,12 +171,17 @@ class MemoryReads:
 
     def audit(self, run: str) -> list[AuditRow]:
         with self._guard:
-            return [row for _, row in sorted(self._t.audit.rows(run).items())]
+            rows = sorted(self._t.audit.rows(ALL).items())
+        return [row for _, row in rows if row.run == run]
 
     def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
         with self._guard:
-            rows = self._t.audit_in_order.rows(ALL)
+            rows = self._t.audit.rows(ALL)
         return [(number, rows[number]) for number in nsmallest(limit, (number for number in rows if number > after))]
+
+    def audit_head(self) -> AuditHeadRow | None:
+        with self._guard:
+            return self._t.audit_head.get(ALL, ALL)
 
     def metrics(self, run: str) -> list[MetricRow]:
         with self._guard:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from coordinator.store.bodies import from_text
+from coordinator.store.chain import audit_beginning
 from coordinator.store.port import (
     ApiKeyRow,
+    AuditHeadRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -104,7 +106,7 @@ class RunRecord:
 
 
 class Tables:
-    """All tables; the last eight are indexes."""
+    """All tables; the last six are indexes."""
 
     def __init__(self) -> None:
         self.runs: Layer[str, str, RunRecord] = Layer()
@@ -119,15 +121,15 @@ class Tables:
         self.rounds: Layer[str, int, tuple[RoundRow, str]] = Layer()
         self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer()
         self.audit: Layer[str, int, AuditRow] = Layer()
+        self.audit_head: Layer[str, str, AuditHeadRow] = Layer()
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
-        self.audit_in_order: Layer[str, int, AuditRow] = Layer()
-        self.last_audit: Layer[str, str, int] = Layer()
         self.last_refusal: Layer[str, str, str] = Layer()
         self.device_of_key: Layer[str, str, str] = Layer()
         self.devices_of_token: Layer[str, str, str] = Layer()
         self.child_of: Layer[str, int | None, int] = Layer()
         self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer()
         self.claims_of_round: Layer[tuple[str, int], str, ClaimRow] = Layer()
+        self.audit_head.put(ALL, ALL, AuditHeadRow(count=0, link=audit_beginning(0)))
 
 
 class OverTables(Tables):

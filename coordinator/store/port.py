@@ -15,6 +15,7 @@ from typing import Protocol
 from coordinator.store.rows import (
     ApiKeyRow,
     Appended,
+    AuditHeadRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -34,6 +35,7 @@ __all__ = [
     "TERMINAL",
     "ApiKeyRow",
     "Appended",
+    "AuditHeadRow",
     "AuditRow",
     "CheckpointRow",
     "ClaimRow",
@@ -178,7 +180,11 @@ class Reader(Protocol):
 
     def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
         """(number, row) of those of all runs and of none, numbered above ``after``, in the order in which they were
-        recorded. Numbers ascend, and may have gaps."""
+        recorded."""
+        ...
+
+    def audit_head(self) -> AuditHeadRow | None:
+        """Where the audit ends. None: somebody has deleted that row."""
         ...
 
     def metrics(self, run: str) -> list[MetricRow]:
@@ -279,7 +285,11 @@ class Transaction(Reader, Protocol):
         ...
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
-    def insert_audit(self, rows: Iterable[AuditRow]) -> None: ...
+    def insert_audit(self, rows: Iterable[AuditRow]) -> None:
+        """Numbers, chains and signs the rows. Waits for other transactions that have inserted some: all replicas share
+        one lock. So that no two wait for each other, make it the transaction's last write."""
+        ...
+
     def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
 
 

@@ -101,8 +101,6 @@ class RunRow:
     """The engine's state after event ``snapshot_seq``: recovery folds only the events after it."""
     chained_from: int = 0
     """The last event that was stored before events had links: those up to it were chained by a migration."""
-    audits: int = 0
-    """How many rows of the audit the run has."""
     refusals: int = 0
     """How many refusals it has."""
 
@@ -192,16 +190,34 @@ class RefusalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """An action of an operator, or a refusal of one. Never changed, never deleted."""
+    """An action of an operator, or a refusal of one. Never changed, never deleted. The store numbers the rows of all
+    runs and of none together, from 1 and without a gap."""
 
     run: str | None
-    """None for what belongs to no run, such as keys; those rows are in no chain."""
+    """None for what belongs to no run, such as keys."""
     at: float
     by: str
     """The id of the operator: of the API key, or the subject of the token. Empty where it is not known."""
     action: str
     detail: str
     link: str = field(default="", compare=False)
+    signed_by: str = field(default="", compare=False)
+    """The Ed25519 public key whose owner signed the row, 64 hexadecimal digits. Empty: the store was opened without a key."""
+    signature: str = field(default="", compare=False)
+    """Over number, link and time (``audit_chain.AuditHead``), 128 hexadecimal digits. The store computes all three."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditHeadRow:
+    """Where the audit ends. A store has one such row, whose lock orders the rows of the audit."""
+
+    count: int
+    """How many rows the audit has, which is the number of the last one."""
+    link: str
+    """Of the last row."""
+    chained_from: int = 0
+    """The last row that was stored before the audit was one chain: those up to it were chained by a migration, and are
+    not signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, CursorResult, Executable
 from sqlalchemy.exc import SQLAlchemyError
 
+from client_sdk.identity import Signer
 from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
-from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
+from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import to_store_error, translated
 from coordinator.store.port import (
@@ -39,6 +40,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.sql_audit import write_audit
 from coordinator.store.sql_reads import Result, SqlReads
 
 Values = dict[str, Any]
@@ -47,9 +49,10 @@ Values = dict[str, Any]
 class SqlTransaction(SqlReads):
     """The Transaction port on one connection. After an error it is void: it does not commit."""
 
-    def __init__(self, connection: Connection, upserts: sql.Upserts) -> None:
+    def __init__(self, connection: Connection, upserts: sql.Upserts, audit_signer: Signer | None = None) -> None:
         self._connection = connection
         self._upserts = upserts
+        self._audit_signer = audit_signer
         self._void = False
 
     def require_valid(self) -> None:
@@ -179,12 +182,7 @@ class SqlTransaction(SqlReads):
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         with self._voiding():
-            for run, found in by_run(rows).items():
-                chained = found
-                if run is not None:
-                    last, link = self._advanced(run, sql.COUNT_AUDITS, len(found))
-                    chained = chain_audit(run, link, last - len(found), found)
-                self._write_all(sql.INSERT_AUDIT, [_values(row) for row in chained])
+            write_audit(self._connection, list(rows), self._audit_signer)
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         with self._voiding():
@@ -253,11 +251,13 @@ class SqlStore(SqlReads):
     """The Store port on a database that has been migrated.
 
     ``lock_timeout_s``: how long a transaction waits for the lock of another thread, process or replica. On SQLite in
-    memory all threads share one connection, so reads wait for an open transaction.
+    memory all threads share one connection, so reads wait for an open transaction. ``audit_signer``: as in
+    ``open_store``.
     """
 
-    def __init__(self, url: str, *, lock_timeout_s: float = 30.0) -> None:
+    def __init__(self, url: str, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> None:
         self.engine = connect(url, lock_timeout_s)
+        self._audit_signer = audit_signer
         self._lock_timeout_s = lock_timeout_s
         self._sqlite = self.engine.dialect.name == "sqlite"
         self._one_connection = in_memory(self.engine)
@@ -277,7 +277,7 @@ class SqlStore(SqlReads):
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
                     elif run is not None:
                         connection.execute(sql.LOCK_RUN, {"run": run})
-                transaction = SqlTransaction(connection, self._upserts)
+                transaction = SqlTransaction(connection, self._upserts, self._audit_signer)
                 yield transaction
                 transaction.require_valid()
                 with translated():

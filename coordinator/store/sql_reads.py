@@ -15,6 +15,7 @@ from coordinator.store import statements as sql
 from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.port import (
     ApiKeyRow,
+    AuditHeadRow,
     AuditRow,
     CheckpointRow,
     ClaimRow,
@@ -62,6 +63,7 @@ _contribution = _maker(ContributionRow)
 _round = _maker(RoundRow, "body")
 _refusal = _maker(RefusalRow)
 _audit = _maker(AuditRow)
+_audit_head = _maker(AuditHeadRow)
 _metric = _maker(MetricRow)
 
 
@@ -165,6 +167,9 @@ class SqlReads(ABC):
     def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
         rows = self._read(sql.AUDIT_OF_ALL, after=after, limit=limit)
         return [(int(number), _audit(values)) for number, *values in rows]
+
+    def audit_head(self) -> AuditHeadRow | None:
+        return _first(_audit_head, self._read(sql.AUDIT_HEAD))
 
     def metrics(self, run: str) -> list[MetricRow]:
         return [_metric(row) for row in self._read(sql.METRICS, run=run)]

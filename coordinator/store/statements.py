@@ -34,6 +34,7 @@ from coordinator.store import port
 from coordinator.store.tables import (
     api_keys,
     audit,
+    audit_head,
     checkpoints,
     claims,
     contributions,
@@ -130,6 +131,10 @@ AUDIT_OF_ALL = (
     .order_by(audit.c.number)
     .limit(_limit)
 )
+AUDIT_HEAD = _select(audit_head, port.AuditHeadRow).where(audit_head.c.id == 1)
+LOCK_AUDIT = AUDIT_HEAD.with_for_update()
+HOLD_RUN = select(runs.c.run).where(*_is(runs, "run")).with_for_update(read=True, key_share=True)
+"""The lock that a row naming this run takes: it waits for ``LOCK_RUN`` only."""
 METRICS = (
     _select(metrics, port.MetricRow)
     .where(*_is(metrics, "run"))
@@ -177,7 +182,6 @@ def _count_rows(table: Table, counter: str) -> Update:
     )
 
 
-COUNT_AUDITS = _count_rows(audit, "audits")
 COUNT_REFUSALS = _count_rows(refusals, "refusals")
 INSERT_EVENTS = insert(events)
 SNAPSHOT = update(runs).where(*_at(runs, "run"))
@@ -208,6 +212,7 @@ INSERT_CHECKPOINT = insert(checkpoints)
 INSERT_CONTRIBUTIONS = insert(contributions)
 INSERT_REFUSALS = insert(refusals)
 INSERT_AUDIT = insert(audit)
+SET_AUDIT_HEAD = update(audit_head).where(audit_head.c.id == 1).values(count=bindparam("count"), link=bindparam("link"))
 
 
 class Upserts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    CheckConstraint,
     Column,
     Double,
     ForeignKey,
@@ -64,7 +65,6 @@ runs = Table(
     Column("snapshot_seq", BigInteger, nullable=False),
     Column("snapshot", Text),
     Column("chained_from", BigInteger, nullable=False, server_default="0"),
-    Column("audits", BigInteger, nullable=False, server_default="0"),
     Column("refusals", BigInteger, nullable=False, server_default="0"),
 )
 
@@ -225,8 +225,21 @@ audit = Table(
     Column("action", Text, nullable=False),
     Column("detail", Text, nullable=False),
     _link(),
+    Column("signed_by", Text, nullable=False, server_default=""),
+    Column("signature", Text, nullable=False, server_default=""),
     Index(None, "run"),
 )
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("count", BigInteger, nullable=False),
+    Column("link", Text, nullable=False),
+    Column("chained_from", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)
+"""One row, which the migration inserts: its lock orders the rows of the audit."""
 
 metrics = Table(
     "metrics",

@@ -22,16 +22,31 @@ rows      rounds, checkpoints, contributions, refusals, assignments, audit and s
 snapshot  the snapshot is the state after its event, and of the round under way
 draw      each cohort is the draw from the list of who waited, by seed and round
 fleet     who was selected is enrolled, and who had a lease is registered
-chain     each event, refusal and action of the audit continues the chain of links, and the log has the links that
-          somebody outside has written down
+chain     each event and refusal continues the chain of links, and the log has the links that somebody outside has
+          written down
+audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has
+          the heads that somebody outside has written down
 orphan    no row names a run that is not there
 ========  ========================================================================================================
 """
 
 from __future__ import annotations
 
+from coordinator.store.audit_chain import AuditHead, BadAuditHead
+from coordinator.verify.audit import AuditWitness
 from coordinator.verify.database import verify
 from coordinator.verify.heads import BadHead, Head, of_history, parsed
 from coordinator.verify.violation import CannotVerify, Violation
 
-__all__ = ["BadHead", "CannotVerify", "Head", "Violation", "of_history", "parsed", "verify"]
+__all__ = [
+    "AuditHead",
+    "AuditWitness",
+    "BadAuditHead",
+    "BadHead",
+    "CannotVerify",
+    "Head",
+    "Violation",
+    "of_history",
+    "parsed",
+    "verify",
+]

@@ -57,15 +57,3 @@ class RefusalChain:
             yield from against_refusals_head(head, rows[head.seq - 1 : head.seq], now, len(rows))
         if rows:
             self.head = Head(run, len(rows), link, refusals=True)
-
-
-def against_audit(reader: Reader, row: RunRow, now: int) -> Iterator[RunViolation]:
-    """The chain of the audit. Each of its actions is in the log too. ``now``: the latest round."""
-    link = chain.audit_beginning(row.run)
-    audit = reader.audit(row.run)
-    for number, action in enumerate(audit, start=1):
-        if action.link != chain.audit_link(link, number, action):
-            yield RunViolation("chain", now, f"the audit's {action.action} does not follow the action before")
-        link = action.link
-    if len(audit) != row.audits:
-        yield RunViolation("chain", now, f"the audit has {len(audit)} actions, and recorded {row.audits}")

@@ -1,4 +1,4 @@
-"""All runs of a database: their rows in one transaction, then their blobs."""
+"""All runs of a database and its audit: the rows in one transaction, then the blobs of runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.refold import Readable
 from coordinator.runtime.extensions import FindExtensions, installed
+from coordinator.store.audit_chain import AuditHead
 from coordinator.store.port import Reader, RunRow, Store
+from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.heads import Head
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
 from coordinator.verify.rounds import CountedIn
 from coordinator.verify.run import RunChecks
 from coordinator.verify.violation import CannotVerify, RunViolation, Violation, printable
+
+_NOTHING_KNOWN = AuditWitness()
 
 
 def verify(
@@ -24,17 +28,21 @@ def verify(
     extensions: FindExtensions = installed,
     note: Callable[[str], None] | None = None,
     heads: Sequence[Head] = (),
-    reached: Callable[[Head], None] | None = None,
+    reached: Callable[[Head | AuditHead], None] | None = None,
+    audit: AuditWitness = _NOTHING_KNOWN,
 ) -> Iterator[Violation]:
     """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
 
     ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
-    logs must have; ``reached`` gets those at which the logs, and the refusals, end now. CannotVerify, before the first
+    logs must have; ``audit``: the keys that sign the audit, and its heads; ``reached`` gets the links and the head at
+    which the logs, the refusals and the audit end now. CannotVerify, before the first
     violation, where a rule, a server optimizer or a codec is not installed."""
     found: list[Violation] = []
     checked: list[RunChecks] = []
     counted: CountedIn = {}
+    of_audit = AuditChecks(audit)
     with store.reading() as reader:
+        found += of_audit.findings(reader)
         runs = reader.runs_named()
         found += [_gone(head) for head in heads if head.run not in runs]
         for run in runs:
@@ -50,6 +58,9 @@ def verify(
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
     yield from found
+    if note is not None:
+        for text in of_audit.notes():
+            note(text)
     for checks in checked:
         if blobs is not None:
             yield from _readable(checks.files(HashedBlobs(blobs), store, extensions), store, checks.row.run)
@@ -59,6 +70,8 @@ def verify(
         if reached is not None:
             for head in checks.heads:
                 reached(head)
+    if reached is not None and of_audit.head is not None:
+        reached(of_audit.head)
 
 
 def _readable(findings: Iterator[RunViolation], reader: Reader, run: str) -> Iterator[Violation]:

@@ -14,7 +14,7 @@ from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
-from coordinator.verify.chains import EventChain, RefusalChain, against_audit
+from coordinator.verify.chains import EventChain, RefusalChain
 from coordinator.verify.draws import against_draw
 from coordinator.verify.files import (
     HashedBlobs,
@@ -71,7 +71,6 @@ class RunChecks:
         refusals = RefusalChain(row)
         yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
         self.heads += [refusals.head] if refusals.head is not None else []
-        yield from against_audit(reader, row, replay.round_number)
         self._line = reader.checkpoints(row.run)
         yield from against_line(self._line)
         rounds: list[RoundRow] = []

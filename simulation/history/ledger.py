@@ -296,7 +296,7 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
         if tx.worker(worker.worker) is None:
             tx.insert_worker(worker)
     if have.row is None:
-        tx.insert_run(replace(row, seq=0, audits=0, refusals=0))
+        tx.insert_run(replace(row, seq=0, refusals=0))
     else:
         for _ in range(row.fence - have.row.fence):
             tx.raise_fence(run)
@@ -310,9 +310,9 @@ def _write(tx: Transaction, news: _News, have: Copied) -> None:
     for item in news.rounds:
         tx.put_round(item)
     tx.insert_refusals(news.refusals)
-    tx.insert_audit(news.audit)
     tx.put_metrics(news.metrics)
     _write_claims(tx, run, news.claims)
+    tx.insert_audit(news.audit)
 
 
 def _write_claims(tx: Transaction, run: str, claims: Sequence[ClaimRow]) -> None:

@@ -1,16 +1,15 @@
-"""Chains the rows of logs, audits and refusals by hashes. ``chained_from`` marks the events that were there before:
-their links were computed here, and show only what was changed since."""
+"""Chains the rows of logs and refusals by hashes. ``chained_from`` marks the events that were there before: their links
+were computed here, and show only what was changed since. The audit is chained by a later migration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
 from coordinator.store import chain
-from coordinator.store.rows import AuditRow, RefusalRow, RunRow
+from coordinator.store.rows import RefusalRow, RunRow
 
 revision = "0004"
 down_revision = "0003"
@@ -32,22 +31,7 @@ def upgrade() -> None:
     for run in connection.execute(runs).mappings().all():
         row = RunRow(plan={}, selection_seed=0, **run)
         _chain_events(connection, row.run, chain.log_beginning(row))
-        _chain_numbered(
-            connection,
-            row.run,
-            "audit",
-            "audits",
-            chain.audit_beginning(row.run),
-            lambda before, number, values: chain.audit_link(before, number, AuditRow(**values)),
-        )
-        _chain_numbered(
-            connection,
-            row.run,
-            "refusals",
-            "refusals",
-            chain.refusals_beginning(row.run),
-            lambda before, number, values: chain.refusal_link(before, number, RefusalRow(**values)),
-        )
+        _chain_refusals(connection, row.run)
 
 
 def _chain_events(connection: sa.Connection, run: str, link: str) -> None:
@@ -63,23 +47,15 @@ def _chain_events(connection: sa.Connection, run: str, link: str) -> None:
         connection.execute(sa.text("UPDATE events SET link = :link WHERE run = :run AND seq = :seq"), changes)
 
 
-def _chain_numbered(
-    connection: sa.Connection,
-    run: str,
-    table: str,
-    counter: str,
-    link: str,
-    next_link: Callable[[str, int, dict[str, Any]], str],
-) -> None:
-    """Chains a table whose rows have a number of their own, by their order."""
-    query = sa.text(f"SELECT * FROM {table} WHERE run = :run ORDER BY number")  # noqa: S608 - names of ours
-    changes: list[dict[str, Any]] = []
+def _chain_refusals(connection: sa.Connection, run: str) -> None:
+    query = sa.text("SELECT * FROM refusals WHERE run = :run ORDER BY number")
+    link, changes = chain.refusals_beginning(run), list[dict[str, Any]]()
     for place, found in enumerate(connection.execute(query, {"run": run}).mappings().all(), start=1):
         values = dict(found)
         number = values.pop("number")
-        link = next_link(link, place, values)
+        link = chain.refusal_link(link, place, RefusalRow(**values))
         changes.append({"number": number, "link": link})
     if changes:
-        connection.execute(sa.text(f"UPDATE {table} SET link = :link WHERE number = :number"), changes)  # noqa: S608
-    count = sa.text(f"UPDATE runs SET {counter} = :count WHERE run = :run")  # noqa: S608
+        connection.execute(sa.text("UPDATE refusals SET link = :link WHERE number = :number"), changes)
+    count = sa.text("UPDATE runs SET refusals = :count WHERE run = :run")
     connection.execute(count, {"count": len(changes), "run": run})
