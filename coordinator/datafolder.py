@@ -5,6 +5,7 @@
     quorate.sqlite3     the database
     blobs/              checkpoints, updates and lists of waiting devices, each under its digest
     enrolment-token     the token with which devices enrol (made by ``quorate serve``)
+    audit-key.pem       the key that signs the audit (made by ``quorate serve``, unless a setting names another file)
     owner-key           an owner's API key (made by ``quorate serve``); whoever can read it is an owner
     serve.lock          locked by the process that writes; contains its process id
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 DATABASE_FILE = "quorate.sqlite3"
 BLOBS_FOLDER = "blobs"
 LOCK_FILE = "serve.lock"
+AUDIT_KEY_FILE = "audit-key.pem"
 
 
 def make_folder(folder: Path) -> None:
@@ -43,6 +45,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Writes a file of mode 0600 whole, or not at all, and waits until it is on the disk. OSError."""
+    draft = path.with_suffix(".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    draft.replace(path)
+    sync_folder(path.parent)
 
 
 class FolderError(Exception):

@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from coordinator.access.issuer_url import require_https
 from coordinator.access.roles import Grant
-from coordinator.datafolder import BLOBS_FOLDER, database_url
+from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, database_url
 from coordinator.network_settings import MIB, NetworkSettings
 
 KIB = 1024
@@ -35,6 +35,9 @@ class Settings(NetworkSettings):
     """Folder of the database, the blobs and the enrolment token. Made if it is missing, readable by its owner only."""
     database: str | None = None
     """SQLAlchemy URL. None: SQLite in the data folder. ``QUORATE_DATABASE=postgresql+psycopg://...`` for replicas."""
+    audit_key: Path | None = None
+    """File of the Ed25519 key (PEM) that signs the audit. None: ``audit-key.pem`` in the data folder. Made if it is
+    missing. Elsewhere, as in ``QUORATE_AUDIT_KEY=/etc/quorate/audit-key.pem``, a copy of the data folder has no key."""
     enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
     """Token with which devices enrol. None: drawn once (256 bits) and stored in the data folder, mode 0600."""
 
@@ -132,6 +135,11 @@ class Settings(NetworkSettings):
     def database_url(self) -> str:
         """The SQLAlchemy URL in use."""
         return self.database or database_url(self.data)
+
+    @property
+    def audit_key_file(self) -> Path:
+        """File of the key that signs the audit."""
+        return self.audit_key or self.data / AUDIT_KEY_FILE
 
     @property
     def blobs_folder(self) -> Path:

@@ -21,7 +21,7 @@ from client_sdk.http.exchange import headers, read_limited
 from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key
 from client_sdk.http.transport import open_http
 from client_sdk.http.urls import check_url
-from client_sdk.protocol.access import AuditView, CreateKey, KeyCreated, KeyView
+from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyView
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,
@@ -142,6 +142,10 @@ class OperatorClient:
     def audit(self, after: int = 0, limit: int = 1000) -> list[AuditView]:
         """Rows of the audit with a number above ``after``, in order, at most ``limit``."""
         return self._ask("GET", Route.AUDIT, list[AuditView], params={"after": after, "limit": limit})
+
+    def audit_head(self) -> AuditHeadView:
+        """Where the audit ends, signed: to be written down elsewhere, for ``quorate verify --head``."""
+        return self._ask("GET", Route.AUDIT_HEAD, AuditHeadView)
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         """The run's line of checkpoints, oldest first."""

@@ -67,7 +67,7 @@ class AuditView(Message):
     """One row of the audit."""
 
     number: int
-    """Numbers ascend, and may have gaps."""
+    """From 1, without a gap. Who does not see everything does not see all rows."""
     run: str | None = None
     """None: it belongs to no run."""
     at: float
@@ -75,3 +75,21 @@ class AuditView(Message):
     """The id of the operator: ``key:<id>``, or ``oidc:<subject>``. Empty: not known."""
     action: str
     detail: str = ""
+
+
+class AuditHeadView(Message):
+    """Where the audit ends: the number of its last row, and its link, which depends on every row, signed."""
+
+    count: int
+    """How many rows the audit has. 0: none, and then the other fields are empty."""
+    link: str = ""
+    """The SHA-256 that chains the last row to all rows before it, 64 hexadecimal digits."""
+    at: float | None = None
+    """Time of the last row, Unix seconds."""
+    key: str = ""
+    """The Ed25519 public key that signed it, 64 hexadecimal digits. Empty: it is not signed."""
+    signature: str = ""
+    """128 hexadecimal digits."""
+    head: str = ""
+    """All of it on one line, for `quorate verify --head`: `audit:COUNT:LINK:TIME:KEY:SIGNATURE`. Empty where the last
+    row is not signed."""

@@ -93,6 +93,7 @@ class Route(StrEnum):
     KEYS = "/v1/keys"
     REVOKE_KEY = "/v1/keys/{key}/revoke"
     AUDIT = "/v1/audit"
+    AUDIT_HEAD = "/v1/audit/head"
 
 
 def content_digest(sha256_hex: str) -> str:

@@ -1,5 +1,7 @@
 """The audit: what operators asked for, who they were, and who was refused. Never a secret.
 
+The store chains the rows of all runs and of none, and signs each (``coordinator.store.audit_chain``).
+
 A request is recorded before it is carried out, so nothing that an operator changed is missing. A request that then is
 refused has a second row, which says so, and one that created something has a second row with its id.
 """
@@ -36,6 +38,14 @@ class Audit:
         row = AuditRow(run=run, at=self._now(), by=_line(by), action=_line(action), detail=_line(detail))
         with self._store.transaction(run) as tx:
             tx.insert_audit([row])
+
+    def begin(self, key: str) -> None:
+        """Records the public key with which this process signs, unless the newest row is signed by it. So the audit
+        says since when a key signs, and rows of an older version are signed over at once."""
+        head = self._store.audit_head()
+        newest = self._store.audit_of_all(head.count - 1, 1) if head is not None else []
+        if not newest or newest[0][1].signed_by != key:
+            self.record("quorate serve", "audit.key", f"key={key}")
 
     def refused(self, by: str, kind: str, detail: str) -> None:
         """Records a request that was refused for who asked: the first of its kind at once, then one row a minute with

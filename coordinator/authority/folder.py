@@ -12,17 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from client_sdk.identity import DeviceKey
 from coordinator.authority.issuer import Issuer
@@ -30,7 +21,8 @@ from coordinator.authority.ledger import Ledger
 from coordinator.authority.policy import AuthorityPolicy
 from coordinator.authority.revoking import current_list
 from coordinator.authority.sqlite_ledger import SqliteLedger
-from coordinator.datafolder import make_folder, sync_folder
+from coordinator.datafolder import make_folder, write_private
+from coordinator.key_file import key_of, others_can_read, pem_of
 
 KEY_FILE, POLICY_FILE, LEDGER_FILE = "authority.pem", "authority.toml", "authority.sqlite3"
 
@@ -50,12 +42,11 @@ def make_authority(folder: Path, policy: AuthorityPolicy, *, at: float, key: Dev
             raise AuthorityFolderError(f"The folder {folder} has an authority already; give another one.")
         for leftover in folder.glob(f"{LEDGER_FILE}*"):
             leftover.unlink()
-        _write(folder / POLICY_FILE, policy.to_toml().encode())
+        write_private(folder / POLICY_FILE, policy.to_toml().encode())
         with _private_files(), contextlib.closing(SqliteLedger(folder / LEDGER_FILE)) as ledger:
             with ledger.writing() as rows:
                 current_list(rows, issuer, at)
-        private = Ed25519PrivateKey.from_private_bytes(key.seed)
-        _write(folder / KEY_FILE, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        write_private(folder / KEY_FILE, pem_of(key))
     except OSError as error:
         raise _unusable(folder, error) from error
     return issuer
@@ -66,7 +57,7 @@ def opened(folder: Path) -> Iterator[tuple[Issuer, Ledger]]:
     """The authority in this folder, until the block ends. AuthorityFolderError."""
     try:
         _require_private(folder / KEY_FILE)
-        seed = _seed((folder / KEY_FILE).read_bytes())
+        key = key_of((folder / KEY_FILE).read_bytes(), KEY_FILE)
         policy = AuthorityPolicy.from_toml((folder / POLICY_FILE).read_text("utf-8"))
         if not (folder / LEDGER_FILE).exists():
             raise AuthorityFolderError(
@@ -83,18 +74,11 @@ def opened(folder: Path) -> Iterator[tuple[Issuer, Ledger]]:
     except ValueError as error:
         raise AuthorityFolderError(f"The authority in {folder} cannot be read: {error}") from error
     with contextlib.closing(ledger):
-        yield Issuer(DeviceKey(seed), policy), ledger
-
-
-def _seed(pem: bytes) -> bytes:
-    key = load_pem_private_key(pem, password=None)
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError(f"{KEY_FILE} has no Ed25519 key.")
-    return key.private_bytes_raw()
+        yield Issuer(key, policy), ledger
 
 
 def _require_private(path: Path) -> None:
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+    if others_can_read(path):
         raise AuthorityFolderError(f"Others can read {path}: make it its owner's only, by chmod 600.")
 
 
@@ -106,18 +90,6 @@ def _private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file of mode 0600 whole, or not at all. OSError."""
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
 
 
 def _unusable(folder: Path, error: OSError) -> AuthorityFolderError:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.protocol.access import DAY_S, AuditView, CreateKey, RoleName
+from client_sdk.protocol.access import DAY_S, AuditHeadView, AuditView, CreateKey, RoleName
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json, say_table
 from coordinator.commands.tables import moment
 
@@ -107,15 +107,26 @@ def revoke(
 @errors_as_sentences
 def audit(
     after: Annotated[int, typer.Option(min=0, help="Start after the row with this number.")] = 0,
+    head: Annotated[
+        bool,
+        typer.Option("--head", help="Print where the audit ends, signed, as 'quorate verify --head' takes it."),
+    ] = False,
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Print what operators asked for, and who was refused: when, who, what. Only for owners."""
+    """Print what operators asked for, and who was refused: when, who, what. Only for owners.
+
+    Append what --head prints to a file on another machine from time to time: 'quorate verify --head FILE' then shows
+    rows that somebody removed from the end, or a chain that was computed anew.
+    """
     from client_sdk.http.operator import OperatorClient
 
     found: list[AuditView] = []
     with OperatorClient(coordinator, key_file=key_file) as client:
+        if head:
+            _say_head(client.audit_head(), as_json)
+            return
         while page := client.audit(found[-1].number if found else after, PAGE):
             found += page
             if len(page) < PAGE:
@@ -125,3 +136,15 @@ def audit(
         return
     rows = [(row.number, moment(row.at), row.by or None, row.action, row.run, row.detail or None) for row in found]
     say_table(("row", "when", "who", "what", "run", "detail"), rows, "Nothing was recorded yet.")
+
+
+def _say_head(view: AuditHeadView, as_json: bool) -> None:
+    """Prints the head of the audit on one line. Failure where there is none that is signed."""
+    if not view.count:
+        fail("The audit has no row yet.")
+    if not view.head:
+        fail(f"The audit's last row, {view.count}, has no valid signature: 'quorate verify' says more.")
+    if as_json:
+        say_json(view)
+    else:
+        say(view.head)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
-from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
+from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
     from coordinator.store.sql import SqlStore
-    from coordinator.verify import Head
+    from coordinator.verify import AuditHead, Head
 
 
 @errors_as_sentences
@@ -27,31 +28,42 @@ def verify(
     head: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="RUN:SEQ:LINK",
-            help="A link that was written down before, as this command prints it; may be given several times.",
+            metavar="HEAD",
+            help="A link that was written down before, RUN:SEQ:LINK or audit:..., as this command prints it, or a file "
+            "with one on each line; may be given several times.",
         ),
     ] = None,
     receipts: Annotated[
         list[Path] | None,
         typer.Option(help="A device's history, as 'quorate device history --json' prints it: its receipts name links."),
     ] = None,
+    audit_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="A key that signs the audit: a PEM file, or the public key in hexadecimal; may be given several times "
+            "(default: audit-key.pem beside the database, if there is one).",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check that no device counts twice, that the checkpoints form a line without fork or gap, that every commit is
-    explained by the log, and that every checkpoint is complete.
+    explained by the log, that every checkpoint is complete, and that the audit is one signed chain.
 
     Prints one line for each violation and exits with code 1 if there is any. A coordinator may run meanwhile.
 
-    Prints where each log ends, as RUN:SEQ:LINK, and where the refusals of each run end. Whoever can write to the
-    database can rewrite a log from any event on so that it holds; it does not have the links that were written down
-    elsewhere before. Give them by --head, or give the histories of devices by --receipts.
+    Prints where each log ends, as RUN:SEQ:LINK, and where the refusals of each run and the audit end. Whoever can write
+    to the database can rewrite a log from any event on so that it holds, and cut the audit; it does not have the links
+    that were written down elsewhere before. Give them by --head, or give the histories of devices by --receipts.
     """
     from coordinator.folding.refold import BlobFolder
-    from coordinator.verify import CannotVerify
+    from coordinator.verify import AuditHead, AuditWitness, CannotVerify
     from coordinator.verify import verify as check
 
-    written_down = _heads(head or [], receipts or [])
-    url, beside = _locate(database)
+    links, audit_heads = _heads(head or [], receipts or [])
+    url, data = _locate(database)
+    beside = data / BLOBS_FOLDER if data is not None and (data / BLOBS_FOLDER).is_dir() else None
+    witness = AuditWitness(_audit_keys(audit_key or [], data), audit_heads)
     folder = blobs if blobs is not None else beside
     if blobs is not None and not blobs.is_dir():
         fail(f"There is no folder {blobs}.")
@@ -59,15 +71,16 @@ def verify(
         note("No blobs beside the database: the bytes of checkpoints are not checked (give their folder by --blobs).")
     store = _open(url)
     found = 0
-    ends: list[Head] = []
+    ends: list[Head | AuditHead] = []
     try:
         readable = BlobFolder(folder) if folder is not None else None
-        for wrong in check(store, readable, note=note, heads=written_down, reached=ends.append):
+        for wrong in check(store, readable, note=note, heads=links, reached=ends.append, audit=witness):
             found += 1
             if as_json:
                 say_json({"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what})
             else:
-                say(f"invariant {wrong.invariant}: {wrong.run} round {wrong.round}: {wrong.what}")
+                place = f"{wrong.run} round {wrong.round}: " if wrong.round else f"{wrong.run}: " if wrong.run else ""
+                say(f"invariant {wrong.invariant}: {place}{wrong.what}")
         runs = len(store.runs_named())
     except CannotVerify as error:
         fail(str(error))
@@ -75,36 +88,84 @@ def verify(
         store.close()
     if as_json:
         for end in ends:
-            say_json({"run": end.run, "refusals" if end.refusals else "seq": end.seq, "link": end.link})
-        say_json({"runs": runs, "wrong": found, "blobs": folder is not None, "heads": len(written_down)})
+            say_json(_end_json(end))
+        heads = len(links) + len(audit_heads)
+        say_json({"runs": runs, "wrong": found, "blobs": folder is not None, "heads": heads})
         if found:
             raise typer.Exit(1)
         return
     for end in ends:
-        say(f"the refusals end at {end}" if end.refusals else f"the log ends at {end}")
+        if isinstance(end, AuditHead):
+            say(f"the audit ends at {end}")
+        else:
+            say(f"the refusals end at {end}" if end.refusals else f"the log ends at {end}")
     if not found:
         say(f"{runs} run{'' if runs == 1 else 's'}: every invariant that the database can show holds.")
     if found:
         raise typer.Exit(1)
 
 
-def _heads(texts: list[str], receipts: list[Path]) -> list[Head]:
-    """The links that somebody has written down. Failure where a text names none."""
-    from coordinator.verify import BadHead, of_history, parsed
+def _end_json(end: Head | AuditHead) -> dict[str, object]:
+    from coordinator.verify import AuditHead
 
+    if isinstance(end, AuditHead):
+        return {"audit": end.count, "link": end.link, "head": str(end)}
+    return {"run": end.run, "refusals" if end.refusals else "seq": end.seq, "link": end.link, "head": str(end)}
+
+
+def _heads(texts: list[str], receipts: list[Path]) -> tuple[list[Head], list[AuditHead]]:
+    """The links and the heads of the audit that somebody has written down. Failure where a text is none."""
+    from coordinator.verify import AuditHead, BadAuditHead, BadHead, is_audit_head, of_history, parsed
+
+    heads: list[Head] = []
+    audit: list[AuditHead] = []
     try:
-        found = [parsed(text) for text in texts]
+        for line in (line for text in texts for line in _lines(text)):
+            if is_audit_head(line):
+                audit.append(AuditHead.parse(line))
+            else:
+                heads.append(parsed(line))
         for path in receipts:
-            found += of_history(path.read_text("utf-8").splitlines())
-    except BadHead as error:
+            heads += of_history(path.read_text("utf-8").splitlines())
+    except (BadHead, BadAuditHead) as error:
         fail(str(error))
     except OSError as error:
-        fail(f"The receipts cannot be read: {error.strerror or error}.")
-    return found
+        fail(f"The heads or receipts cannot be read: {error.strerror or error}.")
+    except ValueError:
+        fail(
+            "The heads or receipts cannot be read: the file is no text with a head, or an object of JSON, on each line."
+        )
+    return heads, audit
+
+
+def _lines(text: str) -> list[str]:
+    """The heads in a file of this name, of which each line is one, or an object of JSON that may have one; or the text
+    itself, where there is no such file. ValueError where the file has none."""
+    if text.count(":") > 1 or not Path(text).is_file():
+        return [text]
+    lines = [line.strip() for line in Path(text).read_text("utf-8").splitlines() if line.strip()]
+    found = [json.loads(line).get("head") if line.startswith("{") else line for line in lines]
+    heads = [str(head) for head in found if head]
+    if not heads:
+        raise ValueError(f"{text} has no head")
+    return heads
+
+
+def _audit_keys(named: list[str], data: Path | None) -> frozenset[str] | None:
+    """The public keys that may have signed the audit; None where none is known. Failure where one cannot be read."""
+    from coordinator.key_file import KeyFileError, public_key
+
+    beside = data / AUDIT_KEY_FILE if data is not None else None
+    if not named and beside is not None and beside.exists():
+        named = [str(beside)]
+    try:
+        return frozenset(map(public_key, named)) or None
+    except KeyFileError as error:
+        fail(f"{error} Give the key that signs the audit by --audit-key.")
 
 
 def _locate(database: str) -> tuple[str, Path | None]:
-    """(URL, folder of the blobs beside it). Failure when there is no such database."""
+    """(URL, folder of the database file; None: it is not in one). Failure when there is no such database."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -121,12 +182,7 @@ def _locate(database: str) -> tuple[str, Path | None]:
         path = path / DATABASE_FILE if path.is_dir() else path
     if not path.is_file():
         fail(f"There is no database {path}.")
-    return f"sqlite:///{path.resolve()}", _beside(path.resolve())
-
-
-def _beside(path: Path) -> Path | None:
-    folder = path.parent / BLOBS_FOLDER
-    return folder if folder.is_dir() else None
+    return f"sqlite:///{path.resolve()}", path.resolve().parent
 
 
 def _open(url: str) -> SqlStore:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from client_sdk.protocol.access import AuditView, CreateKey, KeyCreated, KeyId, KeyView
+from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyId, KeyView
 from client_sdk.protocol.names import Route
 from coordinator.access import EVERYTHING, Operator, Role
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.audit_chain import AuditHead
 
 _PAGE = 1000
 
@@ -39,6 +40,21 @@ def audit(to: Coordinator, operator: Operator, *, after: AfterRow = 0, limit: Li
                 view = AuditView(number=after, run=row.run, at=row.at, by=row.by, action=row.action, detail=row.detail)
                 found.append(view)
     return found[:limit]
+
+
+def audit_head(to: Coordinator, operator: Operator) -> AuditHeadView:
+    """Where the audit ends, signed by the coordinator's key. Written down elsewhere, it shows rows that somebody
+    removes or rewrites later in the database: `quorate verify --head`."""
+    with to.core.store.reading() as reader:
+        stored = reader.audit_head()
+        rows = [] if stored is None or not stored.count else reader.audit_of_all(stored.count - 1, 1)
+    if not rows:
+        return AuditHeadView(count=0)
+    head = AuditHead.of(*rows[0])
+    text = str(head) if head.is_signed() else ""
+    return AuditHeadView(
+        count=head.count, link=head.link, at=head.at, key=head.key, signature=head.signature, head=text
+    )
 
 
 CREATE = Entry(
@@ -85,4 +101,13 @@ AUDIT = Entry(
     summary="Read the audit",
     group="access",
 )
-ENTRIES = (CREATE, LIST, REVOKE, AUDIT)
+AUDIT_HEAD = Entry(
+    method="GET",
+    route=Route.AUDIT_HEAD,
+    permission=Permission.OWNER,
+    answer=AuditHeadView,
+    shape=Direct(audit_head),
+    summary="Read where the audit ends",
+    group="access",
+)
+ENTRIES = (CREATE, LIST, REVOKE, AUDIT, AUDIT_HEAD)

@@ -6,7 +6,6 @@ Whoever can read the file is an owner. The commands of the same user on this mac
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import structlog
 from client_sdk.http.operator_key import forget_key, note_key, read_key
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import OperatorAccess
-from coordinator.datafolder import sync_folder
+from coordinator.datafolder import write_private
 
 OWNER_KEY_FILE = "owner-key"
 log = structlog.get_logger("coordinator.service")
@@ -37,15 +36,7 @@ def owner_key(folder: Path, access: OperatorAccess) -> Path:
 
 def write_secret(path: Path, text: str) -> None:
     """Writes one line that only the file's owner can read, and waits until it is on the disk. OSError."""
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
+    write_private(path, f"{text}\n".encode())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One server process: its folder, its lock on it, its enrolment token, its owner's key, its socket, and how it stops.
+"""One server process: its folder, its lock on it, its token and keys, its socket, and how it stops.
 
 ::
 
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import FolderError, locked
+from coordinator.key_file import KeyFileError, made_or_read
 from coordinator.network_settings import NetworkSettings
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import MissingExtension
@@ -55,7 +56,11 @@ def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -
         settings = settings.model_copy(update={"enrolment_token": settings.enrolment_token or _token(settings.data)})
         listener = bind(settings.host, settings.port)
         try:
-            store = open_store(settings.database_url)
+            audit_key = made_or_read(settings.audit_key_file)
+            store = open_store(settings.database_url, audit_signer=audit_key)
+        except KeyFileError as error:
+            listener.close()
+            raise CannotServe(f"The audit cannot be signed. {error}") from error
         except (StoreError, OSError) as error:
             listener.close()
             raise CannotServe(f"The database cannot be opened: {error}") from error
@@ -63,6 +68,7 @@ def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -
             coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
             coordinator.core.require_extensions()
             sweep(coordinator.core)
+            coordinator.access.audit.begin(audit_key.public_hex)
             url = settings.public_url or local_url(settings, listener)
             key_file = owner_key(settings.data, coordinator.access)
             app = create_app(coordinator, settings)

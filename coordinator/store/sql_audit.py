@@ -12,6 +12,7 @@ also on another replica. Only requests that are audited insert; check-ins and up
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -31,7 +32,7 @@ def write_audit(connection: Connection, rows: Sequence[AuditRow], signer: Signer
     for run in sorted({row.run for row in rows if row.run is not None}):
         if connection.execute(sql.HOLD_RUN, {"run": run}).fetchone() is None:
             raise StoreError(f"The store has no run {run}.")
-    found = connection.execute(sql.LOCK_AUDIT).fetchone()
+    found: Sequence[Any] | None = connection.execute(sql.LOCK_AUDIT).fetchone()
     if found is None:
         raise StoreError("The store has no head of the audit: somebody has deleted it.")
     count, link, chained_from = found

@@ -32,7 +32,7 @@ orphan    no row names a run that is not there
 
 from __future__ import annotations
 
-from coordinator.store.audit_chain import AuditHead, BadAuditHead
+from coordinator.store.audit_chain import AuditHead, BadAuditHead, is_audit_head
 from coordinator.verify.audit import AuditWitness
 from coordinator.verify.database import verify
 from coordinator.verify.heads import BadHead, Head, of_history, parsed
@@ -46,6 +46,7 @@ __all__ = [
     "CannotVerify",
     "Head",
     "Violation",
+    "is_audit_head",
     "of_history",
     "parsed",
     "verify",
