@@ -235,7 +235,9 @@ class Upserts:
         if final is not None:
             old = table.c[final]
             where = or_(old.not_in(port.TERMINAL), old == statement.excluded[final])
-        return statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
+        statement = statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
+        # Without the option SQLAlchemy does not keep the number of an INSERT's rows: on PostgreSQL it would be -1.
+        return statement.execution_options(preserve_rowcount=True)
 
 
 Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | Insert | Update | Delete

@@ -1,0 +1,78 @@
+"""The SQL store fulfils the contract on PostgreSQL, where it is installed; and what only several connections show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from client_sdk.identity import DeviceKey
+from coordinator.store import open_store
+from coordinator.store.port import Store
+from coordinator.verify import AuditWitness, verify
+from tests.coordinator.store import postgres, rows
+from tests.coordinator.store.contract import StoreContract
+
+PROGRAMS = postgres.programs()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAMS is None, reason="PostgreSQL is not installed here")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    assert PROGRAMS is not None
+    with postgres.running(PROGRAMS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def template(server: postgres.Server) -> str:
+    """The name of a database that is migrated, and has no rows."""
+    name = server.create()
+    open_store(server.url(name)).close()
+    return name
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def store(self, server: postgres.Server, template: str) -> Iterator[Store]:
+        store = open_store(server.url(server.create(template)))
+        yield store
+        store.close()
+
+
+def test_replicas_that_write_the_audit_at_once_make_one_chain(server: postgres.Server, template: str) -> None:
+    """Transactions of two runs and of none, with other writes before the audit's, on two stores: no one waits for ever,
+    and no number is missing."""
+    url, keys = server.url(server.create(template)), [DeviceKey.create(), DeviceKey.create()]
+    stores = [open_store(url, audit_signer=key) for key in keys]
+    with stores[0].transaction() as tx:
+        rows.world(tx, runs=2)
+    failures: list[BaseException] = []
+
+    def write(store: Store, run: str | None, own: str | None) -> None:
+        try:
+            for number in range(20):
+                with store.transaction(own) as tx:
+                    if own is not None:
+                        tx.append(own, [(1.0, "k", {"n": number})])
+                    tx.insert_audit([rows.audit(run=run), rows.audit(run=None)])
+        except BaseException as error:
+            failures.append(error)
+
+    work = [("r1", "r1"), ("r2", "r2"), (None, None), ("r1", None), ("r2", None)]
+    threads = [threading.Thread(target=write, args=(store, run, own)) for store in stores for run, own in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    head = stores[0].audit_head()
+    assert head is not None
+    assert head.count == len(threads) * 20 * 2
+    public = [key.public_hex for key in keys]
+    assert [wrong for wrong in verify(stores[1], audit=AuditWitness(public)) if wrong.invariant == "audit"] == []
+    (wrong, *_) = [wrong for wrong in verify(stores[1], audit=AuditWitness(public[:1])) if wrong.invariant == "audit"]
+    assert "a key that was not given" in wrong.what
+    for store in stores:
+        store.close()
