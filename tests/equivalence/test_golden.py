@@ -229,8 +229,8 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-_OF_CHAINS = ("link", "chained_from", "audits", "refusals")
-"""Columns of the chains of hashes, which follow from the others. The contract of stores pins them."""
+_OF_CHAINS = ("link", "chained_from", "refusals", "signed_by", "signature")
+"""Columns of the chains of hashes, which follow from the others. The contract of stores pins them and ``audit_head``."""
 
 
 def rows_of(folder: Path) -> dict[str, Rows]:
@@ -241,7 +241,7 @@ def rows_of(folder: Path) -> dict[str, Rows]:
         connection.row_factory = sqlite3.Row
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
         for table in [row["name"] for row in tables]:
-            if table.startswith("sqlite_") or table == "alembic_version":
+            if table.startswith("sqlite_") or table in ("alembic_version", "audit_head"):
                 continue
             key = ", ".join(
                 f'"{column["name"]}"'

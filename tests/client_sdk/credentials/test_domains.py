@@ -24,6 +24,7 @@ from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.statement import DOMAIN as SECURE_ROUNDS
 from client_sdk.secagg.statement import statement
+from coordinator.store.audit_chain import AuditHead
 from tests.client_sdk.credentials.world import (
     BODY,
     DEVICE,
@@ -55,6 +56,7 @@ def signed() -> dict[str, bytes]:
         "request": signature_base("POST", URI, read.digest, read.parameters, None),
         "secure round": statement(bytes(32), "advertise", b"body"),
         "enrolment by bearer token": enrolment_bytes(DEVICE.public_hex, "token"),
+        "audit": AuditHead(7, "5" * 64, NOW + 0.25, public(DEVICE).hex(), "").statement(),
     }
 
 
@@ -66,6 +68,7 @@ PREFIXES = {
     "request": domains.REQUEST,
     "secure round": SECURE_ROUNDS,
     "enrolment by bearer token": b"quorate enrolment v1\n",
+    "audit": domains.AUDIT_HEAD,
 }
 
 

@@ -233,7 +233,7 @@ def test_verify_names_an_audit_that_somebody_removed(tmp_path: Path) -> None:
         assert connection.execute("DELETE FROM audit").rowcount == 1
     connection.close()
     assert [(wrong.invariant, wrong.what) for wrong in verify(store, world.blobs)] == [
-        ("chain", "the audit has 0 actions, and recorded 1"),
+        ("audit", "its last row is 0, and 1 were recorded"),
         ("3", "the owner advanced it, and the audit does not say so"),
         ("rows", "the audit lacks an action that the log gives: advance"),
     ]

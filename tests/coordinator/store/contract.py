@@ -13,12 +13,13 @@ import pytest
 from coordinator.store.port import Conflict, EventRow, FenceLost, Store, StoreError, Transaction
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_access import AccessContract
+from tests.coordinator.store.contract_audit import AuditContract
 from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
-class StoreContract(FleetContract, TransactionContract, ChainContract, AccessContract):
+class StoreContract(FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract):
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None
         assert store.runs() == []

@@ -1,4 +1,4 @@
-"""What every store must do with the links of events, of the audit and of refusals."""
+"""What every store must do with the links of events and of refusals. Those of the audit: ``contract_audit``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ class ChainContract:
         """Golden values: a log that was written once is never chained anew."""
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))
-            tx.insert_audit([rows.audit()])
             tx.insert_refusals([rows.refusal()])
         with store.transaction("r1") as tx:
             (link,) = tx.append("r1", [(1.5, "opened", {"n": 1})]).links
-        assert (link, store.audit("r1")[0].link, store.refusals_in_order("r1")[0].link) == GOLDEN
+        assert (link, store.refusals_in_order("r1")[0].link) == GOLDEN
 
     def test_chains_of_two_runs_differ(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -65,12 +64,11 @@ class ChainContract:
         assert link == chain.link_of_event(chain.log_beginning(run), store.events("r1", 0)[0])
         assert run.refusals == 0
 
-    def test_refusals_and_audit_are_chained_by_run_in_their_order(self, store: Store) -> None:
+    def test_refusals_are_chained_by_run_in_their_order(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))
             tx.insert_run(rows.run("r2"))
             tx.insert_refusals([rows.refusal(round=2), rows.refusal(run="r2"), rows.refusal(round=1)])
-            tx.insert_audit([rows.audit(), rows.audit("paul")])
         with store.transaction() as tx:
             tx.insert_refusals([rows.refusal("d2", round=2)])
         found = store.refusals_in_order("r1")
@@ -80,19 +78,13 @@ class ChainContract:
             link = chain.refusal_link(link, number, row)
             assert row.link == link
         assert [row.link for row in store.refusals("r1", 2)] == [found[0].link, found[2].link]
-        link = chain.audit_beginning("r1")
-        for number, action in enumerate(store.audit("r1"), start=1):
-            link = chain.audit_link(link, number, action)
-            assert action.link == link
         run = store.run("r1")
         assert run is not None
-        assert (run.audits, run.refusals) == (2, 3)
+        assert run.refusals == 3
 
     def test_rows_of_an_unknown_run_are_refused(self, store: Store) -> None:
-        for write in ("insert_refusals", "insert_audit"):
-            row = rows.refusal(run="nowhere") if write == "insert_refusals" else rows.audit(run="nowhere")
-            with pytest.raises(StoreError), store.transaction() as tx:
-                getattr(tx, write)([row])
+        with pytest.raises(StoreError), store.transaction() as tx:
+            tx.insert_refusals([rows.refusal(run="nowhere")])
 
     def test_an_event_is_found_by_the_beginning_of_its_body(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -123,7 +115,6 @@ class ChainContract:
 
 GOLDEN = (
     "e143b8cd76dd99e852378b66940198e55b5707e3a4a73e54abb423cb5e57fda4",
-    "2577b1ec494da283b1b1e3792c9f5ef14f4f665028981a989163d3c52c17faea",
     "b8cce763c3eea89aaccf90dcaae8c441af449156ca2dfa8f234ea5773ff1f01f",
 )
-"""Links of an event, an action of the audit and a refusal: the first of each."""
+"""Links of an event and of a refusal: the first of each."""

@@ -15,11 +15,15 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect
+from sqlalchemy.exc import DatabaseError
 
-from coordinator.store import StoreError, open_store
+from client_sdk.identity import DeviceKey
+from coordinator.store import StoreError, chain, open_store
 from coordinator.store.migrate import _config, newest
+from coordinator.store.port import AuditHeadRow
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata
+from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import rows
 
 
@@ -191,20 +195,50 @@ def test_a_database_of_the_first_schema_keeps_its_rows_and_learns_of_workers(tmp
     store.close()
 
 
-def test_the_audit_of_the_fourth_schema_is_kept_with_its_numbers_and_links(tmp_path: Path) -> None:
+_RUN = {
+    "run": "r1", "name": "r1", "plan": "{}", "plan_digest": "p", "selection_seed": 1, "init": "i", "origin": "o",
+    "created_at": 1.5, "seq": 0, "fence": 0, "snapshot_seq": 0,
+}  # fmt: skip
+_BEFORE = [(1, "r1", 1.5, "olga", "advance", ""), (4, "r1", 2.5, "paul", "stop", "x=1"), (7, "r1", 3.5, "é\n", "", "")]
+"""Rows of the audit as version 0.1.0 wrote them. PostgreSQL leaves gaps."""
+
+
+def test_the_audit_of_an_older_schema_becomes_one_chain_and_is_marked_as_older(tmp_path: Path) -> None:
     plain = SqlStore(url_of(tmp_path))
     with plain.engine.connect() as connection:
-        command.upgrade(_config(connection), "0004")
+        command.upgrade(_config(connection), "0005")
+        names = ", ".join(_RUN)
+        marks = ", ".join("?" * len(_RUN))
+        connection.exec_driver_sql(f"INSERT INTO runs ({names}) VALUES ({marks})", tuple(_RUN.values()))
+        statement = "INSERT INTO audit (number, run, at, by, action, detail, link) VALUES (?, ?, ?, ?, ?, ?, 'old')"
+        for row in [*_BEFORE, (9, None, 4.5, "", "refused", "a key")]:
+            connection.exec_driver_sql(statement, row)
         connection.commit()
-    with plain.transaction() as tx:
-        tx.insert_run(rows.run("r1"))
-        tx.insert_audit([rows.audit("olga"), rows.audit("paul")])
-    before = plain.audit("r1")
     plain.close()
-    store = opened(url_of(tmp_path))
-    assert store.audit_of_all(0, 10) == [(1, before[0]), (2, before[1])]
-    assert [row.link for row in store.audit("r1")] == [row.link for row in before]
+    key = DeviceKey.create()
+    store = open_store(url_of(tmp_path), audit_signer=key)
+    head = store.audit_head()
+    assert head is not None
+    assert (head.count, head.chained_from) == (4, 4)
+    link = chain.audit_beginning(4)
+    for number, row in store.audit_of_all(0, 10):
+        link = chain.audit_link(link, number, row)
+        assert row.link == link
+    kept = [(row.run, row.at, row.by, row.action, row.detail) for _, row in store.audit_of_all(0, 10)]
+    assert kept == [*(row[1:] for row in _BEFORE), (None, 4.5, "", "refused", "a key")]
     with store.transaction() as tx:
         tx.insert_audit([rows.audit("rita"), rows.audit(run=None)])
-    assert [number for number, _ in store.audit_of_all(0, 10)] == [1, 2, 3, 4]
+    assert [number for number, _ in store.audit_of_all(0, 10)] == [1, 2, 3, 4, 5, 6]
+    notes: list[str] = []
+    found = list(verify(store, note=notes.append, audit=AuditWitness({key.public_hex})))
+    assert [wrong for wrong in found if wrong.invariant == "audit"] == []
+    assert notes[0].startswith("the audit: rows up to 4 were written before")
+    store.close()
+
+
+def test_a_new_database_has_an_audit_without_older_rows(tmp_path: Path) -> None:
+    store = opened(url_of(tmp_path))
+    assert store.audit_head() == AuditHeadRow(count=0, link=chain.audit_beginning(0), chained_from=0)
+    with pytest.raises(DatabaseError), store.engine.connect() as connection:
+        connection.exec_driver_sql("INSERT INTO audit_head (id, count, link, chained_from) VALUES (2, 0, '', 0)")
     store.close()

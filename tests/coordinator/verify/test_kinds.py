@@ -114,6 +114,6 @@ def test_an_error_of_our_own_is_not_taken_for_one(played: Path, monkeypatch: pyt
     def broken(*arguments: object) -> None:
         raise TypeError("a bug")
 
-    monkeypatch.setattr("coordinator.verify.run.against_audit", broken)
+    monkeypatch.setattr("coordinator.verify.run.against_line", broken)
     with pytest.raises(TypeError, match="a bug"):
         violations(played)
