@@ -14,6 +14,7 @@ What is signed is a format, with integers and the time (a double) in big-endian 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from coordinator.store.rows import AuditHeadRow, AuditRow
 
 _STATEMENT = struct.Struct(">32sQd32s")
 _NAME = "audit"
+_TEXT = re.compile(r"audit:([1-9][0-9]{0,18}):([0-9a-f]{64}):([-+.e0-9]{1,32}):([0-9a-f]{64}):([0-9a-f]{128})")
 
 
 class BadAuditHead(ValueError):
@@ -53,12 +55,12 @@ class AuditHead:
     @classmethod
     def parse(cls, text: str) -> AuditHead:
         """The head in a text. BadAuditHead, also where its signature is not valid: it was altered."""
+        parts = _TEXT.fullmatch(text.strip())
         try:
-            name, count, link, at, key, signature = text.strip().split(":")
-            found = cls(int(count), link, float(at), key, signature)
+            found = None if parts is None else cls(int(parts[1]), parts[2], float(parts[3]), parts[4], parts[5])
         except ValueError:
-            name, found = "", None
-        if name != _NAME or found is None or str(found) != text.strip():
+            found = None
+        if found is None or str(found) != text.strip():
             raise BadAuditHead(
                 f"{text[:200]!r} is not audit:COUNT:LINK:TIME:KEY:SIGNATURE, as 'quorate audit --head' prints it."
             )

@@ -89,9 +89,8 @@ def _audit(reader: Reader, run: str, replay: Replay) -> Iterator[RunViolation]:
     logged = [row for row in reader.audit(run) if row.action in _LOGGED]
     for item, stored in zip_longest(replay.expected.audit, logged):
         if item is None:
-            yield RunViolation(
-                "rows", replay.round_number, f"the audit has an action that the log does not give: {stored}"
-            )
+            what = f"the audit has an action that the log does not give: {stored.action} by {stored.by}"
+            yield RunViolation("rows", replay.round_number, what)
         elif stored is None:
             yield RunViolation("rows", item[0], f"the audit lacks an action that the log gives: {item[1].action}")
         elif item[1] != stored:

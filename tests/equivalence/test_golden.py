@@ -230,7 +230,7 @@ def canonical(value: object) -> str:
 
 
 _OF_CHAINS = ("link", "chained_from", "refusals", "signed_by", "signature")
-"""Columns of the chains of hashes, which follow from the others. The contract of stores pins them and ``audit_head``."""
+"""Columns of the chains of hashes, which follow from the others. The contract of stores pins them."""
 
 
 def rows_of(folder: Path) -> dict[str, Rows]:
@@ -241,7 +241,7 @@ def rows_of(folder: Path) -> dict[str, Rows]:
         connection.row_factory = sqlite3.Row
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
         for table in [row["name"] for row in tables]:
-            if table.startswith("sqlite_") or table in ("alembic_version", "audit_head"):
+            if table.startswith("sqlite_") or table in ("alembic_version", "audit_head"):  # the last one follows too
                 continue
             key = ", ".join(
                 f'"{column["name"]}"'

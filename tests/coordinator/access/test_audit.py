@@ -9,14 +9,16 @@ from typing import Any
 import httpx2
 import pytest
 
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.access import LOCAL_OWNER
 from coordinator.requests import TABLE, Body
 from coordinator.service import create_app
 from coordinator.settings import Settings
+from coordinator.store.audit_chain import AuditHead
 from coordinator.store.port import AuditRow, StoreError
-from coordinator.verify import verify
+from coordinator.verify import AuditWitness, verify
 from tests.coordinator.requests.entries import EXTENDED
 from tests.coordinator.world import World
 
@@ -124,6 +126,33 @@ def test_refusals_are_recorded_once_a_minute_with_their_number(audited: Audited)
     audited.ask("GET", Route.RUNS, "qk_junk")
     assert audited.rows()[-1][3] == "this API key is not valid here (and 2 more)"
     assert "qk_junk" not in repr(audited.rows())
+
+
+def test_where_the_audit_ends_is_signed_and_for_owners_of_everything(audited: Audited) -> None:
+    assert audited.ask("GET", Route.AUDIT_HEAD).json() == {
+        "count": 0, "link": "", "at": None, "key": "", "signature": "", "head": "",
+    }  # fmt: skip
+    audited.ask("POST", "/v1/runs/marks/pause").raise_for_status()
+    unsigned = audited.ask("GET", Route.AUDIT_HEAD).json()
+    assert (unsigned["count"], len(unsigned["link"]), unsigned["head"]) == (1, 64, "")
+    key = audited.world.store._audit_signer = DeviceKey.create()  # type: ignore[attr-defined]
+    audited.ask("POST", "/v1/runs/marks/resume").raise_for_status()
+    found = audited.ask("GET", Route.AUDIT_HEAD).json()
+    head = AuditHead.parse(found["head"])
+    assert (head.count, head.key) == (2, key.public_hex)
+    assert list(verify(audited.world.store, audit=AuditWitness(heads=[head]))) == []
+    scoped = audited.world.coordinator.access.keys.create(LOCAL_OWNER, CreateKey(role="owner", scope="marks"))
+    assert audited.ask("GET", Route.AUDIT_HEAD, scoped.text).status_code == 403
+
+
+def test_a_process_that_signs_with_another_key_than_the_newest_row_says_so(audited: Audited) -> None:
+    audit, store = audited.world.coordinator.access.audit, audited.world.store
+    for seed in (1, 1, 2, 1):
+        key = store._audit_signer = DeviceKey(bytes([seed]) * 32)  # type: ignore[attr-defined]
+        audit.begin(key.public_hex)
+    begun = [(by, action, detail) for _, by, action, detail in audited.rows()]
+    named = [DeviceKey(bytes([seed]) * 32).public_hex for seed in (1, 2, 1)]
+    assert begun == [("quorate serve", "audit.key", f"key={public}") for public in named]
 
 
 def test_rows_are_one_line_without_control_characters(audited: Audited) -> None:

@@ -47,14 +47,14 @@ def test_an_authority_is_made_once(tmp_path: Path) -> None:
 
 
 def test_what_died_before_the_key_was_written_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = folders._write
+    write = folders.write_private
 
     def dies(path: Path, data: bytes) -> None:
         if path.name == "authority.pem":
             raise KeyboardInterrupt
         write(path, data)
 
-    monkeypatch.setattr(folders, "_write", dies)
+    monkeypatch.setattr(folders, "write_private", dies)
     with pytest.raises(KeyboardInterrupt):
         make_authority(tmp_path, POLICY, at=NOW)
     monkeypatch.undo()

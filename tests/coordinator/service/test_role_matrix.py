@@ -173,7 +173,11 @@ def test_what_belongs_to_no_run_and_is_not_scoped_is_known() -> None:
     found = [route for route in app.router.routes if isinstance(route, APIRoute) and "{run}" not in route.path]
     of_operators = [route for route in found if declaration(route).permission.of_operators]
     everything = {(*route.methods, route.path) for route in of_operators if not declaration(route).scoped}
-    assert everything == {("POST", "/v1/workers"), ("POST", "/v1/workers/{worker}/revoke")}
+    assert everything == {
+        ("GET", "/v1/audit/head"),
+        ("POST", "/v1/workers"),
+        ("POST", "/v1/workers/{worker}/revoke"),
+    }
 
 
 def test_every_route_declares_who_may_ask() -> None:
