@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from pathlib import Path
+from tempfile import mkstemp
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from client_sdk.identity import DeviceKey
-from coordinator.datafolder import sync_folder, write_private
+from coordinator.datafolder import sync_folder
 
 _HEX_DIGITS = 64
 
@@ -86,11 +87,14 @@ def public_key(text: str) -> str:
 
 def _make(path: Path) -> None:
     """Writes a new key, unless another process was faster. OSError."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    write_private(draft, pem_of(DeviceKey.create()))
+    descriptor, draft = mkstemp(prefix=f"{path.name}.", dir=path.parent)  # of mode 0600
     try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem_of(DeviceKey.create()))
+            file.flush()
+            os.fsync(descriptor)
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:
-        draft.unlink()
+        Path(draft).unlink()
     sync_folder(path.parent)

@@ -55,8 +55,8 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
         assert path.read_bytes() == data, "a file that is there is never replaced"
     with pytest.raises(KeyFileError, match="No such file or directory"):
         made_or_read(tmp_path / "nowhere" / "key.pem")
+    (tmp_path / "folder").mkdir(mode=0o700)
     with pytest.raises(KeyFileError, match="Is a directory"):
-        (tmp_path / "folder").mkdir(mode=0o700)
         made_or_read(tmp_path / "folder")
 
 

@@ -9,17 +9,20 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import httpx2
 import pytest
 from pydantic import ValidationError
 
 from coordinator.blobs import BlobError, FileBlobs
+from coordinator.key_file import made_or_read
 from coordinator.service import process
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
-from coordinator.verify import verify
+from coordinator.verify import AuditWitness, verify
 from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import Device
 from tests.coordinator.service.test_rounds import until
@@ -201,3 +204,80 @@ def test_the_enrolment_token_may_be_given(tmp_path: Path, monkeypatch: pytest.Mo
         assert Device(running.http, running.token, "any").id
     finally:
         running.stop()
+
+
+def of_audit(folder: Path, *keys: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """((who, what) of each row of the audit, what ``verify`` finds wrong in it). ``keys``: who may have signed."""
+    store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
+    try:
+        found = [(row.by, row.action) for _, row in store.audit_of_all(0, 1000)]
+        wrong = [item.what for item in verify(store, audit=AuditWitness(keys)) if item.invariant == "audit"]
+    finally:
+        store.close()
+    return found, wrong
+
+
+@pytest.mark.slow
+def test_the_audit_is_signed_by_a_key_of_the_folder_also_after_kill_9(tmp_path: Path) -> None:
+    """A row and where the audit ends are one transaction: nothing that happens in between is half there."""
+    folder = tmp_path / "data"
+    server = Server.start(folder)
+    path = folder / "audit-key.pem"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = made_or_read(path).public_hex
+    recording = threading.Thread(target=lambda: asked_until_it_is_gone(server))
+    recording.start()
+    until(lambda: of_audit(folder, key)[0][-1][1] == "key.create done")
+    until(lambda: len(of_audit(folder, key)[0]) > 10)
+    server.process.kill()
+    recording.join(30)
+    rows, wrong = of_audit(folder, key)
+    assert wrong == []
+    assert rows[:2] == [("quorate serve", "audit.key"), ("quorate serve", "key.create done")]
+    again = Server.start(folder)
+    again.http.post("/v1/keys", json={"role": "viewer"}).raise_for_status()
+    again.stop()
+    more, wrong = of_audit(folder, key)
+    assert wrong == []
+    assert more[: len(rows)] == rows
+    assert [action for _, action in more[len(rows) :]] == ["key.create", "key.create done"], (
+        "it signs with the same key"
+    )
+
+
+def asked_until_it_is_gone(server: Server) -> None:
+    with suppress(httpx2.HTTPError):
+        while True:
+            server.http.post("/v1/keys", json={"role": "viewer"}).raise_for_status()
+
+
+@pytest.mark.slow
+def test_two_replicas_sign_one_audit_each_with_its_key(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'quorate.sqlite3'}"
+    folders = [tmp_path / "one", tmp_path / "two"]
+    servers = [Server.start(folder, "--database", database) for folder in folders]
+    for _ in range(3):
+        for server in servers:
+            server.http.post("/v1/keys", json={"role": "viewer"}).raise_for_status()
+    for server in servers:
+        server.stop()
+    keys = [made_or_read(folder / "audit-key.pem").public_hex for folder in folders]
+    rows, wrong = of_audit(tmp_path, *keys)
+    assert wrong == []
+    assert len(rows) == 2 * (2 + 3 * 2)
+    assert any("a key that was not given" in what for what in of_audit(tmp_path, keys[0])[1])
+
+
+@pytest.mark.slow
+def test_an_audit_key_that_cannot_be_used_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "elsewhere.pem"
+    path.write_text("no key")
+    path.chmod(0o600)
+    monkeypatch.setenv("QUORATE_AUDIT_KEY", str(path))
+    assert "The audit cannot be signed." in refused(tmp_path / "data")
+    assert not (tmp_path / "data" / "audit-key.pem").exists()
+    path.unlink()
+    Server.start(tmp_path / "data").stop()
+    assert not (tmp_path / "data" / "audit-key.pem").exists()
+    rows, wrong = of_audit(tmp_path / "data", made_or_read(path).public_hex)
+    assert (rows[0], wrong) == (("quorate serve", "audit.key"), [])
