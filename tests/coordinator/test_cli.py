@@ -305,6 +305,9 @@ def test_an_owner_gives_a_key_that_reads_one_run_and_takes_it_back(server: Serve
     assert len(done) == 2
     assert "key.create done" in done[0]
     assert "key.revoke" in done[1]
+    (tmp_path / "heads").write_text(quorate.text("audit", "--head") + quorate.text("audit", "--head", "--json"))
+    verified = quorate.text("verify", str(server.folder), "--head", "heads", "--json").splitlines()
+    assert json.loads(verified[-1])["heads"] == 2
     again = quorate.run("keys", "create", "--role", "viewer", "-o", "wall.key")
     assert "wall.key exists" in again.stderr
     shown = json.loads(quorate.text("keys", "create", "--role", "owner", "--days", "1", "--json"))

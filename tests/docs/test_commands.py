@@ -53,6 +53,8 @@ ELSEWHERE = {
     "status --key-file": "tests/coordinator/test_cli.py runs it",
     "audit": "tests/coordinator/test_cli.py runs it",
     "verify quorate-data": "needs a folder: the scenario of the tutorial runs it",
+    "verify DATA --head": "tests/coordinator/verify/test_audit_heads.py runs it",
+    "verify postgresql": "tests/coordinator/verify/test_audit_heads.py runs it on SQLite",
 }
 """How a command begins -> why it is not run by itself."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -77,7 +78,7 @@ def running(bin_folder: Path) -> Iterator[Server]:
             _wait(server, process)
             yield server
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # without waiting for clients
             process.wait(30)
 
 
