@@ -6,10 +6,14 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from alembic import command
+from sqlalchemy import column, insert, table
 
 from client_sdk.identity import DeviceKey
 from coordinator.store import open_store
+from coordinator.store.migrate import _config
 from coordinator.store.port import Store
+from coordinator.store.sql import SqlStore
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import postgres, rows
 from tests.coordinator.store.contract import StoreContract
@@ -39,6 +43,30 @@ class TestPostgres(StoreContract):
         store = open_store(server.url(server.create(template)))
         yield store
         store.close()
+
+
+def test_an_older_audit_with_gaps_becomes_one_chain(server: postgres.Server) -> None:
+    url = server.url(server.create())
+    plain = SqlStore(url)
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0005")
+        for number, row in [(2, rows.audit("a", run=None)), (3, rows.audit("b", run=None)), (9, rows.audit(run=None))]:
+            values = {"number": number, "at": row.at, "by": row.by, "action": row.action, "detail": row.detail}
+            connection.execute(insert(table("audit", *map(column, values))), values)
+        connection.commit()
+    plain.close()
+    key = DeviceKey.create()
+    store = open_store(url, audit_signer=key)
+    with store.transaction() as tx:
+        tx.insert_audit([rows.audit("later", run=None)])
+    assert [(number, row.by) for number, row in store.audit_of_all(0, 9)] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "olga"),
+        (4, "later"),
+    ]
+    assert list(verify(store, audit=AuditWitness({key.public_hex}))) == []
+    store.close()
 
 
 def test_replicas_that_write_the_audit_at_once_make_one_chain(server: postgres.Server, template: str) -> None:
