@@ -73,10 +73,12 @@ class AuditHead:
         return AUDIT_HEAD + _STATEMENT.pack(_bytes_32(self.key), self.count, self.at, _bytes_32(self.link))
 
     def is_signed(self) -> bool:
-        """Whether the signature is that of the key that the head names."""
+        """Whether the signature is that of the key that the head names, and each value in its one form."""
+        if _TEXT.fullmatch(str(self)) is None:
+            return False
         try:
             return verify(self.key, self.statement(), bytes.fromhex(self.signature))
-        except (ValueError, TypeError, OverflowError, struct.error):
+        except (TypeError, OverflowError, struct.error):
             return False
 
     def __str__(self) -> str:

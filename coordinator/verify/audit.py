@@ -36,7 +36,7 @@ class AuditChecks:
 
     witness: AuditWitness
     head: AuditHead | None = None
-    """The last row that is signed; None where the last row is not."""
+    """The last row, where it is signed."""
     _notes: list[str] = field(default_factory=list)
 
     def findings(self, reader: Reader) -> Iterator[Violation]:
@@ -69,8 +69,8 @@ class AuditChecks:
         chained_from = 0 if stored is None else stored.chained_from
         signatures = _Signatures(self.witness.keys, chained_from)
         heads: dict[int, list[AuditHead]] = {}
-        for head in self.witness.heads:
-            heads.setdefault(head.count, []).append(head)
+        for known in self.witness.heads:
+            heads.setdefault(known.count, []).append(known)
         link, number = audit_beginning(chained_from), 0
         row: AuditRow | None = None
         for at, row in _rows(reader):
@@ -83,9 +83,10 @@ class AuditChecks:
             yield from _against_heads(heads.pop(at, []), self.witness, at, row)
             link, number = row.link, max(at, number)
         yield from self._end(stored, number, link)
-        for head in (head for left in heads.values() for head in left):
-            yield _violation(None, f"it ends with row {number}, before {_named(head)}: it was cut")
-        self.head = None if row is None or not row.signature else AuditHead.of(number, row)
+        for later in (head for left in heads.values() for head in left):
+            yield _violation(None, f"it ends with row {number}, before {_named(later)}: it was cut")
+        head = None if row is None else AuditHead.of(number, row)
+        self.head = head if head is not None and head.is_signed() else None
         self._notes += signatures.notes()
 
     def _end(self, stored: AuditHeadRow | None, number: int, link: str) -> Iterator[Violation]:

@@ -61,7 +61,7 @@ def test_each_field_of_a_row_is_held(folder: Path, field: str, number: int) -> N
         "at": (0, "soon"),
         "link": ("0" * 64, b"\xff"),
         "signed_by": ("", "0" * 64, "0" * 63 + "G", 5),
-        "signature": ("", "0" * 128, "short", 5, None),
+        "signature": ("", "0" * 128, "short", 5, None, head_of(folder).signature.upper()),
     }
     for value in other.get(field, ("x", b"\xff", 5)):
         copy = Path(shutil.copytree(folder, folder.with_name("copy"), dirs_exist_ok=True))
