@@ -229,6 +229,18 @@ def rows_said_to_be_older_than_the_chain(d: Doctor) -> None:
     d.sql("UPDATE audit_head SET chained_from = 6")
 
 
+@doctoring("row 3 is stored twice")
+def row_stored_twice(d: Doctor) -> None:
+    d.lift("audit")
+    d.sql("INSERT INTO audit SELECT * FROM audit WHERE number = 3")
+
+
+@doctoring("a row's number, or where it ends, is no number: the rows after it cannot be checked")
+def number_of_a_row_is_no_number(d: Doctor) -> None:
+    d.lift("audit")
+    d.sql("UPDATE audit SET number = 'three' WHERE number = 3")
+
+
 @doctoring("where it ends was deleted")
 def where_it_ends_deleted(d: Doctor) -> None:
     d.sql("DELETE FROM audit_head")

@@ -71,6 +71,15 @@ def test_each_field_of_a_row_is_held(folder: Path, field: str, number: int) -> N
         assert any(f"row {number}" in what for what in checked(copy)), (field, value)
 
 
+def test_of_very_many_findings_some_are_named_with_the_number_of_the_others(folder: Path) -> None:
+    goes_on(folder, 30)
+    with doctored(folder) as doctor:
+        doctor.sql("UPDATE audit SET signature = '0'")
+    found = checked(folder)
+    assert len(found) == 21
+    assert found[-1] == f"and {LAST + 30 - 20} more of its rows or heads are wrong"
+
+
 def test_a_later_row_does_not_cover_a_change(folder: Path) -> None:
     """The coordinator goes on after the doctored rows, and signs its own: each row has its own signature."""
     with doctored(folder) as doctor:
