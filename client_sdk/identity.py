@@ -54,6 +54,11 @@ class DeviceKey:
         return f"DeviceKey(public={self.public_hex[:16]}…)"
 
 
+def key_of(seed_hex: str) -> DeviceKey | None:
+    """The key of a saved seed in hexadecimal; None of an empty one."""
+    return DeviceKey(bytes.fromhex(seed_hex)) if seed_hex else None
+
+
 def verify(public_hex: str, message: bytes, signature: bytes) -> bool:
     """Whether ``signature`` is this key's over ``message``. False also for a malformed key."""
     try:

@@ -56,6 +56,7 @@ _MODULE_EXTRAS = {
     "sqlalchemy": "coordinator",
     "starlette": "coordinator",
     "structlog": "coordinator",
+    "opentelemetry": "otel",
     "uvicorn": "coordinator",
     "psutil": "datacenter",
     "pooch": "datasets",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client_sdk.commands import device_keys
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from client_sdk.device.record import Joined
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+device_keys.add_to(app)
 
 
 @app.callback(
@@ -51,7 +53,8 @@ def device(
 
 
 @app.command(
-    help="List the rounds that this device joined: what it trained, what it sent, how it ended.",
+    help="List the rounds that this device joined: what it trained, what it sent, how it ended. Authority *inside*: "
+    "the coordinator had the authority's key, so it could have made up all other devices of the round.",
     epilog="Example: quorate device history --folder quorate-device",
 )
 @errors_as_sentences
@@ -65,7 +68,7 @@ def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
         for entry in joined:
             say_json(entry)
         return
-    columns = ["run", "round", "learner", "result", "update", "weight", "event", "seconds", "reason"]
+    columns = ["run", "round", "learner", "result", "update", "weight", "event", "seconds", "authority", "reason"]
     say_table(columns, [_row(entry) for entry in joined], empty="This device has joined no round yet.")
 
 
@@ -107,5 +110,6 @@ def _row(entry: Joined) -> list[Any]:
         entry.weight,
         entry.logged.seq if entry.logged is not None else None,
         f"{entry.ended_at - entry.joined_at:.1f}",
+        "inside" if entry.authority_inside else "apart",
         entry.reason,
     ]

@@ -60,7 +60,16 @@ class Joining:
             "--token",
             envvar="QUORATE_ENROLMENT_TOKEN",
             metavar="TOKEN",
-            help="From the operator; 'quorate serve' prints it. Needed once.",
+            help="From an operator of the authority, whose command 'quorate authority token' prints it. Needed once.",
+        ),
+    ] = None
+    who_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--who-file",
+            envvar="QUORATE_WHO_FILE",
+            metavar="FILE",
+            help="What proves who this device is, where its authority asks for that: read when it enrols.",
         ),
     ] = None
     data: Annotated[
@@ -113,6 +122,7 @@ class Joining:
 
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that the options name. Failure where an option is wrong."""
+        from client_sdk.credentials.enrolment_token import EnrolmentToken
         from client_sdk.data import Shard, load_data
         from client_sdk.http.urls import check_url
         from client_sdk.learners import catalogue_for
@@ -123,6 +133,10 @@ class Joining:
                 "Name this device's data with --data: an installed data set such as mnist, or a file such as mine.npz."
             )
         check_url(self.coordinator)
+        if self.enrolment_token is not None:
+            EnrolmentToken.parse(self.enrolment_token.strip())
+        if self.who_file is not None and not self.who_file.is_file():
+            fail(f"There is no file {self.who_file}: --who-file names what proves who this device is.")
         for name in self.allow or []:
             if not re.fullmatch(LEARNER_PATTERN, name):
                 fail(f"{name!r} is not a learner's name; it looks like package:name.")
@@ -164,15 +178,17 @@ class Joining:
 
         ``who`` is the subject of the first line, as 'This device'. Failure where a new device has no token.
         """
+        from client_sdk.device.enrolling import lacking
         from client_sdk.http.client import Client
 
-        if storage.load() is None and self.enrolment_token is None:
-            fail("This device is new: give it an enrolment token with --enrolment-token ('quorate serve' prints one).")
+        if self.enrolment_token is None and (sentence := lacking(storage.load())):
+            fail(sentence)
         with Client(
             self.coordinator,
             storage,
             trainer,
             enrolment_token=self.enrolment_token,
+            who=self._who,
             policy=self.policy(),
             label=self.label,
             on_happening=self._print_json if as_json else lambda happening: say(str(happening)),
@@ -180,6 +196,10 @@ class Joining:
             if not as_json:
                 say(f"{who} has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
             return client.run(self.rounds, stop)
+
+    def _who(self) -> str:
+        """The content of ``who_file``, read afresh for each enrolment: such proofs are short-lived."""
+        return self.who_file.read_text("utf-8").strip() if self.who_file is not None else ""
 
     def _print_json(self, happening: Happening) -> None:
         say_json({"device": self.name, **asdict(happening)})

@@ -113,7 +113,7 @@ class RevocationList:
 
     def require_good(self, public_key: bytes) -> None:
         """Raise RevokedKey where this key (32 bytes) is on the list."""
-        if key_id(public_key) in self._revoked:
+        if self.revoked and key_id(public_key) in self._revoked:
             raise RevokedKey("The authority has revoked this key.")
 
 

@@ -6,7 +6,8 @@ The session is ``session.participate``; its drivers are the HTTP client, the sim
 action       the driver                                       and sends back
 ============ ================================================ ==========================================================
 Save         makes it durable                                 None, once it is
-Send         delivers one request, once                       Answered, RequestRefused, Unreachable (or Unreadable)
+Certify      asks the authority, once                         Certified, RequestRefused, Unreachable, Failed
+Send         signs and delivers one request, once             Answered, RequestRefused, Unreachable (or Unreadable)
 Fetch        has the checkpoint's bytes, checked, at hand     Fetched, RequestRefused, Unreachable, Failed
 Train        trains and encodes                               Trained, Failed
 Sleep        waits a time drawn from the window               None
@@ -18,8 +19,11 @@ Sleep        waits a time drawn from the window               None
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from client_sdk.device.record import Joined, Record
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.device.record import AuthorityRef, Joined, Record
 from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem
@@ -47,8 +51,6 @@ class Send:
     """The JSON body."""
     update: str | None = None
     """Digest of the saved update that is the body instead; a worker's result, whose report ``message`` is a header."""
-    token: str | None = field(default=None, repr=False)
-    """Bearer token."""
 
     @property
     def url(self) -> str:
@@ -60,7 +62,18 @@ class Fetch:
     """Make this checkpoint available, checked against its digest; from the cache where it is there."""
 
     checkpoint: CheckpointRef
-    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certify:
+    """Ask the authority for a certificate. The key in the record that was saved last signs."""
+
+    what: Literal["enrol", "renew", "rotate"]
+    authority: AuthorityRef
+    token: EnrolmentToken | None = field(default=None, repr=False)
+    """Of *enrol*: the permission to get the first certificate of a key."""
+    label: str = ""
+    """Of *enrol*: a name for display. Not verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +96,7 @@ class Sleep:
     """Whether something is wrong (the coordinator does not answer), rather than nothing to do."""
 
 
-Action = Save | Send | Fetch | Train | Sleep
+Action = Save | Certify | Send | Fetch | Train | Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,16 @@ class Answered:
 
     message: Message
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The authority's certificate. The driver has checked that the pinned authority has signed it for this key."""
+
+    certificate: Certificate
+    at: float
+    authority_key: str = ""
+    """The authority's public key in hexadecimal, which has the pinned digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +165,11 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The device could not do it, for this reason: one sentence, shown to the operator."""
+    """The device could not do it, for this reason: one sentence, shown to the operator. Of ``Certify``: who answered is
+    not the pinned authority."""
 
     reason: str
     at: float
 
 
-Reply = Answered | RequestRefused | Unreachable | Unreadable | Fetched | Trained | Failed | None
+Reply = Answered | Certified | RequestRefused | Unreachable | Unreadable | Fetched | Trained | Failed | None

@@ -1,4 +1,4 @@
-"""A device's durable state, with which it can crash at any point: its key, its enrolment, the round under way, and
+"""A device's durable state, with which it can crash at any point: its key, its certificate, the round under way, and
 every round it joined.
 """
 
@@ -8,16 +8,27 @@ from typing import BinaryIO, Literal, Protocol
 
 from pydantic import Field
 
+from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache
-from client_sdk.protocol.devices import Assignment, Enrolled, LoggedEvent
+from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
 from client_sdk.protocol.names import Digest, Message
 from client_sdk.secagg.memory import Memory
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 
 
 class StorageError(Exception):
     """The device's storage cannot be used: the text gives the reason, and what to do."""
+
+
+class AuthorityRef(Message):
+    """The authority that a device trusts: from its enrolment token, and from nobody else."""
+
+    url: str
+    digest: Digest
+    """SHA-256 of the authority's public key."""
+    public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """The public key itself, once the authority has shown it: what certificates and lists are checked with."""
 
 
 class Record(Message):
@@ -26,9 +37,15 @@ class Record(Message):
     format: int = RECORD_FORMAT
     key_seed: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The secret half of the device's key; empty where a key store outside holds it."""
+    next_key_seed: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """The secret half of the key that is to replace it, from before the authority is asked until it has answered."""
+    authority: AuthorityRef | None = None
+    certificate: str = Field(default="", pattern=r"^([0-9a-f]{2})*$")
+    """The bytes of the present certificate, in hexadecimal; empty where the device has none."""
     coordinator: str = ""
-    """URL that ``enrolled`` belongs to. Its token is never sent anywhere else."""
-    enrolled: Enrolled | None = None
+    """URL that ``registered`` belongs to."""
+    registered: Registered | None = None
+    """The coordinator's answer for the present certificate; None where there is none yet."""
     assignment: Assignment | None = None
     """The round under way. At most one."""
     assigned_at: float = 0.0
@@ -60,6 +77,8 @@ class Joined(Message):
     """Of the update that left the device; None where none did."""
     weight: int | None = None
     """As the receipt says."""
+    authority_inside: bool = False
+    """Whether the coordinator had the authority's key itself, so that it could have made up other devices."""
     logged: LoggedEvent | None = None
     """The event of the coordinator's log that counts the update, as the receipt names it; None: it names none."""
     joined_at: float
@@ -95,6 +114,16 @@ class Storage(Protocol):
 
     def save_secure(self, memory: Memory) -> None:
         """Replace the stored memory by ``memory``, and erase the older one as far as the medium allows."""
+
+    def load_revocations(self) -> RevocationList | None:
+        """The newest revocation list that was saved."""
+
+    def save_revocations(self, revocations: RevocationList) -> None:
+        """Replace the stored list. The caller has checked that this one may follow it."""
+
+    def forget(self) -> None:
+        """Delete the record with its key, the update and the checkpoints, and from the memory of secure rounds all but
+        its marks. The history and the revocation list stay. It may be repeated."""
 
     def update(self, digest: str) -> BinaryIO:
         """The saved update, open for reading from its start. StorageError where there is none."""

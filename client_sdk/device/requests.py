@@ -1,4 +1,4 @@
-"""A session's requests: repeated until they are answered, no faster than allowed, with the present token.
+"""A session's requests: repeated until they are answered, no faster than allowed.
 
 ======================================== =====================================================================
 the answer                               what happens
@@ -8,18 +8,20 @@ none at all                              Sleep (backoff), the same request again
 a connection that broke after HELD_S     the backoff begins anew, since the coordinator was there: Sleep (a wide
                                          window, since every device's connection broke), the same request again
 a problem whose advice is *retry*        Sleep (its Retry-After, or backoff), the same request again
-*enrol* (token lost, device unknown)     enrols again with the same key, then the same request; ENROLMENTS times at
-                                         most, since a late copy of an enrolment replaces the token once more
+*register*, *renew*                      registers again, with a newer certificate where that is asked for, then the
+                                         same request; some times at most (``enrolling``)
 *drop*                                   returned: the caller gives up this round's work
 *stop*                                   ProblemError: the session ends
-an error page of something in between    Sleep, again; while a round is under way until its deadline, then returned
+an error page of something in between    Sleep, again; while a round is under way until its deadline, then returned. So
+                                         is that of a first registration: the address is not a coordinator's
 ======================================== =====================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 from client_sdk.device.actions import (
@@ -34,13 +36,10 @@ from client_sdk.device.actions import (
     Unreadable,
 )
 from client_sdk.device.record import Record
-from client_sdk.identity import Signer
-from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, EnrolRequest, Noted, Withdrawal, enrolment_bytes
+from client_sdk.protocol.devices import Assignment, Noted, Withdrawal
 from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, ProblemError, problem
+from client_sdk.protocol.problems import Problem, ProblemError
 
-ENROLMENTS = 6
-"""How often a device enrols again for one request before it gives up."""
 HELD_S = 1.0
 """A connection that was open for so long reached a coordinator that works. A balancer in front of one that is down
 closes at once."""
@@ -84,26 +83,20 @@ class Pacing:
         return at_least_s, at_least_s + most
 
 
-class Asking:
+class Asking(ABC):
     """The record of a session, the time of its last reply, and requests that are repeated until they are answered."""
 
-    def __init__(
-        self,
-        record: Record,
-        signer: Signer,
-        offer: Callable[[], CheckIn],
-        enrolment_token: str | None,
-        label: str,
-        pacing: Pacing,
-    ) -> None:
+    def __init__(self, record: Record, pacing: Pacing, at: float) -> None:
         self.record = record
-        self.signer = signer
-        self.offer = offer
-        self.enrolment_token = enrolment_token
-        self.label = label
         self.pacing = pacing
-        self.now = 0.0
+        self.now = at
+        """Unix seconds by the driver's clock, when the last reply came."""
         self._there_at = float("-inf")
+
+    @abstractmethod
+    def regain(self, reply: RequestRefused, times: int) -> Generator[Action, Reply, None]:
+        """Become known again, after a refusal whose advice is *register* or *renew*; for one request it was done
+        ``times`` times before. ProblemError where that is impossible, or was tried too often."""
 
     def save(self, update: bytes | None = None, **changes: Any) -> Generator[Action, Reply, None]:
         """Change the record and save it."""
@@ -119,10 +112,6 @@ class Asking:
         return reply
 
     @property
-    def token(self) -> str:
-        return self.record.enrolled.token if self.record.enrolled is not None else ""
-
-    @property
     def due_at(self) -> float:
         """When the deadline of the round under way passes."""
         assignment = self.record.assignment
@@ -133,37 +122,15 @@ class Asking:
     ) -> Send:
         """A request about one round."""
         path: dict[str, str | int] = {"run": assignment.run, "round": assignment.round}
-        return Send(method=method, route=route, answers=(answer,), path=path, message=message, token=self.token)
-
-    def enrol(self) -> Generator[Action, Reply, None]:
-        """Save the key, then ask for an id until there is one. The same key again gets the same id."""
-        token = self.enrolment_token
-        if token is None:
-            raise problem("enrolment-refused", "This device is not enrolled here; start it with an enrolment token.")
-        yield from self.save()
-        key = self.signer.public_hex
-        request = EnrolRequest(
-            public_key=key,
-            enrolment_token=token,
-            proof=self.signer.sign(enrolment_bytes(key, token)).hex(),
-            examples=self.offer().examples,
-            label=self.label,
-        )
-        send = Send(method="POST", route=Route.ENROL, answers=(Enrolled,), message=request)
-        answer = yield from self.ask(send, enrolling=True)
-        if isinstance(answer, Problem):
-            raise ProblemError(answer)
-        yield from self.save(enrolled=answer)
+        return Send(method=method, route=route, answers=(answer,), path=path, message=message)
 
     def ask(
-        self, send: Send, *, enrolling: bool = False, checking_in: bool = False
+        self, send: Send, *, registering: bool = False, checking_in: bool = False
     ) -> Generator[Action, Reply, Message | Problem]:
-        """The good answer to ``send``, or the problem that is final for it. See the table above."""
-        failures = 0
-        enrolments = 0
+        """The good answer to ``send``, or the problem that is final for it. See the table above. ``registering``: the
+        problem is returned also where its advice is *register* or *renew*."""
+        failures = regained = 0
         while True:
-            if not enrolling and send.token != self.token:
-                send = replace(send, token=self.token)
             reply = self.observe((yield send))
             if isinstance(reply, Answered):
                 return reply.message
@@ -172,18 +139,18 @@ class Asking:
             elif isinstance(reply, RequestRefused):
                 refused = reply.problem
                 advice = refused.advice
-                may_enrol = not enrolling and enrolments < ENROLMENTS and self.enrolment_token is not None
-                if advice == "enrol" and may_enrol:
-                    enrolments += 1
-                    if enrolments > 1:
-                        yield self.wait_after(reply, enrolments)
-                    yield from self.enrol()
+                if is_about_credentials(refused):
+                    if registering:
+                        return refused
+                    yield from self.regain(reply, regained)
+                    regained += 1
                     if self._same_device():
                         continue
                     return refused
-                if advice in ("stop", "enrol"):
+                if advice == "stop":
                     raise ProblemError(refused)
-                final = refused.is_ours or enrolling or self.now >= self.due_at
+                stranger = registering and self._there_at == float("-inf")
+                final = refused.is_ours or stranger or self.now >= self.due_at
                 passing = checking_in and refused.status in (404, 409)
                 if advice == "drop" and final and not passing:
                     return refused
@@ -224,13 +191,17 @@ class Asking:
             answers=(Noted,),
             path={"run": unreadable.run, "round": unreadable.round},
             message=Withdrawal(attempt=unreadable.attempt, reason=short(unreadable.reason)),
-            token=self.token,
         )
 
     def _same_device(self) -> bool:
         """Whether the round under way, if any, was given to the id that this device has now."""
-        assignment, enrolled = self.record.assignment, self.record.enrolled
-        return assignment is None or (enrolled is not None and enrolled.device == assignment.device)
+        assignment, registered = self.record.assignment, self.record.registered
+        return assignment is None or (registered is not None and registered.device == assignment.device)
+
+
+def is_about_credentials(refused: Problem) -> bool:
+    """Whether a coordinator, and not something in between, asks to register again or for a newer certificate."""
+    return refused.is_ours and refused.advice in ("register", "renew")
 
 
 def is_from_coordinator(reply: object) -> bool:

@@ -5,7 +5,7 @@ performs the ``actions`` and sends replies back.
 
 ::
 
-    no record -> Save(key) -> Send(enrol) -> Save(enrolled) -> waiting
+    becoming known:  certified by the authority, registered at the coordinator (``enrolling``) -> waiting
     waiting:     Send(check in)   Wait -> Sleep -> waiting
                                   Assignment -> Save(assignment) -> the owner's policy refuses -> withdrawing
     training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
@@ -15,7 +15,8 @@ performs the ``actions`` and sends replies back.
 
 A crash loses nothing that was yielded in a Save. A session started from the saved record continues where it was: an
 enrolment without an answer is repeated with the same key; a saved assignment is trained again, once the coordinator has
-confirmed that the round is under way; a saved update is sent again, the same bytes; a withdrawal is repeated.
+confirmed that the round is under way; a saved update is sent again, the same bytes; a withdrawal is repeated. The
+session signs nothing: its driver signs each request with the key of the record that was saved last.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import os
 from collections.abc import Callable, Generator
 from typing import Literal
 
+from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.device.actions import (
     Action,
     Failed,
@@ -38,9 +40,10 @@ from client_sdk.device.actions import (
     Train,
     Trained,
 )
+from client_sdk.device.enrolling import Enrolling
 from client_sdk.device.policy import refusal
 from client_sdk.device.record import Joined, Record
-from client_sdk.device.requests import Asking, Pacing, short
+from client_sdk.device.requests import Pacing, is_about_credentials, short
 from client_sdk.identity import DeviceKey, Entropy, Signer
 from client_sdk.protocol.devices import (
     Assignment,
@@ -71,47 +74,48 @@ def participate(
     *,
     coordinator: str,
     offer: Callable[[], CheckIn],
-    enrolment_token: str | None = None,
+    enrolment_token: EnrolmentToken | None = None,
     label: str = "",
     rounds: int | None = None,
     signer: Signer | None = None,
     entropy: Entropy = os.urandom,
     pacing: Pacing | None = None,
+    at: float = 0.0,
 ) -> Session:
     """A device's session with one coordinator, from its saved ``record`` (None: a new device).
 
-    ``coordinator`` is the URL that tokens belong to; a record of another one enrols anew, with the same key, and sends
-    its token nowhere else. ``offer`` is asked before each check-in: what this device has, what its owner allows, and of
-    which learners it has joined secure rounds (``Policy.secure_learners``): plain work of these is refused.
-    ``signer`` holds the key where the record does not. Ends after ``rounds`` rounds (None: never); a round counts once
-    it has ended for this device, however it ended.
+    ``coordinator``: its URL. A record of another one registers there, with the certificate that it has. ``offer`` is
+    asked before each check-in: what this device has, what its owner allows, and of which learners it has joined secure
+    rounds (``Policy.secure_learners``): plain work of these is refused. ``enrolment_token``: needed until there is a
+    certificate, and when one has expired. ``signer`` holds the key where the record does not. Ends after ``rounds``
+    rounds (None: never); a round counts once it has ended for this device, however it ended. ``at``: the time at the
+    start, Unix seconds by the driver's clock; 0: the session learns it from the first reply.
 
-    Raises ProblemError where the coordinator refuses this device for good (wrong protocol version, enrolment refused),
-    with a text for people. ValueError where the key is missing.
+    Raises ProblemError where the authority or the coordinator refuses this device for good (enrolment refused, key
+    revoked, wrong protocol version), with a text for people. ValueError where the key is missing.
     """
-    if record is None:
+    if record is None or record == Record():
         record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
-    if record.coordinator != coordinator:
-        record = record.model_copy(update={"coordinator": coordinator, "enrolled": None})
-    if signer is None:
-        if not record.key_seed:
-            raise ValueError("This device's key is stored outside its record: give the signer that holds it.")
-        signer = DeviceKey.from_bytes(bytes.fromhex(record.key_seed))
-    return _Session(record, signer, offer, enrolment_token, label, pacing or Pacing()).life(rounds)
+    elif signer is None and not record.key_seed:
+        raise ValueError("This device's key is stored outside its record: give the signer that holds it.")
+    return _Session(record, offer, enrolment_token, label, pacing or Pacing(), at).life(coordinator, rounds)
 
 
-class _Session(Asking):
+class _Session(Enrolling):
     """The steps. Each obeys one rule: all that a Send depends on was yielded in a Save before."""
 
-    def life(self, rounds: int | None) -> Session:
-        if self.record.enrolled is None:
-            yield from self.enrol()
+    def life(self, coordinator: str, rounds: int | None) -> Session:
         joined = 0
+        if self.record.coordinator != coordinator:
+            if self.record.assignment is not None:
+                yield from self._end("dropped", "This device was started for another coordinator.")
+                joined = 1
+            self.record = self.record.changed(coordinator=coordinator, registered=None)
+        yield from self.become_known()
+        rest = None
         if self.record.assignment is not None:
             rest = yield from self._resume(self.record.assignment)
             joined = 1
-        else:
-            rest = None
         while rounds is None or joined < rounds:
             if rest is not None:
                 low, high = self.pacing.withdrawn_s
@@ -124,11 +128,10 @@ class _Session(Asking):
 
     def _wait_for_work(self) -> Generator[Action, Reply, tuple[Assignment, CheckIn]]:
         while True:
+            yield from self.renew_in_time()
             offer = self.offer()
             asked_at = self.now
-            send = Send(
-                method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=offer, token=self.token
-            )
+            send = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=offer)
             answer = yield from self.ask(send, checking_in=True)
             if isinstance(answer, Assignment):
                 return answer, offer
@@ -146,7 +149,7 @@ class _Session(Asking):
 
     def _resume(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
         """A round that a crash interrupted: which of its steps comes next is in the record."""
-        if self.record.enrolled is None or assignment.device != self.record.enrolled.device:
+        if self.record.registered is None or assignment.device != self.record.registered.device:
             return (yield from self._end("dropped", "The coordinator knows this device by another id now."))
         if self.record.withdrawal is not None:
             return (yield from self._withdraw(assignment, self.record.withdrawal))
@@ -191,9 +194,9 @@ class _Session(Asking):
 
     def _fetch(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
         """Why the checkpoint cannot be fetched; None when it is available. Wrong bytes are fetched once more."""
-        failures = wrong = 0
+        failures = wrong = regained = 0
         while True:
-            reply = self.observe((yield Fetch(checkpoint=assignment.checkpoint, token=self.token)))
+            reply = self.observe((yield Fetch(checkpoint=assignment.checkpoint)))
             if isinstance(reply, Fetched):
                 return None
             if isinstance(reply, Failed):
@@ -204,6 +207,10 @@ class _Session(Asking):
                     wrong += 1
                     if wrong == 2:
                         return f"Twice the checkpoint was not what had been announced. {refused}"
+                    continue
+                if is_about_credentials(refused):
+                    yield from self.regain(reply, regained)
+                    regained += 1
                     continue
                 if refused.advice == "stop":
                     raise ProblemError(refused)
@@ -231,7 +238,7 @@ class _Session(Asking):
             "round": assignment.round,
             "attempt": assignment.attempt,
         }
-        send = Send(method="PUT", route=Route.UPDATE, answers=(Receipt,), path=path, update=digest, token=self.token)
+        send = Send(method="PUT", route=Route.UPDATE, answers=(Receipt,), path=path, update=digest)
         answer = yield from self.ask(send)
         if isinstance(answer, Receipt):
             if answer.digest == digest:
@@ -291,8 +298,9 @@ class _Session(Asking):
             update_digest=digest,
             weight=weight,
             logged=logged,
+            authority_inside=record.registered is not None and record.registered.authority_inside,
             joined_at=record.assigned_at,
-            ended_at=self.now,
+            ended_at=max(self.now, record.assigned_at),
         )
         done = {"assignment": None, "assigned_at": 0.0, "update_digest": None, "withdrawal": None}
         self.record = record.changed(**done)

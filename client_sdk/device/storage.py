@@ -5,12 +5,15 @@ The folder of ``FileStorage``, readable by its owner only::
     lock                      held by the one process that uses the folder
     record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
     secure.bin                its memory of secure rounds; replaced likewise, the older file overwritten with zeros
+    revocations.bin           the authority's newest revocation list that was seen
     update-<digest>.bin       the update that awaits its receipt; written before the record that names it
     history.jsonl             one line for each round joined, appended before the record drops the round
     checkpoints/              the last checkpoints received; may be deleted at any time
 
 A program can do no more than overwrite a file: journals, snapshots and flash memory keep older blocks. Encrypt the disk
 to be sure. Never restore ``secure.bin`` from a backup: it records which survivor lists this device has signed.
+
+Format 1 of the record is from before there were authorities: the token in it is not read, its key and round are.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +33,8 @@ from typing import BinaryIO
 
 from pydantic import ValidationError
 
+from client_sdk.credentials.errors import BadCredential
+from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
 from client_sdk.secagg.errors import SecaggError
@@ -44,6 +50,7 @@ class MemoryStorage:
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []
         self._secure = Memory()
+        self._revocations: RevocationList | None = None
 
     @property
     def checkpoints(self) -> CheckpointCache:
@@ -65,6 +72,18 @@ class MemoryStorage:
 
     def save_secure(self, memory: Memory) -> None:
         self._secure = memory
+
+    def load_revocations(self) -> RevocationList | None:
+        return self._revocations
+
+    def save_revocations(self, revocations: RevocationList) -> None:
+        self._revocations = revocations
+
+    def forget(self) -> None:
+        self._secure = self._secure.marks
+        self._updates = {}
+        self._checkpoints = MemoryCheckpoints()
+        self._record = None
 
     def update(self, digest: str) -> BinaryIO:
         if digest not in self._updates:
@@ -102,21 +121,8 @@ class FileStorage:
         return self._checkpoints
 
     def load(self) -> Record | None:
-        path = self.folder / "record.json"
-        with _explained(self.folder):
-            if not path.exists():
-                return None
-            text = path.read_bytes()
-        try:
-            written = json.loads(text).get("format", 0)
-            if written > RECORD_FORMAT:
-                raise StorageError(f"{path} was written by a newer quorate (format {written}); upgrade this device.")
-            record = Record.model_validate_json(text)
-        except (ValidationError, ValueError, AttributeError, TypeError) as error:
-            raise StorageError(
-                f"{path} cannot be read ({type(error).__name__}); move it away to enrol anew."
-            ) from error
-        if record.update_digest is not None and not self._whole(record.update_digest):
+        record = read_record(self.folder)
+        if record is not None and record.update_digest is not None and not self._whole(record.update_digest):
             record = record.model_copy(update={"update_digest": None})
         return record
 
@@ -150,6 +156,36 @@ class FileStorage:
             self._replace(path, memory.encoded)
             if older is not None:
                 self._overwrite(older)
+
+    def load_revocations(self) -> RevocationList | None:
+        path = self.folder / "revocations.bin"
+        with _explained(self.folder):
+            content = path.read_bytes() if path.exists() else None
+        try:
+            return RevocationList.parse(content) if content is not None else None
+        except BadCredential as error:
+            raise StorageError(
+                f"{path} cannot be read, so this device cannot know which revocation list it has seen: {error} "
+                "Fetch the authority's list again: move this file away."
+            ) from error
+
+    def save_revocations(self, revocations: RevocationList) -> None:
+        with _explained(self.folder):
+            self._replace(self.folder / "revocations.bin", revocations.encoded)
+
+    def forget(self) -> None:
+        with _explained(self.folder):
+            if (self.folder / "secure.bin").exists():
+                self.save_secure(self.load_secure().marks)
+            for update in self.folder.glob("update-*.bin"):
+                update.unlink()
+            shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+            record = self.folder / "record.json"
+            if record.exists():
+                with record.open("r+b") as file:
+                    self._overwrite(file)
+                record.unlink()
+            self._sync_folder()
 
     def update(self, digest: str) -> BinaryIO:
         with _explained(self.folder):
@@ -221,6 +257,22 @@ class FileStorage:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+def read_record(folder: Path | str) -> Record | None:
+    """The record of the device of ``folder``, also while a device uses it; None where there is none."""
+    path = Path(folder) / "record.json"
+    with _explained(Path(folder)):
+        if not path.exists():
+            return None
+        text = path.read_bytes()
+    try:
+        written = json.loads(text).get("format", 0)
+        if written > RECORD_FORMAT:
+            raise StorageError(f"{path} was written by a newer quorate (format {written}); upgrade this device.")
+        return Record.model_validate_json(text).changed(format=RECORD_FORMAT)
+    except (ValidationError, ValueError, AttributeError, TypeError) as error:
+        raise StorageError(f"{path} cannot be read ({type(error).__name__}); move it away to enrol anew.") from error
 
 
 def read_history(folder: Path | str) -> list[Joined]:

@@ -28,13 +28,19 @@ from client_sdk.http.exchange import headers, read_limited
 from client_sdk.http.learnt_clock import LearntClock
 from client_sdk.http.transport import open_http
 from client_sdk.identity import Entropy, Signer
-from client_sdk.protocol.authority import AuthorityKey, AuthorityRoute, CertificateRequest, Certified, RotationRequest
+from client_sdk.protocol.authority import (
+    AuthorityKey,
+    AuthorityRoute,
+    CertificateAnswer,
+    CertificateRequest,
+    RotationRequest,
+)
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 
 LIST_LIMIT = 64 << 20
 """Bytes of a revocation list that are read: four million keys."""
 
-Answer = TypeVar("Answer", AuthorityKey, Certified)
+Answer = TypeVar("Answer", AuthorityKey, CertificateAnswer)
 
 
 class AuthorityClient:
@@ -123,7 +129,7 @@ class AuthorityClient:
 
     def _certificate(self, body: bytes, signer: Signer) -> Certificate:
         """The certificate in an answer: signed by the authority, for this key. When it is valid is not checked."""
-        found = Certificate.parse(bytes.fromhex(self._message(body, Certified).certificate))
+        found = Certificate.parse(bytes.fromhex(self._message(body, CertificateAnswer).certificate))
         found.require_signed(self.trusted())
         if found.public_key.hex() != signer.public_hex:
             raise BadCredential("The authority has certified another key than was asked for.")

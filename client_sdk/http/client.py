@@ -1,13 +1,13 @@
 """Client: a device's session driven over HTTP, with real time, real storage and a trainer.
 
 This file performs the session's actions and reports what happens. ``session`` decides about rounds, ``requests`` about
-retries; ``exchange`` sends a request.
+retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``certifying`` asks the authority.
 
 A device in ten lines::
 
     storage = FileStorage("~/.my-app/quorate")
     trainer = LearnerTrainer(Catalogue({"clinic:risk": train}), data)
-    device = Client("https://coordinator.example", storage, trainer, enrolment_token=token)
+    device = Client("https://coordinator.example", storage, trainer, enrolment_token="qe1_...")
     with stopped_by_signals() as stop, device:
         device.run(stop=stop)
 """
@@ -27,17 +27,40 @@ from typing import assert_never, cast
 import httpx2
 
 from client_sdk import codecs
-from client_sdk.device.actions import Action, Failed, Fetch, Reply, Save, Send, Sleep, Train, Trained
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.revocations import RevocationList
+from client_sdk.device.actions import (
+    Action,
+    Certify,
+    Failed,
+    Fetch,
+    Reply,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Train,
+    Trained,
+    Unreachable,
+)
+from client_sdk.device.enrolling import NEW
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
+from client_sdk.http.certifying import Certifier, Who
 from client_sdk.http.exchange import Exchange
+from client_sdk.http.notices import Happening as Happening
+from client_sdk.http.notices import of_saved
+from client_sdk.http.revocations import fetch_revocations
+from client_sdk.http.signing import RequestSigner
 from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.http.urls import check_url
-from client_sdk.identity import Entropy, Signer
+from client_sdk.identity import Entropy, Signer, key_of
 from client_sdk.learners import Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy
 from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
 from client_sdk.tensors import Array, Tensors, from_bytes
 from client_sdk.update import Seconds, encode_update
@@ -51,28 +74,15 @@ SPARE = 0.05
 SPARE_MOST_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """A notice for people: one plain sentence, and the round that it is about. ``str`` of it is one line."""
-
-    kind: str
-    """enrolled, waiting, trouble, assigned, training, trained, receipt, refused, withdrawn or dropped."""
-    text: str
-    run: str | None = None
-    round: int | None = None
-
-    def __str__(self) -> str:
-        where = f"{self.run} round {self.round}: " if self.run is not None else ""
-        return where + self.text
-
-
 class Client:
     """One device of one coordinator.
 
-    ``storage`` survives crashes and is not closed here. ``trainer`` has the learners and the data. ``http``: a client
-    that is shared with others (``transport.open_http``); None: one of its own. ``on_happening`` is called from the
-    thread that runs. ``chance`` draws from [0, 1) for the jitter of waits. ValueError where ``coordinator`` is not an
-    http or https URL.
+    ``storage`` survives crashes and is not closed here. ``trainer`` has the learners and the data. ``enrolment_token``:
+    from an operator of the authority, until the device has a certificate; ``who``: what the authority asks for beside
+    it, where it does (an attestation, an OIDC token), or a function that gets it. ``signer`` holds the device's key in
+    place of the storage. ``http``: a client that is shared with others (``transport.open_http``); None: one of its own.
+    ``on_happening`` is called from the thread that runs. ``chance`` draws from [0, 1) for the jitter of waits.
+    ValueError where ``coordinator`` is not an http or https URL, or the token is none.
     """
 
     def __init__(
@@ -82,6 +92,7 @@ class Client:
         trainer: Trainer,
         *,
         enrolment_token: str | None = None,
+        who: Who | str = "",
         policy: Policy | None = None,
         label: str = "",
         signer: Signer | None = None,
@@ -95,7 +106,7 @@ class Client:
         self.coordinator = check_url(coordinator)
         self._storage = storage
         self._trainer = trainer
-        self._enrolment_token = enrolment_token
+        self._token = EnrolmentToken.parse(enrolment_token.strip()) if enrolment_token is not None else None
         self._policy = policy or Policy()
         self._label = label
         self._signer = signer
@@ -106,7 +117,10 @@ class Client:
         self._on_happening = on_happening
         self._entropy = entropy
         self._chance = chance if chance is not None else SystemRandom().random
-        self._exchange = Exchange(self._http, self.coordinator, storage, self._now)
+        self._signing = RequestSigner(self.coordinator, self._now, entropy)
+        self._exchange = Exchange(self._http, self.coordinator, storage, self._now, self._signing)
+        self._certifier = Certifier(self._now, who, entropy)
+        self._record = Record()
         self._stop = Event()
         self._clock_offset = time.time() - time.monotonic()
         self._fetch_s = 0.0
@@ -124,18 +138,20 @@ class Client:
         """
         self._stop = stop if stop is not None else Event()
         record = self._storage.load()
+        self._use(record if record is not None else Record())
         self._remembered()
         ended = 0
         session = participate(
             record,
             coordinator=self.coordinator,
             offer=self._offer,
-            enrolment_token=self._enrolment_token,
+            enrolment_token=self._token,
             label=self._label,
             rounds=rounds,
             signer=self._signer,
             entropy=self._entropy,
             pacing=self._pacing,
+            at=self._now(),
         )
         try:
             with until(self._stop.is_set):
@@ -143,14 +159,28 @@ class Client:
                 while isinstance(action, Save) or not self._stop.is_set():
                     if isinstance(action, Save):
                         ended += action.joined is not None
-                        self._notify_saved(action, record)
-                        record = action.record
+                        for happening in of_saved(action.record, self._record, action.joined):
+                            self._emit(happening)
                     action = session.send(self._perform(action))
         except (StopIteration, Interrupted):
             pass
         finally:
             session.close()
         return ended
+
+    def revocations(self) -> RevocationList:
+        """The authority's revocation list as the coordinator serves it on, kept in the storage: never an older one than
+        was seen before. Whether it is current is for the caller to check, by this device's own clock.
+
+        ProblemError where it cannot be had, or this device has no certificate yet; CredentialError where it is not the
+        authority's, or older than one that was seen."""
+        record = self._storage.load()
+        if record is None or record.authority is None or not record.authority.public_key:
+            raise problem("enrolment-refused", NEW)
+        authority = TrustedAuthority.pinned(
+            bytes.fromhex(record.authority.public_key), bytes.fromhex(record.authority.digest)
+        )
+        return fetch_revocations(self._http, self._storage, authority)
 
     def close(self) -> None:
         """Close the HTTP client, unless it is shared."""
@@ -171,7 +201,10 @@ class Client:
         match action:
             case Save():
                 self._storage.save(action.record, action.update, action.joined)
+                self._use(action.record)
                 return None
+            case Certify():
+                return self._certify(action)
             case Send():
                 if action.route is Route.CHECK_IN and not self._checked_in:
                     self._checked_in = True
@@ -189,6 +222,22 @@ class Client:
                 return None
             case _:
                 assert_never(action)
+
+    def _use(self, record: Record) -> None:
+        """From now on requests are signed by the key of this record, which is saved."""
+        self._record = record
+        self._signing.signer = self._signer or key_of(record.key_seed)
+
+    def _certify(self, action: Certify) -> Reply:
+        record, signer = self._record, self._signing.signer
+        if signer is None:
+            raise RuntimeError("the authority is asked before the key was saved")
+        following = key_of(record.next_key_seed)
+        reply = self._certifier.perform(action, signer, certificate=record.certificate, following=following)
+        if action.what == "renew" and isinstance(reply, RequestRefused | Unreachable | Failed):
+            why = str(reply.problem) if isinstance(reply, RequestRefused) else reply.reason
+            self._notify_once("trouble", why, f"The certificate was not renewed. {why}")
+        return reply
 
     def _sleep(self, action: Sleep) -> None:
         wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
@@ -264,23 +313,6 @@ class Client:
         return self._clock_offset + time.monotonic()
 
     # ------------------------------------------------------------ notices
-
-    def _notify_saved(self, action: Save, before: Record | None) -> None:
-        record, joined = action.record, action.joined
-        if record.enrolled is not None and (before is None or before.enrolled != record.enrolled):
-            self._notify("enrolled", f"Enrolled as {record.enrolled.device}.")
-        if joined is not None:
-            text = {
-                "receipt": f"The update was accepted. {joined.reason}".rstrip(),
-                "refused": f"The update was not accepted: {joined.reason}",
-                "withdrawn": f"Withdrew: {joined.reason}",
-                "dropped": f"The round went on without this device: {joined.reason}",
-            }[joined.result]
-            self._emit(Happening(kind=joined.result, text=text, run=joined.run, round=joined.round))
-        elif record.assignment is not None and (before is None or before.assignment is None):
-            work = record.assignment
-            text = f"Selected to train {work.task.learner}; {work.report_within_s:.0f} s to report."
-            self._notify("assigned", text, work)
 
     def _notify(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
         run, number = (assignment.run, assignment.round) if assignment is not None else (None, None)

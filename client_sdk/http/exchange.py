@@ -1,11 +1,13 @@
-"""Sends one request of a device over HTTP, and returns its result as a reply of the session."""
+"""Signs and sends one request of a device over HTTP, and returns its result as a reply of the session."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 import httpx2
@@ -14,6 +16,7 @@ from pydantic import ValidationError
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Unreachable, Unreadable
 from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
 from client_sdk.extensions import installed_version
+from client_sdk.http.signing import RequestSigner
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
@@ -67,17 +70,41 @@ class DeviceFiles(Protocol):
         """The body of this digest, open for reading from its start."""
 
 
-class Exchange:
-    """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for messages only."""
+@dataclass(frozen=True, slots=True)
+class SignedBody:
+    """What a request carries, and what is signed of it."""
 
-    def __init__(self, http: httpx2.Client, coordinator: str, storage: DeviceFiles, now: Any) -> None:
+    content: bytes | BinaryIO | None
+    sha256: bytes
+    headers: dict[str, str]
+    result: str | None = None
+    """The header *Quorate-Result*, which is signed too."""
+
+
+EMPTY = SignedBody(None, hashlib.sha256().digest(), {})
+
+
+class Exchange:
+    """Requests to one coordinator. ``now`` gives Unix seconds; ``coordinator`` is for messages only. ``signing`` signs
+    each attempt; None: nothing is signed."""
+
+    def __init__(
+        self,
+        http: httpx2.Client,
+        coordinator: str,
+        storage: DeviceFiles,
+        now: Callable[[], float],
+        signing: RequestSigner | None = None,
+    ) -> None:
         self._http = http
         self._coordinator = coordinator
         self._storage = storage
         self._now = now
+        self._signing = signing
 
     def send(self, action: Send) -> Answered | RequestRefused | Unreachable | Unreadable:
-        """Deliver once. A stale connection is replaced and the request repeated, which is safe for every request."""
+        """Deliver once. A stale connection is replaced and the request repeated, which is safe for every request; so is
+        one that was signed by a wrong clock. Each attempt is signed afresh."""
         began, held_s = self._now(), 0.0
         try:
             try:
@@ -108,41 +135,55 @@ class Exchange:
             return Failed(f"This device cannot keep the checkpoint: {error.strerror or error}.", self._now())
         return Fetched(self._now())
 
-    def _once(self, action: Send) -> Answered | RequestRefused | Unreachable | Unreadable:
-        with self._body(action) as (content, extra):
+    def _once(self, action: Send, learns: bool = True) -> Answered | RequestRefused | Unreachable | Unreadable:
+        with self._body(action) as body:
             hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll) else 0.0
             request = self._http.build_request(
                 action.method,
                 action.url,
-                content=content,
-                headers={**headers(action.token), **extra},
+                content=body.content,
+                headers={**headers(), **body.headers, **self._signed(action.method, action.url, body)},
                 timeout=httpx2.Timeout(connect=5.0, read=hold_s + ANSWER_S, write=30.0, pool=30.0),
             )
             with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
-                body = read_limited(response)
+                answer = read_limited(response)
         at = self._now()
-        if not response.is_success:
-            return RequestRefused(parse_problem(response.status_code, body, response.headers), at)
-        return understood(action.answers, body, at)
+        if response.is_success:
+            return understood(action.answers, answer, at)
+        refused = parse_problem(response.status_code, answer, response.headers)
+        if learns and self._learns(refused, response):
+            return self._once(action, learns=False)
+        return RequestRefused(refused, at)
+
+    def _signed(self, method: str, path: str, body: SignedBody = EMPTY) -> dict[str, str]:
+        return self._signing.headers(method, path, body.sha256, body.result) if self._signing is not None else {}
+
+    def _learns(self, refused: Problem, response: httpx2.Response) -> bool:
+        """Whether the request was refused for its times, and may be signed again by what the answer said."""
+        if self._signing is None or refused.kind != "wrong-clock":
+            return False
+        return self._signing.clock.learn(response.headers.get("date"))
 
     @contextmanager
-    def _body(self, action: Send) -> Iterator[tuple[Any, dict[str, str]]]:
+    def _body(self, action: Send) -> Iterator[SignedBody]:
         if action.update is not None:
             with self._storage.update(action.update) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(0)
-                extra = {
+                sent = {
                     "Content-Type": TENSORS_MEDIA_TYPE,
                     "Content-Length": str(size),
                     DIGEST_HEADER: content_digest(action.update),
                 }
-                if action.message is not None:
-                    extra[RESULT_HEADER] = action.message.model_dump_json()
-                yield file, extra
+                result = action.message.model_dump_json() if action.message is not None else None
+                if result is not None:
+                    sent[RESULT_HEADER] = result
+                yield SignedBody(file, bytes.fromhex(action.update), sent, result)
         elif action.message is not None:
-            yield action.message.model_dump_json().encode(), {"Content-Type": "application/json"}
+            content = action.message.model_dump_json().encode()
+            yield SignedBody(content, hashlib.sha256(content).digest(), {"Content-Type": "application/json"})
         else:
-            yield None, {}
+            yield EMPTY
 
     def _receive(self, action: Fetch) -> None:
         with self._storage.checkpoints.download(action.checkpoint) as download:
@@ -150,24 +191,29 @@ class Exchange:
             if refused is not None:
                 raise _NotGiven(refused)
 
-    def _download(self, action: Fetch, download: Download) -> Problem | None:
+    def _download(self, action: Fetch, download: Download, learns: bool = True) -> Problem | None:
+        path = Route.CHECKPOINT.format(digest=action.checkpoint.digest)
         extra = {"Range": f"bytes={download.received}-"} if download.received else {}
         with self._http.stream(
             "GET",
-            Route.CHECKPOINT.format(digest=action.checkpoint.digest),
-            headers={**headers(action.token), **extra, "Accept-Encoding": "identity"},
+            path,
+            headers={**headers(), **extra, "Accept-Encoding": "identity", **self._signed("GET", path)},
             follow_redirects=False,
         ) as response:
-            if not response.is_success:
-                if response.status_code == 416:
+            if response.is_success:
+                expected_range = f"bytes {download.received}-"
+                given = response.headers.get("content-range", "")
+                if response.status_code != 206 or not given.startswith(expected_range):
                     download.restart()
-                return parse_problem(response.status_code, read_limited(response), response.headers)
-            expected_range = f"bytes {download.received}-"
-            if response.status_code != 206 or not response.headers.get("content-range", "").startswith(expected_range):
+                for chunk in response.iter_bytes():
+                    download.write(chunk)
+                return None
+            if response.status_code == 416:
                 download.restart()
-            for chunk in response.iter_bytes():
-                download.write(chunk)
-        return None
+            refused = parse_problem(response.status_code, read_limited(response), response.headers)
+        if learns and self._learns(refused, response):
+            return self._download(action, download, learns=False)
+        return refused
 
     def _silence(self, error: httpx2.HTTPError) -> str:
         why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__

@@ -35,7 +35,7 @@ from client_sdk.protocol.operators import (
     RunView,
 )
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
-from client_sdk.protocol.workers import CreateWorker, WorkerCreated, WorkerView
+from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import canonical_bytes
 from client_sdk.tensors import digest as digest_of
 from client_sdk.tensors.canonical_file import CanonicalFile
@@ -78,6 +78,11 @@ class OperatorClient:
         """ProblemError where no coordinator answers at the URL. Needs no key."""
         self._send("GET", "/healthz")
 
+    def authority_trouble(self) -> str:
+        """Why devices cannot register, or secure rounds wait, in a sentence. Empty: nothing is in their way."""
+        found = self._ask("GET", "/readyz", dict[str, Any])
+        return str(found.get("authority", ""))
+
     def run(self, run: str) -> RunView:
         return self._ask("GET", Route.RUN.format(run=run), RunView)
 
@@ -112,19 +117,15 @@ class OperatorClient:
         return self._ask("POST", Route.METRICS.format(run=run), list[MetricView], report)
 
     def devices(self, after: str = "", limit: int = 1000) -> list[DeviceView]:
-        """Enrolled devices whose id sorts after ``after``, at most ``limit``."""
+        """Devices whose id sorts after ``after``, at most ``limit``."""
         return self._ask("GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit})
-
-    def add_worker(self, label: str = "") -> WorkerCreated:
-        """Register a datacenter's worker. Its token is in the answer, and nowhere else."""
-        return self._ask("POST", Route.WORKERS, WorkerCreated, CreateWorker(label=label))
 
     def workers(self) -> list[WorkerView]:
         """All workers, by id."""
         return self._ask("GET", Route.WORKERS, list[WorkerView])
 
     def revoke_worker(self, worker: str) -> WorkerView:
-        """Make a worker's token invalid, permanently."""
+        """Give a worker no more rounds, permanently."""
         return self._ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
 
     def create_key(self, request: CreateKey) -> KeyCreated:

@@ -3,9 +3,9 @@
 ::
 
     GET  /v1/authority                                          -> AuthorityKey        whose digest the token has
-    POST /v1/certificates           CertificateRequest          -> Certified           the first certificate
-    POST /v1/certificates/renewed   (signed, no body)           -> Certified           the same key for longer
-    POST /v1/certificates/rotated   RotationRequest (signed)    -> Certified           another key under the same id
+    POST /v1/certificates           CertificateRequest          -> CertificateAnswer   the first certificate
+    POST /v1/certificates/renewed   (signed, no body)           -> CertificateAnswer   the same key for longer
+    POST /v1/certificates/rotated   RotationRequest (signed)    -> CertificateAnswer   another key under the same id
     POST /v1/certificates/left      (signed, no body)           -> 204                 the holder is forgotten
     GET  /v1/revocations                                        -> the list's bytes    by anybody, also to serve it on
 
@@ -71,7 +71,7 @@ class RotationRequest(Message):
     """The new key's signature over ``possession.rotation_statement``."""
 
 
-class Certified(Message):
+class CertificateAnswer(Message):
     """The holder's certificate. The holder saves it before its next request."""
 
     certificate: str = Field(pattern=r"^[0-9a-f]+$", max_length=400)

@@ -2,24 +2,25 @@
 
 The requests of a device, in order::
 
-    POST /v1/devices                                    EnrolRequest  -> Enrolled          once in a device's life
+    POST /v1/devices                                    Registration  -> Registered        with each new certificate
     POST /v1/checkins                                   CheckIn       -> Assignment | Wait held open until there is work
     POST /v1/runs/{run}/rounds/{round}/started          Started       -> Noted             training begins
     GET  /v1/checkpoints/{digest}                                     -> safetensors       immutable, cacheable, ranges
     PUT  /v1/runs/{run}/rounds/{round}/attempts/{attempt}/update      -> Receipt           safetensors and UpdateReport
     POST /v1/runs/{run}/rounds/{round}/withdrawn        Withdrawal    -> Noted             no update will come
     GET  /v1/runs/{run}/rounds/{round}/outcome                        -> Outcome           what the update was used for
+    POST /v1/devices/left                                             -> Noted             the device is forgotten
 
-Every request of a device or a worker has the headers ``Quorate-Protocol: <version>`` and ``Authorization: Bearer
-<token>`` (enrolment has no token yet). Errors are RFC 9457 problem documents (``problems``). Unknown fields are
-ignored, so either end may be newer within one protocol version. In a plan an unknown field is an error, because the
-operator expects an effect of it.
+Every request of a device or a worker has the header ``Quorate-Protocol: <version>`` and is signed by its certified key
+(``credentials.request_signature``), also the first one. The authority gives the certificate (``authority``). Errors are
+RFC 9457 problem documents (``problems``). Unknown fields are ignored, so either end may be newer within one protocol
+version. In a plan an unknown field is an error, because the operator expects an effect of it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -110,15 +111,15 @@ class Task(BaseModel):
 # ---------------------------------------------------------------- devices
 
 
-class EnrolRequest(Message):
-    """Asks for an id for a device. Sent again with the same key, it returns the same id and a new token."""
+CertificateHex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=400, description="a certificate's bytes")]
 
-    public_key: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """The device's Ed25519 public key, 32 bytes in hexadecimal. The device draws its key once, for its whole life."""
-    enrolment_token: str = Field(min_length=1, max_length=512)
-    """From the operator (``quorate serve`` prints it): the permission to enrol."""
-    proof: str = Field(pattern=r"^[0-9a-f]{128}$")
-    """Ed25519 signature over ``enrolment_bytes``: proves that the sender has the private key."""
+
+class Registration(Message):
+    """Makes a device known to a coordinator by its certificate, in a request that the certified key signs. It is sent
+    again with each new certificate; the same one again gets the same answer."""
+
+    certificate: CertificateHex
+    """The bytes of ``credentials.certificate``. The id in it is the device's id."""
     examples: int = Field(default=0, ge=0, le=2**31)
     """Training examples on the device, as it reports. Later reports may not exceed it; the coordinator has a limit
     too."""
@@ -126,20 +127,15 @@ class EnrolRequest(Message):
     """A name for display (model of phone, hospital). Not verified."""
 
 
-def enrolment_bytes(public_key: str, enrolment_token: str) -> bytes:
-    """The bytes that a device signs at enrolment: a domain separator, its key and the token."""
-    return b"quorate enrolment v1\n" + public_key.encode() + b"\n" + enrolment_token.encode()
-
-
-class Enrolled(Message):
-    """The answer to EnrolRequest. The device saves it before its next request."""
+class Registered(Message):
+    """The answer to Registration. The device saves it before its next request."""
 
     device: DeviceId
-    """Drawn by the coordinator, because selection depends on it."""
-    token: str
-    """Bearer token of all later requests. The coordinator stores only its hash; enrolling again replaces it."""
+    """The id in the certificate."""
     examples_cap: int
     """The most examples this device may claim in selection and in weights."""
+    authority_inside: bool = False
+    """Whether this coordinator has the authority's key itself, so that it could make devices up."""
 
 
 class SecureBounds(Message):

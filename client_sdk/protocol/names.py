@@ -39,9 +39,9 @@ def message_of(error: Mapping[str, Any]) -> str:
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """The version of the protocol that this code uses. It is raised by a change that older peers cannot read."""
-PROTOCOL_OLDEST = 1
+PROTOCOL_OLDEST = 2
 """The oldest version of the protocol that this code accepts."""
 
 PROTOCOL_HEADER = "Quorate-Protocol"
@@ -65,7 +65,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 class Route(StrEnum):
     """Path templates, shared by both ends. FastAPI takes them unchanged; clients fill them by ``.format()``."""
 
-    ENROL = "/v1/devices"
+    REGISTER = "/v1/devices"
+    LEAVE = "/v1/devices/left"
     CHECK_IN = "/v1/checkins"
     CHECKPOINT = "/v1/checkpoints/{digest}"
     STARTED = "/v1/runs/{run}/rounds/{round}/started"
@@ -73,6 +74,7 @@ class Route(StrEnum):
     WITHDRAWN = "/v1/runs/{run}/rounds/{round}/withdrawn"
     OUTCOME = "/v1/runs/{run}/rounds/{round}/outcome"
     # workers
+    REGISTER_WORKER = "/v1/workers"
     LEASES = "/v1/leases"
     HEARTBEAT = "/v1/runs/{run}/rounds/{round}/lease"
     RESULT = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/result"
@@ -94,6 +96,8 @@ class Route(StrEnum):
     REVOKE_KEY = "/v1/keys/{key}/revoke"
     AUDIT = "/v1/audit"
     AUDIT_HEAD = "/v1/audit/head"
+    # everybody
+    REVOCATIONS = "/v1/revocations"
 
 
 def content_digest(sha256_hex: str) -> str:

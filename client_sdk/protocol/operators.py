@@ -31,6 +31,13 @@ Kind = Literal["federated", "secure", "datacenter"]
 """Kind of a round."""
 
 
+DeviceState = Literal["away", "waiting", "assigned", "left"]
+"""State of a device; left: it has asked to be forgotten."""
+AuthorityPlace = Literal["apart", "inside"]
+"""Where the authority's key is: in a process apart from the coordinator, or inside, so that the coordinator could make
+devices up."""
+
+
 class CreateRun(Message):
     """Creates a run. Its initial checkpoint must be uploaded before (``PUT /v1/checkpoints/{digest}``)."""
 
@@ -85,6 +92,8 @@ class RunView(Message):
     """Of the current round, or of the last one."""
     kind: Kind = "federated"
     """Of the current round, or of the last one."""
+    authority: AuthorityPlace | None = None
+    """Where the authority's key was when the current round, or the last one, opened; None: there was no authority."""
     exhausted: str = ""
     """Why secure rounds cannot continue from this checkpoint: too many devices have signed on it. Empty: they can."""
     stalled: str = ""
@@ -146,6 +155,8 @@ class RoundView(Message):
     """Training metrics of the counted updates, averaged by weight; in a datacenter round, the worker's metrics."""
     lease: LeaseView | None = None
     """Of a datacenter round: the current lease, or the last one."""
+    authority: AuthorityPlace | None = None
+    """Where the authority's key was when the round opened; None: the coordinator had no authority."""
     departures: str = ""
     """Why devices withdrew, and why updates were refused as invalid: how many for each reason, the most common first.
     Part of it is text of devices."""
@@ -192,8 +203,9 @@ class DeviceView(Message):
     label: str
     examples_cap: int
     enrolled_at: float
+    """When it was registered first."""
     last_seen_at: float | None
-    state: Literal["away", "waiting", "assigned"]
+    state: DeviceState
     run: str | None = None
     round: int | None = None
 

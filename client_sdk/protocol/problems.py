@@ -7,14 +7,18 @@
     |   |  kind                  status  a device then
     |   |-- malformed-request       400  drop    not HTTP/1.1, or ambiguous; the connection closes
     |   |-- truncated               400  retry   sends the same bytes again
-    |   |-- unauthenticated         401  enrol   enrols again with the same key, a few times
+    |   |-- unauthenticated         401  stop    an operator's key or token is missing or not valid; nothing is signed
+    |   |-- bad-signature           401  retry   the signature is not that of its key over this request, for this URL
+    |   |-- unregistered            401  register  registers again with its certificate, a few times
+    |   |-- expired-certificate     401  renew   asks its authority for a newer certificate
     |   |-- wrong-clock             401  retry   signs afresh, by the time in the answer's Date header
     |   |-- replayed-request        401  retry   signs afresh: this signed request was received before
     |   |-- enrolment-refused       403  stop    needs a person: the token is not valid
+    |   |-- not-certified           403  stop    needs a person: a certificate of another authority or class, or older
     |   |-- revoked-key             403  stop    needs a person: the authority has revoked the key, or its holder left
     |   |-- not-permitted           403  drop    an operator's role or scope does not reach so far
     |   |-- not-selected            403  drop    this round is not for it
-    |   |-- unknown-device          404  enrol   the coordinator has lost or removed it
+    |   |-- unknown-device          404  drop    only operators name devices
     |   |-- unknown-worker          404  drop
     |   |-- unknown-key             404  drop    only owners name API keys
     |   |-- unknown-run             404  drop
@@ -43,8 +47,9 @@
     |   `-- disk-full               507  retry   honours Retry-After
     `-- anything else                   a bug: never shown to a peer, answered as ``internal``
 
-*drop*: discard this round's work and log the reason. *retry*: send the same request later. *enrol*: enrol again.
-*stop*: end with the problem's sentence. Without a round (check-in, enrolment), *drop* means *stop*.
+*drop*: discard this round's work and log the reason. *retry*: send the same request later. *register*: register again
+with the same certificate. *renew*: get another certificate from the authority, and register with it. *stop*: end with
+the problem's sentence. Without a round (check-in, registration), *drop* means *stop*.
 """
 
 from __future__ import annotations
@@ -54,7 +59,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-Advice = Literal["drop", "retry", "enrol", "stop"]
+Advice = Literal["drop", "retry", "register", "renew", "stop"]
 
 TYPE_PREFIX = "/problems/"
 DETAIL_LIMIT = 2000
@@ -72,14 +77,18 @@ class ProblemKind(NamedTuple):
 PROBLEMS: dict[str, ProblemKind] = {
     "malformed-request": ProblemKind(400, "The request is not well-formed HTTP", "drop"),
     "truncated": ProblemKind(400, "The body ended before its declared length", "retry"),
-    "unauthenticated": ProblemKind(401, "The token is missing or not valid", "enrol"),
+    "unauthenticated": ProblemKind(401, "The credentials are missing or not valid", "stop"),
+    "bad-signature": ProblemKind(401, "The request's signature is not valid here", "retry"),
+    "unregistered": ProblemKind(401, "This key is not registered here", "register"),
+    "expired-certificate": ProblemKind(401, "The certificate is not valid now", "renew"),
     "wrong-clock": ProblemKind(401, "The request is not around the time here", "retry"),
     "replayed-request": ProblemKind(401, "The request was received before", "retry"),
     "enrolment-refused": ProblemKind(403, "This device may not enrol", "stop"),
+    "not-certified": ProblemKind(403, "This certificate is not taken here", "stop"),
     "revoked-key": ProblemKind(403, "The authority has revoked this key", "stop"),
     "not-permitted": ProblemKind(403, "Your role or scope does not permit this", "drop"),
     "not-selected": ProblemKind(403, "This device was not selected for the round", "drop"),
-    "unknown-device": ProblemKind(404, "No such device", "enrol"),
+    "unknown-device": ProblemKind(404, "No such device", "drop"),
     "unknown-worker": ProblemKind(404, "No such worker", "drop"),
     "unknown-key": ProblemKind(404, "No such API key", "drop"),
     "unknown-run": ProblemKind(404, "No such run", "drop"),
@@ -229,7 +238,7 @@ def _advice_of_status(status: int, retryable: bool) -> Advice:
     if retryable or status in (408, 425, 429) or status >= 500:
         return "retry"
     if status == 401:
-        return "enrol"
+        return "register"
     return "stop" if status == 426 else "drop"
 
 

@@ -1,7 +1,8 @@
 """The messages of datacenter rounds: between a worker, an operator and the coordinator. Routes: ``names.Route``.
 
-The requests of a worker, which an operator has registered, in one datacenter round::
+The requests of a worker, each signed by its certified key, with one datacenter round::
 
+    POST /v1/workers                                    WorkerRegistration -> WorkerRegistered  with each certificate
     POST /v1/leases                                     WorkerPoll  -> Lease | Wait    held open until there is a round
     GET  /v1/checkpoints/{digest}                                   -> safetensors     the checkpoint to train
     POST /v1/runs/{run}/rounds/{round}/lease            Heartbeat   -> LeaseRenewed    the worker is at step 40
@@ -22,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from client_sdk.protocol.devices import CheckpointRef, Task
+from client_sdk.protocol.devices import CertificateHex, CheckpointRef, Task
 from client_sdk.protocol.names import Digest, Finite, LearnerName, Message, MetricName, RunId, WorkerId
 
 RESULT_HEADER = "Quorate-Result"
@@ -210,21 +211,24 @@ class ResultReceipt(Message):
     """The version of the checkpoint that it became."""
 
 
-# ---------------------------------------------------------------- operators
+class WorkerRegistration(Message):
+    """Makes a worker known to a coordinator by its certificate, in a request that the certified key signs. It is sent
+    again with each new certificate; the same one again gets the same answer."""
 
-
-class CreateWorker(Message):
-    """Registers a worker. Only the answer contains its token."""
-
+    certificate: CertificateHex
+    """The bytes of ``credentials.certificate``, of the class *worker*. The id in it is the worker's id."""
     label: str = Field(default="", max_length=64)
     """A name for display, such as a cluster or a machine."""
 
 
-class WorkerCreated(Message):
-    """The answer to CreateWorker. The token is shown only here; the coordinator stores its hash."""
+class WorkerRegistered(Message):
+    """The answer to WorkerRegistration."""
 
     worker: WorkerId
-    token: str
+    """The id in the certificate."""
+
+
+# ---------------------------------------------------------------- operators
 
 
 class WorkerView(Message):
@@ -236,7 +240,7 @@ class WorkerView(Message):
     last_seen_at: float | None
     """Time of its last poll."""
     revoked_at: float | None = None
-    """Time when its token was revoked."""
+    """Time when an operator of this coordinator revoked it."""
     state: Literal["idle", "leased", "revoked"]
     run: str | None = None
     round: int | None = None

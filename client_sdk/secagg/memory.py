@@ -104,6 +104,11 @@ class Memory:
         return replace(self, learners=self.learners - {learner})
 
     @property
+    def marks(self) -> Memory:
+        """A copy without any live attempt, so without any secret: what was signed, tried, seen and agreed to."""
+        return replace(self, live={})
+
+    @property
     def encoded(self) -> bytes:
         """The bytes to store. They hold secrets of live attempts: protect them like the device's key."""
         out = WireWriter(KIND).number(FORMAT, 2).number(self.revocations, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.commands.run_cli import quorate
-from tests.client_sdk.device.scripted import TOKEN
+from tests.client_sdk.http.http_authority import shared
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 
 ROOT = Path(__file__).parents[3]
@@ -30,10 +31,12 @@ def device(server: HttpScript, *more: str) -> list[str]:
 
 def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(script(rounds=2, task=Task(learner=LEARNER))) as server:
-        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--shard", "2/3")) == 0
+        assert quorate(*device(server, "--token", shared().text, "--rounds", "1", "--shard", "2/3")) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == f"d1: This device has 3 examples and talks to {server.url}. Ctrl-C stops it."
-        assert lines[1] == "d1: Enrolled as d0."
+        assert re.fullmatch(
+            r"d1: Enrolled as d[0-9a-f]{16}; the certificate is valid until 20..-..-.. ..:.. UTC\.", lines[1]
+        )
         assert f"d1: run-1 round 1: Selected to train {LEARNER}; 600 s to report." in lines
         assert "d1: run-1 round 1: The update was accepted." in lines
         assert lines[-1] == "d1: Stopped after 1 round. 'quorate device history' lists them."
@@ -44,18 +47,30 @@ def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.Captu
         assert {line.get("device") for line in output[:-1]} == {"d1"}
     assert quorate("device", "history", "--folder", "d1") == 0
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split() == ["run", "round", "learner", "result", "update", "weight", "event", "seconds", "reason"]
+    assert table[0].split() == [
+        "run",
+        "round",
+        "learner",
+        "result",
+        "update",
+        "weight",
+        "event",
+        "seconds",
+        "authority",
+        "reason",
+    ]
+    assert [row.split()[8] for row in table[1:]] == ["apart", "apart"]
     assert [row.split()[:4] for row in table[1:]] == [["run-1", str(n), LEARNER, "receipt"] for n in (1, 2)]
     assert quorate("device", "history", "--folder", "d1", "--json") == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [entry["round"] for entry in entries] == [1, 2]
-    assert server.script.enrolments == 1
+    assert server.script.registrations == 1
 
 
 def test_address_and_token_come_from_the_environment_too(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(script(task=Task(learner=LEARNER))) as server:
         monkeypatch.setenv("QUORATE_URL", server.url)
-        monkeypatch.setenv("QUORATE_ENROLMENT_TOKEN", TOKEN)
+        monkeypatch.setenv("QUORATE_ENROLMENT_TOKEN", shared().text)
         assert quorate("device", "--data", "mine.npz", "--learner", LEARNER, "--rounds", "1") == 0
     assert [entry.result for entry in read_history("quorate-device")] == ["receipt"]
 
@@ -68,8 +83,9 @@ def test_address_and_token_come_from_the_environment_too(workplace: Path, monkey
         (["--learner", "nothing_here:train"], "needs the module nothing_here, which is not installed."),
         (["--url", "localhost:8470"], "'localhost:8470' is not a coordinator's URL; it looks like http://"),
         (["--allow", "no colon"], "'no colon' is not a learner's name; it looks like package:name."),
-        ([], "This device is new: give it an enrolment token with --enrolment-token"),
-        (["--token", "guess"], "This enrolment token is not valid."),
+        ([], "This device has no certificate; start it with --enrolment-token"),
+        (["--token", "guess"], "This is no enrolment token: one begins with qe1_."),
+        (["--who-file", "nowhere"], "There is no file nowhere: --who-file names what proves who this device is."),
     ],
 )
 def test_errors_are_one_sentence(
@@ -93,7 +109,7 @@ def test_a_device_too_old_ends_with_one_sentence(workplace: Path, capsys: pytest
     coordinator = script(2, task=Task(learner=LEARNER))
     coordinator.interfere = lambda method, path: problem("protocol-version", "Upgrade this device's quorate.")
     with serving(coordinator) as server:
-        assert quorate(*device(server, "--token", TOKEN)) == 1
+        assert quorate(*device(server, "--token", shared().text)) == 1
     assert capsys.readouterr().err == "Error: d1: Upgrade this device's quorate.\n"
 
 
@@ -101,7 +117,7 @@ def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.C
     from client_sdk.device.storage import FileStorage
 
     with serving(script()) as server, FileStorage("d1"):
-        assert quorate(*device(server, "--token", TOKEN)) == 1
+        assert quorate(*device(server, "--token", shared().text)) == 1
     assert "in use by another device" in capsys.readouterr().err
 
 
@@ -109,7 +125,7 @@ def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.Cap
     with FileStorage(workplace / "d1") as storage:
         storage.save_secure(Memory(learners=frozenset({LEARNER, "other:net"})))
     with serving(script(task=Task(learner=LEARNER))) as server:
-        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1")) == 0
+        assert quorate(*device(server, "--token", shared().text, "--rounds", "1")) == 0
         assert f"This device has joined secure rounds of {LEARNER}; its owner alone" in capsys.readouterr().out
     assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 0
     assert capsys.readouterr().out == (
@@ -134,11 +150,11 @@ def test_history_of_no_device_is_an_error(workplace: Path, capsys: pytest.Captur
 def test_ctrl_c_ends_a_waiting_device_cleanly(workplace: Path) -> None:
     with serving(script(rounds=0)) as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "client_sdk.cli", *device(server, "--token", TOKEN)],
+            [sys.executable, "-m", "client_sdk.cli", *device(server, "--token", shared().text)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(workplace)},
+            env={**os.environ, "PYTHONPATH": f"{workplace}{os.pathsep}{ROOT}"},
         )
         try:
             assert server.polling.wait(30)
@@ -174,7 +190,7 @@ def test_a_device_computes_with_one_thread_unless_its_owner_says_otherwise(
         subprocess.run(
             [
                 *(sys.executable, "-m", "client_sdk.cli"),
-                *device(server, "--token", TOKEN, "--rounds", "1", "--learner", "counting:train"),
+                *device(server, "--token", shared().text, "--rounds", "1", "--learner", "counting:train"),
                 *options,
             ],
             env={**others, **environment, "PYTHONPATH": f"{workplace}{os.pathsep}{ROOT}"},
@@ -196,7 +212,7 @@ def test_missing_data_is_reported_before_learners_are_imported(
 
 def test_a_device_without_a_label_is_named_by_its_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(script(task=Task(learner=LEARNER))) as server:
-        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--label", "ward 7")) == 0
+        assert quorate(*device(server, "--token", shared().text, "--rounds", "1", "--label", "ward 7")) == 0
         assert {line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()} == {"ward 7"}
 
 
@@ -205,7 +221,7 @@ def test_a_learner_that_fails_is_reported_without_a_traceback(
 ) -> None:
     (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
     with serving(script(task=Task(learner="burning:train"))) as server:
-        assert quorate(*device(server, "--token", TOKEN, "--rounds", "1", "--learner", "burning:train")) == 0
+        assert quorate(*device(server, "--token", shared().text, "--rounds", "1", "--learner", "burning:train")) == 0
     output = capfd.readouterr()
     assert "Withdrew: RuntimeError: burnt" in output.out
     assert "Traceback" not in output.out + output.err
@@ -214,7 +230,7 @@ def test_a_learner_that_fails_is_reported_without_a_traceback(
 
 def test_an_error_of_a_device_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was ``{"kind":"error","text":...}``, in the log of several devices."""
-    asked = ("device", "--data", "none.npz", "--enrolment-token", "t", "--folder", str(tmp_path / "ward"))
+    asked = ("device", "--data", "none.npz", "--folder", str(tmp_path / "ward"))
     assert quorate(*asked, "--label", "ward 7", "--json") == 1
     error = json.loads(capsys.readouterr().err)
     assert error == {"device": "ward 7", "kind": "error", "text": "There is no file none.npz."}

@@ -13,7 +13,7 @@ from client_sdk.device.storage import read_history
 from client_sdk.learning.collective import app as group_app
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from tests.client_sdk.commands.run_cli import quorate
-from tests.client_sdk.device.scripted import TOKEN
+from tests.client_sdk.http.http_authority import shared
 from tests.client_sdk.http.http_script import script, serving
 
 LEARNER = "my_learner_of_tests:train"
@@ -56,15 +56,15 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     coordinator = script(2, task=Task(learner=LEARNER))
     genuine = coordinator.handle
 
-    def listening(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+    def listening(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
         if path == "/v1/checkins":
             asked.append(CheckIn.model_validate_json(body).policy)
-        return genuine(method, path, token, body)
+        return genuine(method, path, signer, body)
 
     coordinator.handle = listening  # type: ignore[method-assign]
     with serving(coordinator) as server:
         mine = ["--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--folder", "d1", "--rounds", "1"]
-        assert join(*mine, "--token", TOKEN) == 0
+        assert join(*mine, "--token", shared().text) == 0
         monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
         more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
@@ -88,7 +88,10 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         ([], "Name this device's data with --data"),
         (["--data", "mine.npz", "--allow", "mine"], "'mine' is not a learner's name"),
         (["--data", "mine.npz", "--url", "nowhere"], "nowhere"),
-        (["--data", "mine.npz", "--learner", LEARNER], "This device is new: give it an enrolment token"),
+        (
+            ["--data", "mine.npz", "--learner", LEARNER],
+            "This device has no certificate; start it with --enrolment-token",
+        ),
     ],
 )
 def test_errors_are_one_sentence(

@@ -17,7 +17,6 @@ from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.possession import enrolment_statement, rotation_statement
 from client_sdk.credentials.request_signature import RequestSignature, sign_request, signature_base
 from client_sdk.credentials.revocations import RevocationList
-from client_sdk.protocol.devices import enrolment_bytes
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Memory
@@ -55,7 +54,6 @@ def signed() -> dict[str, bytes]:
         "rotation": rotation_statement(TRUSTED.id, CERTIFICATE.id, public(DEVICE), public(STRANGER)),
         "request": signature_base("POST", URI, read.digest, read.parameters, None),
         "secure round": statement(bytes(32), "advertise", b"body"),
-        "enrolment by bearer token": enrolment_bytes(DEVICE.public_hex, "token"),
         "audit": AuditHead(7, "5" * 64, NOW + 0.25, public(DEVICE).hex(), "").statement(),
     }
 
@@ -67,7 +65,6 @@ PREFIXES = {
     "rotation": domains.ROTATION,
     "request": domains.REQUEST,
     "secure round": SECURE_ROUNDS,
-    "enrolment by bearer token": b"quorate enrolment v1\n",
     "audit": domains.AUDIT_HEAD,
 }
 

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.identity_keys import key_id
 from client_sdk.device.actions import (
     Action,
     Answered,
+    Certify,
     Failed,
     Fetch,
     Fetched,
@@ -28,26 +31,26 @@ from client_sdk.device.actions import (
     Trained,
     Unreachable,
 )
+from client_sdk.device.record import Record
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.identity import verify
+from client_sdk.identity import DeviceKey, key_of
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
     CheckpointRef,
-    Enrolled,
-    EnrolRequest,
     Noted,
     Outcome,
     Receipt,
+    Registered,
+    Registration,
     Task,
     Wait,
     Withdrawal,
-    enrolment_bytes,
 )
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
+from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
 
-TOKEN = "let-me-in"
 LEARNER = "clinic:risk"
 CHECKPOINT = b"not really tensors, but bytes with a digest"
 
@@ -70,15 +73,22 @@ class ScriptedCoordinator:
     """Gives one device ``rounds`` rounds, one after the other; a round ends when its update or a withdrawal came."""
 
     def __init__(
-        self, rounds: int = 2, task: Task | None = None, checkpoint: bytes = CHECKPOINT, **assignment: Any
+        self,
+        rounds: int = 2,
+        task: Task | None = None,
+        checkpoint: bytes = CHECKPOINT,
+        authority: ScriptedAuthority | None = None,
+        **assignment: Any,
     ) -> None:
+        self.authority = authority if authority is not None else ScriptedAuthority()
         self.rounds = [Round(number) for number in range(1, rounds + 1)]
         self.task = task or Task(learner=LEARNER, learner_version="1.0")
         self.checkpoint = checkpoint
         self.assignment = assignment
-        self.keys: list[str] = []
-        self.token = ""
-        self.enrolments = 0
+        self.known: dict[str, Certificate] = {}
+        """Key id -> its certificate; the newest registration is that of the one device."""
+        self.registrations = 0
+        self.inside = False
         self.requests: list[tuple[str, str]] = []
         self.wait = Wait(reason="No round needs this device now.", min_s=5, max_s=10)
         self.interfere: Callable[[str, str], ProblemError | None] = lambda method, path: None
@@ -87,23 +97,26 @@ class ScriptedCoordinator:
     def now(self) -> Round | None:
         return next((one for one in self.rounds if one.open), None)
 
-    def handle(self, method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+    def handle(self, method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
         self.requests.append((method, path))
         try:
             trouble = self.interfere(method, path)
             if trouble is not None:
                 raise trouble
-            answer = self._answer(method, path, token, body)
+            answer = self._answer(method, path, signer, body)
         except ProblemError as error:
             return error.status, error.problem.model_dump_json().encode()
         return 200, answer if isinstance(answer, bytes) else answer.model_dump_json().encode()
 
-    def _answer(self, method: str, path: str, token: str, body: bytes) -> Message | bytes:
+    def _answer(self, method: str, path: str, signer: str, body: bytes) -> Message | bytes:
         parts = path.strip("/").split("/")
         if (method, path) == ("POST", "/v1/devices"):
-            return self._enrol(EnrolRequest.model_validate_json(body))
-        if not self.token or token != self.token:
-            raise problem("unauthenticated", "This token is not known.")
+            return self._register(Registration.model_validate_json(body), signer)
+        if signer not in self.known:
+            raise problem("unregistered", "This key is not registered here.")
+        if (method, path) == ("POST", "/v1/devices/left"):
+            del self.known[signer]
+            return Noted()
         if (method, path) == ("POST", "/v1/checkins"):
             CheckIn.model_validate_json(body)
             return self.offered() if self.now is not None else self.wait
@@ -127,26 +140,25 @@ class ScriptedCoordinator:
             case _:
                 raise problem("unknown-round", path)
 
-    def _enrol(self, request: EnrolRequest) -> Enrolled:
-        if request.enrolment_token != TOKEN:
-            raise problem("enrolment-refused", "This enrolment token is not valid.")
-        assert verify(
-            request.public_key,
-            enrolment_bytes(request.public_key, request.enrolment_token),
-            bytes.fromhex(request.proof),
-        )
-        if request.public_key not in self.keys:
-            self.keys.append(request.public_key)
-        self.enrolments += 1
-        self.token = f"secret-{self.enrolments}"
-        return Enrolled(device=f"d{self.keys.index(request.public_key)}", token=self.token, examples_cap=100)
+    @property
+    def device(self) -> str:
+        return next(reversed(self.known.values())).id if self.known else "d0"
+
+    def _register(self, request: Registration, signer: str) -> Registered:
+        certificate = Certificate.parse(bytes.fromhex(request.certificate))
+        certificate.require_signed(self.authority.issuer.trusted)
+        assert certificate.key_id.hex() == signer, "the certified key signs its registration"
+        self.known = {key: known for key, known in self.known.items() if known.id != certificate.id}
+        self.known[signer] = certificate
+        self.registrations += 1
+        return Registered(device=certificate.id, examples_cap=100, authority_inside=self.inside)
 
     def offered(self) -> Assignment:
         assert self.now is not None
         given: dict[str, Any] = {
             "run": "run-1",
             "round": self.now.number,
-            "device": "d0",
+            "device": self.device,
             "checkpoint": CheckpointRef(
                 version=0, digest=hashlib.sha256(self.checkpoint).hexdigest(), bytes=len(self.checkpoint)
             ),
@@ -158,7 +170,7 @@ class ScriptedCoordinator:
         return Assignment(**(given | self.assignment))
 
     def _outcome(self, one: Round) -> Outcome:
-        base: dict[str, Any] = {"run": "run-1", "round": one.number, "device": "d0"}
+        base: dict[str, Any] = {"run": "run-1", "round": one.number, "device": self.device}
         if one.update is not None:
             return Outcome(result="counted", digest=hashlib.sha256(one.update).hexdigest(), version=1, **base)
         return Outcome(result="pending" if one.open else "dropped", reason="" if one.open else "It closed.", **base)
@@ -172,7 +184,7 @@ class ScriptedCoordinator:
         one.update = body
         one.open = False
         digest = hashlib.sha256(body).hexdigest()
-        return Receipt(run="run-1", round=one.number, attempt=0, device="d0", digest=digest, weight=7)
+        return Receipt(run="run-1", round=one.number, attempt=0, device=self.device, digest=digest, weight=7)
 
 
 def offer(**changes: Any) -> CheckIn:
@@ -187,7 +199,9 @@ class Driver:
     def __init__(self, coordinator: ScriptedCoordinator, storage: MemoryStorage | None = None) -> None:
         self.coordinator = coordinator
         self.storage = storage if storage is not None else MemoryStorage()
-        self.clock = 1000.0
+        self.clock = START
+        self.signer: DeviceKey | None = None
+        """The device's key, where it is kept outside its record."""
         self.trainings = 0
         self.performed: list[Action] = []
         self.crashes: dict[int, str] = {}
@@ -237,10 +251,28 @@ class Driver:
                     return self.trained(action)
                 body = f"round {action.assignment.round}, training {self.trainings}".encode()
                 return Trained(body, True, self.clock)
+            case Certify():
+                reply = self.coordinator.authority.perform(action, self._saved, self._key, self.clock)
+                return self._unless_lost(reply)
             case Send():
                 return self._send(action)
             case _:
                 assert_never(action)
+
+    @property
+    def _saved(self) -> Record:
+        saved = self.storage.load()
+        assert saved is not None, "nothing is sent before the key was saved"
+        return saved
+
+    @property
+    def _key(self) -> DeviceKey:
+        key = self.signer or key_of(self._saved.key_seed)
+        assert key is not None
+        return key
+
+    def _unless_lost(self, reply: Reply) -> Reply:
+        return Unreachable("the network is gone", self.clock) if len(self.performed) in self.lost else reply
 
     def _send(self, action: Send) -> Reply:
         if action.update is not None:
@@ -248,9 +280,10 @@ class Driver:
                 body = file.read()
         else:
             body = action.message.model_dump_json().encode() if action.message is not None else b""
-        status, answer = self.coordinator.handle(action.method, action.url, action.token or "", body)
+        signer = key_id(bytes.fromhex(self._key.public_hex)).hex()
+        status, answer = self.coordinator.handle(action.method, action.url, signer, body)
         if len(self.performed) in self.lost:
-            return Unreachable("the network is gone", self.clock)
+            return self._unless_lost(None)
         if status >= 400:
             return RequestRefused(parse_problem(status, answer), self.clock)
         content = json.loads(answer)

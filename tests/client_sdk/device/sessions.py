@@ -7,7 +7,7 @@ from typing import Any
 
 from client_sdk.device.session import Session, participate
 from client_sdk.protocol.devices import CheckIn
-from tests.client_sdk.device.scripted import TOKEN, Driver, offer
+from tests.client_sdk.device.scripted import Driver, offer
 
 URL = "http://coordinator.test"
 
@@ -23,9 +23,10 @@ def session(driver: Driver, rounds: int | None = 1, draw: Any = None, **changes:
     settings: dict[str, Any] = {
         "coordinator": URL,
         "offer": lambda: given_offer,
-        "enrolment_token": TOKEN,
+        "enrolment_token": driver.coordinator.authority.enrolment,
         "rounds": rounds,
         "entropy": draw or entropy(),
+        "at": driver.clock,
     }
     return participate(driver.storage.load(), **(settings | changes))
 

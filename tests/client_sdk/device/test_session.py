@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.device.actions import Fetch, Save, Send, Train
+from client_sdk.device.actions import Certify, Save, Send, Train
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
+from tests.client_sdk.device.scripted_authority import START
 from tests.client_sdk.device.sessions import entropy, run
 
 
@@ -25,7 +26,7 @@ def test_two_rounds_without_trouble() -> None:
     assert [(entry.round, entry.result, entry.weight) for entry in history] == [(1, "receipt", 7), (2, "receipt", 7)]
     assert history[0].update_digest == hashlib.sha256(b"round 1, training 1").hexdigest()
     assert history[0].plan_digest == "ab" * 32
-    assert 1000.0 < history[0].joined_at <= history[0].ended_at
+    assert START < history[0].joined_at <= history[0].ended_at
     record = driver.storage.load()
     assert record is not None
     assert record.assignment is None
@@ -35,18 +36,22 @@ def test_two_rounds_without_trouble() -> None:
 def test_a_save_comes_before_each_send_that_it_protects() -> None:
     driver = Driver(ScriptedCoordinator(rounds=1))
     run(driver)
-    saved = {"key": False, "enrolled": False, "assignment": False, "update": ""}
+    saved = {"key": False, "certificate": False, "registered": False, "assignment": False, "update": ""}
     for action in driver.performed:
         if isinstance(action, Save):
             saved = {
                 "key": bool(action.record.key_seed),
-                "enrolled": action.record.enrolled is not None,
+                "certificate": bool(action.record.certificate),
+                "registered": action.record.registered is not None,
                 "assignment": action.record.assignment is not None,
                 "update": action.record.update_digest or "",
             }
-        elif isinstance(action, Send):
+        elif isinstance(action, Certify):
             assert saved["key"]
-            assert saved["enrolled"] == (action.route is not Route.ENROL)
+            assert not saved["certificate"]
+        elif isinstance(action, Send):
+            assert saved["certificate"]
+            assert saved["registered"] == (action.route is not Route.REGISTER)
             if action.route in (Route.STARTED, Route.UPDATE):
                 assert saved["assignment"]
             if action.route is Route.UPDATE:
@@ -86,7 +91,8 @@ def check(coordinator: ScriptedCoordinator, driver: Driver) -> None:
         assert one.update.startswith(f"round {one.number},".encode())
         assert set(one.sent) == {one.update}
         assert one.withdrawn == []
-    assert len(coordinator.keys) == 1
+    assert len(coordinator.known) == 1
+    assert len(coordinator.authority.holders) == 1
     history = driver.storage.history()
     assert [(entry.round, entry.result) for entry in history] == [(1, "receipt"), (2, "receipt")]
     sums = [hashlib.sha256(one.update or b"").hexdigest() for one in coordinator.rounds]
@@ -136,9 +142,10 @@ def test_lost_answers_and_passing_trouble_only_cost_time(
     check(coordinator, driver)
 
 
-def test_no_action_shows_the_token_when_it_is_printed() -> None:
+def test_no_action_shows_a_secret_when_it_is_printed() -> None:
     driver = Driver(ScriptedCoordinator(rounds=1))
     run(driver)
-    sent = [action for action in driver.performed if isinstance(action, Send | Fetch) and action.token]
-    assert {type(action) for action in sent} == {Send, Fetch}
-    assert not [action for action in sent if str(action.token) in repr(action)]
+    (certify,) = [action for action in driver.performed if isinstance(action, Certify)]
+    assert certify.token is not None
+    for secret in (certify.token.text, certify.token.secret.hex(), repr(certify.token.secret)):
+        assert secret not in repr(certify)

@@ -216,9 +216,9 @@ def test_an_error_page_of_something_in_between_does_not_cost_the_update() -> Non
     pages = iter([(403, b"<html>Log in to this hotel</html>"), (404, b'{"detail": "Not Found"}')])
     genuine = coordinator.handle
 
-    def hotel(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+    def hotel(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
         page = next(pages, None) if method == "PUT" else None
-        return page if page is not None else genuine(method, path, token, body)
+        return page if page is not None else genuine(method, path, signer, body)
 
     coordinator.handle = hotel  # type: ignore[method-assign]
     run(driver)
@@ -230,8 +230,8 @@ def test_after_the_deadline_an_error_page_is_final_so_that_no_device_hangs() -> 
     coordinator = ScriptedCoordinator(rounds=1, report_within_s=100)
     driver = Driver(coordinator)
     genuine = coordinator.handle
-    coordinator.handle = lambda method, path, token, body: (  # type: ignore[method-assign]
-        (413, b"<html>too large</html>") if method == "PUT" else genuine(method, path, token, body)
+    coordinator.handle = lambda method, path, signer, body: (  # type: ignore[method-assign]
+        (413, b"<html>too large</html>") if method == "PUT" else genuine(method, path, signer, body)
     )
     assert run(driver) == 1
     assert driver.storage.history()[0].result == "refused"
@@ -319,4 +319,4 @@ def test_the_storage_can_be_moved_to_another_process() -> None:
     run(Driver(coordinator, storage))
     run(Driver(coordinator, storage))
     assert [entry.round for entry in storage.history()] == [1, 2]
-    assert coordinator.enrolments == 1
+    assert coordinator.registrations == 1

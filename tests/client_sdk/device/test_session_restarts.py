@@ -11,7 +11,7 @@ import pytest
 from client_sdk.device.actions import Answered, Reply, RequestRefused, Save, Send, Sleep, Unreachable
 from client_sdk.device.record import Record
 from client_sdk.device.session import participate
-from client_sdk.protocol.devices import Enrolled, Wait
+from client_sdk.protocol.devices import Registered, Wait
 from client_sdk.protocol.problems import Problem, problem
 from tests.client_sdk.device.scripted import offer
 
@@ -20,12 +20,12 @@ PAGE = Problem(type="about:blank", title="Bad Gateway", status=502)
 
 
 class Device:
-    """An enrolled device that checks in and sleeps. ``answer(now)``: what becomes of a check-in sent now."""
+    """A registered device that checks in and sleeps. ``answer(now)``: what becomes of a check-in sent now."""
 
     def __init__(self, answer: Callable[[float], Reply], seed: int = 0) -> None:
-        enrolled = Enrolled(device="d1", token="t", examples_cap=9)
+        registered = Registered(device="d1", examples_cap=9)
         self._session = participate(
-            Record(key_seed="11" * 32, coordinator="x", enrolled=enrolled), coordinator="x", offer=offer
+            Record(key_seed="11" * 32, coordinator="x", registered=registered), coordinator="x", offer=offer
         )
         self._answer = answer
         self._chance = random.Random(seed)

@@ -1,106 +1,15 @@
-"""The session before a round: enrolment, tokens that are refused, every kind of waiting."""
+"""The session before a round: every kind of waiting."""
 
 from __future__ import annotations
 
 import pytest
 
-from client_sdk.device.actions import Send, Sleep
-from client_sdk.device.requests import ENROLMENTS, Pacing
-from client_sdk.identity import DeviceKey
+from client_sdk.device.actions import Sleep
+from client_sdk.device.requests import Pacing
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
-from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
+from tests.client_sdk.device.scripted import Driver, ScriptedCoordinator
 from tests.client_sdk.device.sessions import run, session
-
-# ---------------------------------------------------------------- enrolment
-
-
-def test_enrolment_without_an_answer_is_repeated_with_the_same_key() -> None:
-    coordinator = ScriptedCoordinator(rounds=1)
-    driver = Driver(coordinator)
-    driver.lost = {1}
-    run(driver)
-    assert coordinator.enrolments == 2
-    assert len(coordinator.keys) == 1
-
-
-def test_a_device_without_token_says_what_is_missing() -> None:
-    with pytest.raises(ProblemError, match="enrolment token"):
-        run(Driver(ScriptedCoordinator()), enrolment_token=None)
-
-
-def test_a_wrong_enrolment_token_ends_the_session_with_the_coordinators_sentence() -> None:
-    with pytest.raises(ProblemError, match="This enrolment token is not valid"):
-        run(Driver(ScriptedCoordinator()), enrolment_token="guess")
-
-
-def test_a_lost_token_is_replaced_by_enrolling_again_and_the_update_still_arrives() -> None:
-    coordinator = ScriptedCoordinator(rounds=1)
-    driver = Driver(coordinator)
-
-    def forget(method: str, path: str) -> None:
-        if method == "PUT" and coordinator.enrolments == 1:
-            coordinator.token = "rotated"
-
-    coordinator.interfere = forget
-    assert run(driver) == 1
-    assert coordinator.enrolments == 2
-    assert coordinator.rounds[0].update == b"round 1, training 1"
-    assert driver.trainings == 1
-    enrolments = [sent for sent in driver.performed if isinstance(sent, Send) and sent.route is Route.ENROL]
-    assert [sent.token for sent in enrolments] == [None, None]  # a lost token is sent nowhere again
-
-
-def test_a_token_that_is_refused_however_often_the_device_enrols_ends_the_session() -> None:
-    coordinator = ScriptedCoordinator()
-    coordinator.interfere = lambda method, path: (
-        problem("unauthenticated", "No.") if path == Route.CHECK_IN.value else None
-    )
-    with pytest.raises(ProblemError, match=r"No\."):
-        run(Driver(coordinator))
-    assert coordinator.enrolments == 1 + ENROLMENTS
-
-
-def test_another_coordinator_never_sees_the_first_ones_token() -> None:
-    driver = Driver(ScriptedCoordinator(rounds=1))
-    run(driver)
-    second = ScriptedCoordinator(rounds=1)
-    driver.coordinator = second
-    driver.performed.clear()
-    run(driver, coordinator="http://elsewhere.test")
-    tokens = {action.token for action in driver.performed if isinstance(action, Send) and action.token}
-    assert tokens == {second.token}
-    assert second.rounds[0].update is not None
-    assert len(driver.storage.history()) == 2
-
-
-def test_a_round_given_to_another_id_is_dropped() -> None:
-    driver = Driver(ScriptedCoordinator(rounds=1)).crash_at([(6, "after")])
-    with pytest.raises(Crash):
-        run(driver)
-    record = driver.storage.load()
-    assert record is not None
-    assert record.assignment is not None
-    assert record.enrolled is not None
-    driver.storage.save(record.model_copy(update={"enrolled": record.enrolled.model_copy(update={"device": "d9"})}))
-    run(driver)
-    assert [entry.result for entry in driver.storage.history()] == ["dropped"]
-
-
-def test_a_key_kept_outside_signs_and_never_enters_the_record() -> None:
-    coordinator = ScriptedCoordinator(rounds=1)
-    driver = Driver(coordinator)
-    key = DeviceKey.create()
-    run(driver, signer=key)
-    record = driver.storage.load()
-    assert record is not None
-    assert record.key_seed == ""
-    assert coordinator.keys == [key.public_hex]
-    with pytest.raises(ValueError, match="signer"):
-        run(driver)
-
-
-# ---------------------------------------------------------------- waiting
 
 
 def test_wait_is_slept_within_its_window() -> None:
@@ -108,12 +17,9 @@ def test_wait_is_slept_within_its_window() -> None:
     driver = Driver(coordinator)
     session_ = session(driver)
     coordinator.rounds[0].open = False
-    driver.perform(next(session_))
-    reply = driver.perform(session_.send(None))
-    driver.perform(session_.send(reply))
-    reply = driver.perform(session_.send(None))
-    sleep = session_.send(reply)
-    assert isinstance(sleep, Sleep)
+    reply = None
+    while not isinstance(sleep := session_.send(reply), Sleep):
+        reply = driver.perform(sleep)
     assert (sleep.min_s, sleep.max_s) == (5, 10)
     assert sleep.reason == "No round needs this device now."
     assert not sleep.trouble

@@ -274,7 +274,7 @@ def test_the_error_for_a_record_that_cannot_be_read_is_a_sentence(tmp_path: Path
 
 def test_a_newer_record_is_not_guessed_at(tmp_path: Path) -> None:
     with FileStorage(tmp_path) as storage:
-        (tmp_path / "record.json").write_text('{"format": 2}')
+        (tmp_path / "record.json").write_text('{"format": 3}')
         with pytest.raises(StorageError, match="newer quorate"):
             storage.load()
 

@@ -1,7 +1,9 @@
-"""A scripted coordinator behind a real socket on the loopback: long polls, ranges, and accidents on demand."""
+"""A scripted coordinator behind a real socket on the loopback: signatures that are checked, long polls, ranges, and
+accidents on demand."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.errors import CredentialError
+from client_sdk.credentials.nonces import NonceWindow
+from client_sdk.credentials.refusals import refusal_of
+from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.learners import Catalogue, LearnerTrainer
-from client_sdk.protocol.devices import CheckIn, Task
+from client_sdk.protocol.devices import CheckIn, Registration, Task
 from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update
 from tests.client_sdk.device.scripted import LEARNER, ScriptedCoordinator
+from tests.client_sdk.http.http_authority import shared
 
 MODEL: Tensors = {"w": np.arange(6, dtype=np.float32)}
 CHECKPOINT = to_bytes(MODEL)
@@ -28,6 +37,10 @@ class HttpScript:
     def __init__(self, script: ScriptedCoordinator, port: int = 0) -> None:
         self.script = script
         self.headers: list[tuple[str, str, dict[str, str]]] = []
+        self.signatures: list[RequestSignature] = []
+        """Of the requests that were accepted."""
+        self.nonces = NonceWindow()
+        self.now: Callable[[], float] = time.time
         self.accident: Callable[[str, str, Any], bool] = lambda method, path, handler: False
         self.left_early = threading.Event()
         self.polling = threading.Event()
@@ -66,10 +79,18 @@ class HttpScript:
         if self.accident(handler.command, handler.path, handler):
             return
         body = handler.rfile.read(int(headers.get("content-length", 0)))
-        token = headers.get("authorization", "").removeprefix("Bearer ")
+        try:
+            signer = self._signer(handler, body)
+        except ProblemError as error:
+            handler.send_response(error.status)
+            answer = error.problem.model_dump_json().encode()
+            handler.send_header("Content-Length", str(len(answer)))
+            handler.end_headers()
+            handler.wfile.write(answer)
+            return
         if handler.path == Route.CHECK_IN.value and not self._hold(handler, CheckIn.model_validate_json(body).hold_s):
             return
-        status, answer = self.script.handle(handler.command, handler.path, token, body)
+        status, answer = self.script.handle(handler.command, handler.path, signer, body)
         start = 0
         if status == 200 and "range" in headers:
             start = int(headers["range"].removeprefix("bytes=").removesuffix("-"))
@@ -81,6 +102,28 @@ class HttpScript:
         handler.end_headers()
         with suppress(OSError):
             handler.wfile.write(answer[start:])
+
+    def _signer(self, handler: Any, body: bytes) -> str:
+        """The id of the key that signed the request, checked in the sequence of a real coordinator."""
+        at = self.now()
+        try:
+            raw = [(name.lower().encode(), value.encode()) for name, value in handler.headers.items()]
+            signature = RequestSignature.parse(raw)
+            signature.require_current(at)
+            if handler.path == Route.REGISTER.value:
+                encoded = Registration.model_validate_json(body).certificate
+                public = Certificate.parse(bytes.fromhex(encoded)).public_key
+            elif signature.key_id in self.script.known:
+                public = self.script.known[signature.key_id].public_key
+            else:
+                raise problem("unregistered", "This key is not registered here.")
+            signature.require_signed(public, method=handler.command, uri=self.url + handler.path)
+            self.nonces.take(signature, at)
+            signature.require_body(hashlib.sha256(body).digest())
+        except CredentialError as error:
+            raise refusal_of(error) from None
+        self.signatures.append(signature)
+        return signature.key_id
 
     def _hold(self, handler: Any, hold_s: float) -> bool:
         """Hold a check-in until there is work. False when the device left meanwhile."""
@@ -112,7 +155,7 @@ def serving(script: ScriptedCoordinator, port: int = 0) -> Iterator[HttpScript]:
 def script(rounds: int = 1, **assignment: Any) -> ScriptedCoordinator:
     """A script whose checkpoint holds tensors."""
     task = assignment.pop("task", Task(learner=LEARNER))
-    return ScriptedCoordinator(rounds, task=task, checkpoint=CHECKPOINT, **assignment)
+    return ScriptedCoordinator(rounds, task=task, checkpoint=CHECKPOINT, authority=shared(), **assignment)
 
 
 def train(model: Tensors, data: Any, task: Task) -> Update:

@@ -16,7 +16,13 @@ from client_sdk.device.actions import Sleep
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Happening
 from client_sdk.protocol.devices import Task
-from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, TENSORS_MEDIA_TYPE, content_digest
+from client_sdk.protocol.names import (
+    DIGEST_HEADER,
+    PROTOCOL_HEADER,
+    PROTOCOL_VERSION,
+    TENSORS_MEDIA_TYPE,
+    content_digest,
+)
 from client_sdk.tensors import from_bytes, read_header
 from client_sdk.update import Update, decode_report
 from tests.client_sdk.http.clients import client
@@ -51,8 +57,9 @@ def test_two_rounds_over_http(tmp_path: Path) -> None:
 def test_what_each_request_carries() -> None:
     with serving(script()) as server, client(server) as device:
         device.run(rounds=1)
-    assert {sent[PROTOCOL_HEADER.lower()] for _, _, sent in server.headers} == {"1"}
-    assert all("authorization" in sent for _, path, sent in server.headers if path != "/v1/devices")
+    assert {sent[PROTOCOL_HEADER.lower()] for _, _, sent in server.headers} == {str(PROTOCOL_VERSION)}
+    assert not [sent for _, _, sent in server.headers if "authorization" in sent]
+    assert len(server.signatures) == len(server.headers)
     (put,) = [sent for method, _, sent in server.headers if method == "PUT"]
     body = server.script.rounds[0].update
     assert body is not None
@@ -93,7 +100,7 @@ def test_a_device_that_dies_goes_on_from_its_folder(tmp_path: Path, kind: str) -
             assert [entry.result for entry in storage.history()] == ["receipt", "receipt"]
     for one in server.script.rounds:
         assert set(one.sent) == {one.update}
-    assert len(server.script.keys) == 1
+    assert len(server.script.known) == 1
     assert len(trained) == (3 if kind == "trained" else 2)
 
 

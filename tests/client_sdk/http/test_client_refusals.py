@@ -89,8 +89,8 @@ def test_an_assignment_with_an_unknown_field_is_declined() -> None:
     coordinator = script()
     genuine = coordinator.handle
 
-    def newer(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
-        status, answer = genuine(method, path, token, body)
+    def newer(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
+        status, answer = genuine(method, path, signer, body)
         if path == "/v1/checkins" and coordinator.now is not None:
             answer = answer.replace(b'"learner":', b'"quantum":true,"learner":')
         return status, answer
@@ -116,9 +116,9 @@ def test_an_answer_that_is_not_understood_is_asked_for_again() -> None:
     genuine = coordinator.handle
     nonsense = iter([b"not json", b'{"kind": "dance"}', b"[]", b"{}"])
 
-    def odd(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+    def odd(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
         answer = next(nonsense, None) if path == "/v1/checkins" else None
-        return (200, answer) if answer is not None else genuine(method, path, token, body)
+        return (200, answer) if answer is not None else genuine(method, path, signer, body)
 
     coordinator.handle = odd  # type: ignore[method-assign]
     with serving(coordinator) as server, client(server) as device:
@@ -140,10 +140,10 @@ def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_the_check
         coordinator = script()
         genuine = coordinator.handle
 
-        def listening(method: str, path: str, token: str, body: bytes) -> tuple[int, bytes]:
+        def listening(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
             if path == "/v1/checkins":
                 asked.append(CheckIn.model_validate_json(body))
-            return genuine(method, path, token, body)
+            return genuine(method, path, signer, body)
 
         coordinator.handle = listening  # type: ignore[method-assign]
         with serving(coordinator) as server, client(server, storage) as device:

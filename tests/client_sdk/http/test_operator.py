@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.http.operator import OperatorClient
-from client_sdk.protocol.names import read_content_digest
+from client_sdk.protocol.names import PROTOCOL_VERSION, read_content_digest
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import to_bytes
 from tests.client_sdk.http.operator_script import BODY, DIGEST, Coordinator, refusal
@@ -36,7 +36,7 @@ def test_every_request_says_the_protocols_version() -> None:
     assert [view.run for view in client.runs()] == ["run-1"]
     for act in (client.pause, client.resume, client.stop):
         assert act("run-1").run == "run-1"
-    assert {request.headers["quorate-protocol"] for request in coordinator.requests} == {"1"}
+    assert {request.headers["quorate-protocol"] for request in coordinator.requests} == {str(PROTOCOL_VERSION)}
     assert [(request.method, request.url.path) for request in coordinator.requests] == [
         ("POST", "/v1/runs"),
         ("GET", "/v1/runs"),

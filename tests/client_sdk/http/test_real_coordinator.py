@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,12 +15,16 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.errors import RolledBackList
 from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
 from client_sdk.http import evaluator
 from client_sdk.http.client import Client, Happening
+from client_sdk.http.leave import leave
 from client_sdk.http.operator import OperatorClient
+from client_sdk.http.rotating import rotate
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.protocol.operators import Funnel
@@ -198,12 +203,75 @@ def test_repro_an_update_that_is_refused_as_invalid_is_trained_once(real: Server
         assert entry.reason.startswith("a value of magnitude 10000 is above ")
 
 
-def test_a_wrong_enrolment_token_and_an_unknown_run_are_errors(real: Server, tmp_path: Path) -> None:
+def test_a_token_that_was_not_given_and_an_unknown_run_are_errors(real: Server, tmp_path: Path) -> None:
     trainer = LearnerTrainer(Catalogue({LEARNER: Mark(0)}, installed=()), ([0], [0]))
-    with FileStorage(tmp_path / "d") as storage, Client(real.url, storage, trainer, enrolment_token="guess") as client:
+    known = EnrolmentToken.parse(real.token)
+    guess = EnrolmentToken(known.url, known.authority, bytes(16)).text
+    with FileStorage(tmp_path / "d") as storage, Client(real.url, storage, trainer, enrolment_token=guess) as client:
         with pytest.raises(ProblemError) as refused:
             client.run()
     assert refused.value.kind == "enrolment-refused"
     with OperatorClient(real.url) as operator, pytest.raises(ProblemError) as unknown:
         operator.run("nothing")
     assert unknown.value.kind == "unknown-run"
+
+
+def test_the_list_is_served_on_and_a_device_takes_no_older_one_also_after_a_restart(
+    real: Server, tmp_path: Path
+) -> None:
+    trainer = LearnerTrainer(Catalogue({LEARNER: Mark(0)}, installed=()), ([0], [0]))
+    stop = threading.Event()
+
+    def seen(happening: Happening) -> None:
+        if happening.kind == "waiting":
+            stop.set()
+
+    with FileStorage(tmp_path / "d") as storage:
+        with Client(
+            real.url, storage, trainer, enrolment_token=real.token, on_happening=seen, hold_s=0, pacing=QUICK
+        ) as client:
+            client.run(stop=stop)
+            first = client.revocations()
+            first.require_current(time.time())
+        assert storage.load_revocations() == first
+        storage.save_revocations(replace(first, counter=first.counter + 10**9))
+    with FileStorage(tmp_path / "d") as storage, Client(real.url, storage, trainer) as client:
+        with pytest.raises(RolledBackList, match="is older than"):
+            client.revocations()
+        kept = storage.load_revocations()
+        assert kept is not None
+        assert kept.counter == first.counter + 10**9
+
+
+def test_a_device_rotates_its_key_and_leaves_a_real_coordinator(real: Server, tmp_path: Path) -> None:
+    trainer = LearnerTrainer(Catalogue({LEARNER: Mark(0)}, installed=()), ([0], [0]))
+
+    def wait_once(storage: FileStorage) -> None:
+        stop = threading.Event()
+        with Client(
+            real.url,
+            storage,
+            trainer,
+            enrolment_token=real.token,
+            label="ward 7",
+            on_happening=lambda happening: stop.set() if happening.kind == "waiting" else None,
+            hold_s=0,
+        ) as client:
+            client.run(stop=stop)
+
+    with FileStorage(tmp_path / "d") as storage, OperatorClient(real.url) as operator:
+        wait_once(storage)
+        (before,) = operator.devices()
+        assert (before.label, before.state) == ("ward 7", "away")
+        rotate(storage)
+        wait_once(storage)
+        (after,) = operator.devices()
+        assert after.device == before.device
+        rotate(storage)
+        kept = leave(storage)
+        assert kept.coordinator.startswith("At the coordinator: the id,")
+        (left,) = operator.devices()
+        assert (left.device, left.label, left.state) == (before.device, "", "left")
+        assert storage.load() is None
+        wait_once(storage)
+        assert len(operator.devices()) == 2

@@ -21,8 +21,10 @@ from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.http.client import Client
 from client_sdk.http.exchange import Exchange
 from client_sdk.http.operator import OperatorClient
+from client_sdk.http.signing import RequestSigner
 from client_sdk.http.transport import open_http, trust
 from client_sdk.http.urls import check_url
+from client_sdk.identity import DeviceKey
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import CheckpointRef, Outcome
 from client_sdk.protocol.names import Route
@@ -165,11 +167,13 @@ def test_an_applications_own_http_client_follows_no_redirect_for_us() -> None:
             with httpx2.Client(base_url=url, follow_redirects=True) as following:
                 with OperatorClient(url, http=following) as operator, pytest.raises(ProblemError, match="not followed"):
                     operator.runs()
-                exchange = Exchange(following, url, MemoryStorage(), time.monotonic)
+                signing = RequestSigner(url, time.time)
+                signing.signer = DeviceKey.create()
+                exchange = Exchange(following, url, MemoryStorage(), time.monotonic, signing)
                 outcome = Send(method="GET", route=Route.OUTCOME, answers=(Outcome,), path={"run": "r", "round": 1})
                 sent = exchange.send(outcome)
                 checkpoint = CheckpointRef(version=0, digest="0" * 64, bytes=1)
-                fetched = exchange.fetch(Fetch(checkpoint=checkpoint, token="secret"))
+                fetched = exchange.fetch(Fetch(checkpoint=checkpoint))
     assert isinstance(sent, RequestRefused)
     assert isinstance(fetched, RequestRefused)
     assert "not followed" in str(sent.problem)

@@ -18,7 +18,8 @@ NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late
 DEFAULTS: dict[str, dict[str, Any]] = {
     "Assignment": {"kind": "assignment", "attempt": 0, "secure": False, "partial": "full"},
     "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "hold_s": 25.0},
-    "EnrolRequest": {"examples": 0, "label": ""},
+    "Registration": {"examples": 0, "label": ""},
+    "Registered": {"authority_inside": False},
     "Noted": {"ok": True},
     "Outcome": {"reason": "", "digest": None, "version": None},
     "Policy": {"learners": None, "secure_only": False, "max_epochs": None, "secure": None, "secure_learners": ()},
@@ -88,10 +89,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "digest": None,
         "metrics": {},
         "lease": None,
+        "authority": None,
         "departures": "",
     },
-    "RunView": {"kind": "federated", "exhausted": "", "stalled": "", "trouble": ""},
-    "CreateWorker": {"label": ""},
+    "RunView": {"kind": "federated", "authority": None, "exhausted": "", "stalled": "", "trouble": ""},
+    "WorkerRegistration": {"label": ""},
     "DatacenterTask": {
         "steps": 100,
         "batch_size": 256,

@@ -34,11 +34,9 @@ def learners(keys: int) -> dict[str, str]:
 WIDE = {"datacenter-task": {"steps": 10**8, "batch_size": 10**8, "nproc": 1, "accumulate": 1, "warmup_steps": 0}}
 """Changes of a document whose fields limit each other."""
 LIMITS: list[tuple[str, str, tuple[list[Any], list[Any]]]] = [
-    ("enrol", "public_key", (["0" * 64], ["0" * 63, "0" * 65, "G" * 64])),
-    ("enrol", "enrolment_token", (["x", "x" * 512], ["", "x" * 513])),
-    ("enrol", "proof", (["f" * 128], ["f" * 127, "f" * 129])),
-    ("enrol", "examples", ([0, MANY], [-1, MANY + 1])),
-    ("enrol", "label", WORD),
+    ("registration", "certificate", (["00", "af" * 200], ["", "0", "AF", "zz", "af" * 201])),
+    ("registration", "examples", ([0, MANY], [-1, MANY + 1])),
+    ("registration", "label", WORD),
     ("secure-bounds", "smallest_cohort", ([2, 10**6], [1])),
     ("secure-bounds", "most_colluding", ([None, 1], [0])),
     ("secure-bounds", "largest_norm", ([None, 1e-9], [0, math.inf])),
@@ -90,7 +88,8 @@ LIMITS: list[tuple[str, str, tuple[list[Any], list[Any]]]] = [
     ("worker-poll", "data", ([(), ("proxy",) * 256], [("proxy",) * 257])),
     ("worker-poll", "nproc", ([1, 65_536], [0, 65_537])),
     ("worker-poll", "hold_s", HOLD),
-    ("create-worker", "label", WORD),
+    ("worker-registration", "certificate", (["00", "af" * 200], ["", "0", "AF", "zz", "af" * 201])),
+    ("worker-registration", "label", WORD),
     ("lease", "round", FROM_ONE),
     ("lease", "attempt", FROM_ONE),
     ("lease", "fence", FROM_ONE),

@@ -54,7 +54,7 @@ def test_a_problem_error_crosses_processes() -> None:
 
 @pytest.mark.parametrize(
     ("status", "advice"),
-    [(401, "enrol"), (403, "drop"), (404, "drop"), (408, "retry"), (426, "stop"), (429, "retry"), (502, "retry")],
+    [(401, "register"), (403, "drop"), (404, "drop"), (408, "retry"), (426, "stop"), (429, "retry"), (502, "retry")],
 )
 def test_a_page_that_is_no_document_is_read_by_its_status(status: int, advice: str) -> None:
     found = parse_problem(status, b"<html>nginx</html>")

@@ -1,0 +1,192 @@
+"""How a device becomes known: certified by its authority, then registered at the coordinator with the certificate.
+
+::
+
+    no certificate       -> Save(key, authority) -> Certify(enrol) -> Save(certificate) -> registering
+    registering          -> Send(registration) -> Save(registered)
+    before a check-in, in the second half of the certificate's time, once in RENEWAL_S
+                         -> Certify(renew) -> a newer one: Save(certificate) -> registering; else it goes on as it was
+    next key saved       -> Certify(rotate) -> Save(next key is the key, certificate) -> registering
+    advice *register*    -> registering
+    advice *renew*       -> Certify(renew); refused, and there is a token: Certify(enrol) -> Save -> registering
+
+A crash after any of them loses nothing: each is asked again with the same keys, and gets the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.device.actions import Action, Certified, Certify, Reply, RequestRefused, Save, Send, Sleep
+from client_sdk.device.certifying import RENEWAL_S, ask_authority, authority_for, is_half_over
+from client_sdk.device.record import Record
+from client_sdk.device.requests import Asking, Pacing
+from client_sdk.protocol.devices import CheckIn, Registered, Registration
+from client_sdk.protocol.names import Message, Route
+from client_sdk.protocol.problems import Problem, ProblemError, problem
+
+REGISTRATIONS = 6
+"""How often a device registers again for one request before it gives up."""
+NEW = "This device has no certificate; start it with --enrolment-token ('quorate authority token' prints one)."
+OLD = (
+    "This device was enrolled at a coordinator, before authorities certified devices. It keeps its key and its history "
+    "and needs an enrolment token of an authority ('quorate authority token' prints one)."
+)
+
+
+def lacking(record: Record | None) -> str:
+    """What a device with this record needs before it can start without a token, in a sentence; empty: nothing."""
+    if record is not None and (record.certificate or record.registered is not None):
+        return ""
+    return OLD if record is not None and record.authority is None and record.coordinator else NEW
+
+
+class Enrolling(Asking):
+    """A session's part that makes the device known, and keeps it known. A datacenter's worker overrides its hooks."""
+
+    holder: HolderClass = "device"
+
+    def __init__(
+        self,
+        record: Record,
+        offer: Callable[[], CheckIn],
+        token: EnrolmentToken | None,
+        label: str,
+        pacing: Pacing,
+        at: float = 0.0,
+    ) -> None:
+        super().__init__(record, pacing, at)
+        self.offer = offer
+        self.token = token
+        self.label = label
+        self._renewal_at = float("-inf")
+        self._lacking = lacking(record)
+
+    def become_known(self) -> Generator[Action, Reply, None]:
+        """Whatever is missing: the answer to a rotation, a certificate, the registration."""
+        if self.token is not None:
+            authority = authority_for(self.record.authority, self.token, self.holder)
+            if authority != self.record.authority:
+                yield from self.save(authority=authority)
+        if self.record.next_key_seed:
+            yield from self._finish_rotation()
+        if self.record.registered is None:
+            if not self.record.certificate:
+                yield from self._enrol()
+            yield from self._register()
+
+    def regain(self, reply: RequestRefused, times: int) -> Generator[Action, Reply, None]:
+        if times >= REGISTRATIONS or not self.record.certificate:
+            raise ProblemError(reply.problem)
+        if times > 0:
+            yield self.wait_after(reply, times)
+        if reply.problem.advice == "renew":
+            yield from self._replace()
+        yield from self._register()
+
+    def renew_in_time(self) -> Generator[Action, Reply, None]:
+        """Before a check-in: ask for a longer certificate, once, where it is time. Without one the work goes on."""
+        record = self.record
+        if not record.certificate or record.authority is None or self.now < self._renewal_at:
+            return
+        present = Certificate.parse(bytes.fromhex(record.certificate))
+        if not is_half_over(present, self.now):
+            return
+        self._renewal_at = self.now + RENEWAL_S
+        reply = yield Certify(what="renew", authority=record.authority)
+        if reply is not None:
+            self.now = reply.at
+        if isinstance(reply, Certified) and reply.certificate.not_after > present.not_after:
+            yield from self._take(reply)
+            yield from self._register()
+
+    def rotate(self) -> Generator[Action, Reply, None]:
+        """The certificate of the next key, which the record has: from then on it is the key. ProblemError; the record
+        has no next key any more where the authority has decided that the old one stays."""
+        try:
+            certified = yield from self._certified("rotate")
+        except ProblemError as refused:
+            if refused.kind in ("conflict", "enrolment-refused"):  # it did not replace the old key
+                yield from self.save(next_key_seed="")
+            raise
+        yield from self._take(certified, key_seed=self.record.next_key_seed, next_key_seed="")
+
+    # ------------------------------------------------------------ hooks
+
+    def registration(self) -> Send:
+        """The request that presents the certificate to the coordinator."""
+        examples = self.offer().examples
+        message = Registration(certificate=self.record.certificate, examples=examples, label=self.label)
+        return Send(method="POST", route=Route.REGISTER, answers=(Registered,), message=message)
+
+    def registered(self, answer: Message | Problem) -> Registered | None:
+        """What is saved of the answer to it; None where it is no such answer."""
+        return answer if isinstance(answer, Registered) else None
+
+    # ------------------------------------------------------------ steps
+
+    def _finish_rotation(self) -> Generator[Action, Reply, None]:
+        try:
+            yield from self.rotate()
+        except ProblemError:
+            if self.record.next_key_seed:
+                raise
+
+    def _enrol(self) -> Generator[Action, Reply, None]:
+        if self.token is None:
+            raise problem("enrolment-refused", self._lacking)
+        certified = yield from self._certified("enrol")
+        found = certified.certificate.holder
+        if found != self.holder:
+            yield Save(record=Record())  # the key is certified for the other class now: the next try draws another one
+            text = f"This enrolment token is for a {found}; a {self.holder} needs one of its own class."
+            raise problem("not-certified", text)
+        yield from self._take(certified)
+
+    def _replace(self) -> Generator[Action, Reply, None]:
+        """A certificate in place of one that the coordinator takes no more. ProblemError where there is none."""
+        try:
+            certified = yield from self._certified("renew")
+        except ProblemError:
+            if self.token is None:
+                raise
+            certified = yield from self._certified("enrol")
+        yield from self._take(certified)
+
+    def _certified(self, what: Literal["enrol", "renew", "rotate"]) -> Generator[Action, Reply, Certified]:
+        if self.record.authority is None:
+            raise problem("enrolment-refused", self._lacking)
+        question = Certify(what=what, authority=self.record.authority)
+        if what == "enrol":
+            question = Certify(what=what, authority=self.record.authority, token=self.token, label=self.label)
+        certified = yield from ask_authority(question, self.pacing)
+        self.now = certified.at
+        return certified
+
+    def _take(self, certified: Certified, **changes: Any) -> Generator[Action, Reply, None]:
+        authority = self.record.authority
+        if authority is not None and certified.authority_key:
+            changes["authority"] = authority.changed(public_key=certified.authority_key)
+        yield from self.save(certificate=certified.certificate.encoded.hex(), registered=None, **changes)
+
+    def _register(self) -> Generator[Action, Reply, None]:
+        """Present the certificate until the coordinator knows it."""
+        for times in range(1, REGISTRATIONS + 1):
+            answer = yield from self.ask(self.registration(), registering=True)
+            registered = self.registered(answer)
+            if registered is not None:
+                if registered.device != Certificate.parse(bytes.fromhex(self.record.certificate)).id:
+                    raise problem("not-certified", f"The coordinator registered another {self.holder} than this one.")
+                return (yield from self.save(registered=registered))
+            if not isinstance(answer, Problem):
+                raise TypeError(f"the driver answered a registration with {answer!r}")
+            if answer.advice != "renew" or times == REGISTRATIONS:
+                raise ProblemError(answer)
+            if times > 1:
+                low, high = self.pacing.backoff(times)
+                yield Sleep(min_s=low, max_s=high, reason=str(answer), trouble=True)
+            yield from self._replace()
+        return None
