@@ -31,8 +31,9 @@ def connect(url: str, lock_timeout_s: float) -> Engine:
         return create_engine(
             parsed, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True, hide_parameters=True
         )
-    except ArgumentError:
-        raise StoreError(f"{url!r} is not a database URL (example: sqlite:////var/lib/quorate/quorate.db).") from None
+    except (ArgumentError, ValueError):
+        # Not shown: it may have a password, where only a parsed URL could say.
+        raise StoreError("That is not a database URL (example: sqlite:////var/lib/quorate/quorate.db).") from None
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(f"The database {_shown(url)} needs a driver that is not installed: {error}.") from None
 

@@ -18,12 +18,13 @@ from coordinator.store.audit_chain import chain_audit
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.memory_reads import MemoryReads
-from coordinator.store.memory_tables import ALL, OverTables, RunRecord, Tables
+from coordinator.store.memory_tables import ALL, Layer, OverTables, RunRecord, Tables
 from coordinator.store.port import (
     TERMINAL,
     ApiKeyRow,
     Appended,
     AuditRow,
+    AuthorityRow,
     CheckpointRow,
     ClaimRow,
     Conflict,
@@ -100,16 +101,20 @@ class MemoryTransaction(MemoryReads):
 
     def insert_device(self, row: DeviceRow) -> None:
         self._unique(self._t.devices.get(ALL, row.device), f"Device {row.device} exists already.")
-        self._unique(self._t.device_of_key.get(ALL, row.public_key), "A device with this public key exists already.")
+        self._take_key(self._t.device_of_key, row.device, None, row.key_id)
         self._t.devices.put(ALL, row.device, row)
-        self._t.device_of_key.put(ALL, row.public_key, row.device)
-        self._t.devices_of_token.put(row.token_hash, row.device, row.device)
 
-    def set_token(self, device: str, token_hash: str) -> None:
+    def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         row = self._device(device)
-        self._t.devices_of_token.drop(row.token_hash, device)
-        self._t.devices_of_token.put(token_hash, device, device)
-        self._t.devices.put(ALL, device, replace(row, token_hash=token_hash))
+        self._take_key(self._t.device_of_key, device, row.key_id, key_id)
+        self._t.devices.put(ALL, device, replace(row, key_id=key_id, certificate=certificate))
+
+    def forget_device(self, device: str, at: float) -> None:
+        row = self._device(device)
+        self._take_key(self._t.device_of_key, device, row.key_id, None)
+        left_at = at if row.left_at is None else row.left_at
+        self._t.devices.put(ALL, device, replace(row, key_id=None, certificate="", label="", left_at=left_at))
+        self.drop_waiting([device])
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         for device in devices:
@@ -119,9 +124,13 @@ class MemoryTransaction(MemoryReads):
 
     def insert_worker(self, row: WorkerRow) -> None:
         self._unique(self._t.workers.get(ALL, row.worker), f"Worker {row.worker} exists already.")
-        taken = any(other.token_hash == row.token_hash for other in self._t.workers.rows(ALL).values())
-        self._unique(row if taken else None, "A worker with this token exists already.")
+        self._take_key(self._t.worker_of_key, row.worker, None, row.key_id)
         self._t.workers.put(ALL, row.worker, row)
+
+    def certify_worker(self, worker: str, key_id: str, certificate: str) -> None:
+        row = self._worker(worker)
+        self._take_key(self._t.worker_of_key, worker, row.key_id, key_id)
+        self._t.workers.put(ALL, worker, replace(row, key_id=key_id, certificate=certificate))
 
     def seen_worker(self, worker: str, at: float) -> None:
         self._t.workers.put(ALL, worker, replace(self._worker(worker), last_seen_at=at))
@@ -129,6 +138,14 @@ class MemoryTransaction(MemoryReads):
     def revoke_worker(self, worker: str, at: float) -> None:
         row = self._worker(worker)
         self._t.workers.put(ALL, worker, replace(row, revoked_at=at if row.revoked_at is None else row.revoked_at))
+
+    def put_revocations(self, authority: str, counter: int, encoded: bytes) -> None:
+        held = self._t.revocations.get(ALL, authority)
+        if held is None or counter > held[0]:
+            self._t.revocations.put(ALL, authority, (counter, encoded))
+
+    def insert_authority(self, row: AuthorityRow) -> None:
+        self._t.authorities.put(ALL, len(self._t.authorities.rows(ALL)) + 1, row)
 
     def insert_api_key(self, row: ApiKeyRow) -> None:
         self._unique(self._t.api_keys.get(ALL, row.key), f"API key {row.key} exists already.")
@@ -227,6 +244,16 @@ class MemoryTransaction(MemoryReads):
             except StoreError as error:
                 raise self._failed(error) from None
             self._t.metrics.put(row.run, (row.version, row.source, row.name), row)
+
+    def _take_key(self, keys: Layer[str, str, str], holder: str, old: str | None, new: str | None) -> None:
+        """Puts the new key in the place of the holder's old one. Conflict when another holder has it."""
+        if new is not None:
+            taken = keys.get(ALL, new)
+            self._unique(taken if taken != holder else None, "Another one with this key exists already.")
+        if old is not None:
+            keys.drop(ALL, old)
+        if new is not None:
+            keys.put(ALL, new, holder)
 
     def _of_runs(self, rows: Iterable[OfRun]) -> list[OfRun]:
         """The rows as a list. StoreError when a run that they name does not exist."""

@@ -13,6 +13,7 @@ from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
     AuditRow,
+    AuthorityRow,
     CheckpointRow,
     ClaimRow,
     ContributionRow,
@@ -80,14 +81,9 @@ class MemoryReads:
         with self._guard:
             return self._t.devices.get(ALL, device)
 
-    def device_by_key(self, public_key: str) -> DeviceRow | None:
+    def device_by_key(self, key_id: str) -> DeviceRow | None:
         with self._guard:
-            device = self._t.device_of_key.get(ALL, public_key)
-            return None if device is None else self._t.devices.get(ALL, device)
-
-    def device_by_token(self, token_hash: str) -> DeviceRow | None:
-        with self._guard:
-            device = min(self._t.devices_of_token.rows(token_hash), default=None)
+            device = self._t.device_of_key.get(ALL, key_id)
             return None if device is None else self._t.devices.get(ALL, device)
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
@@ -99,12 +95,23 @@ class MemoryReads:
         with self._guard:
             return self._t.workers.get(ALL, worker)
 
-    def worker_by_token(self, token_hash: str) -> WorkerRow | None:
-        return next((row for row in self.workers() if row.token_hash == token_hash), None)
+    def worker_by_key(self, key_id: str) -> WorkerRow | None:
+        with self._guard:
+            worker = self._t.worker_of_key.get(ALL, key_id)
+            return None if worker is None else self._t.workers.get(ALL, worker)
 
     def workers(self) -> list[WorkerRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.workers.rows(ALL).items())]
+
+    def revocations(self, authority: str) -> bytes | None:
+        with self._guard:
+            found = self._t.revocations.get(ALL, authority)
+        return None if found is None else found[1]
+
+    def authorities(self) -> list[AuthorityRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.authorities.rows(ALL).items())]
 
     def api_key(self, key: str) -> ApiKeyRow | None:
         with self._guard:

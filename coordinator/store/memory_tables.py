@@ -17,6 +17,7 @@ from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
     AuditRow,
+    AuthorityRow,
     CheckpointRow,
     ClaimRow,
     ContributionRow,
@@ -114,6 +115,8 @@ class Tables:
         self.devices: Layer[str, str, DeviceRow] = Layer()
         self.workers: Layer[str, str, WorkerRow] = Layer()
         self.api_keys: Layer[str, str, ApiKeyRow] = Layer()
+        self.revocations: Layer[str, str, tuple[int, bytes]] = Layer()
+        self.authorities: Layer[str, int, AuthorityRow] = Layer()
         self.waiting: Layer[str, str, WaitingRow] = Layer()
         self.claims: Layer[str, str, ClaimRow] = Layer()
         self.checkpoints: Layer[str, int, CheckpointRow] = Layer()
@@ -125,7 +128,7 @@ class Tables:
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
         self.last_refusal: Layer[str, str, str] = Layer()
         self.device_of_key: Layer[str, str, str] = Layer()
-        self.devices_of_token: Layer[str, str, str] = Layer()
+        self.worker_of_key: Layer[str, str, str] = Layer()
         self.child_of: Layer[str, int | None, int] = Layer()
         self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer()
         self.claims_of_round: Layer[tuple[str, int], str, ClaimRow] = Layer()

@@ -17,6 +17,7 @@ from coordinator.store.rows import (
     Appended,
     AuditHeadRow,
     AuditRow,
+    AuthorityRow,
     CheckpointRow,
     ClaimRow,
     ContributionRow,
@@ -37,6 +38,7 @@ __all__ = [
     "Appended",
     "AuditHeadRow",
     "AuditRow",
+    "AuthorityRow",
     "CheckpointRow",
     "ClaimRow",
     "Conflict",
@@ -109,9 +111,8 @@ class Reader(Protocol):
         ...
 
     def device(self, device: str) -> DeviceRow | None: ...
-    def device_by_key(self, public_key: str) -> DeviceRow | None: ...
-    def device_by_token(self, token_hash: str) -> DeviceRow | None:
-        """The device of this token; if several have it, the one with the smallest id."""
+    def device_by_key(self, key_id: str) -> DeviceRow | None:
+        """The device whose newest certificate is of this key."""
         ...
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
@@ -119,12 +120,20 @@ class Reader(Protocol):
         ...
 
     def worker(self, worker: str) -> WorkerRow | None: ...
-    def worker_by_token(self, token_hash: str) -> WorkerRow | None:
-        """The worker of this token, revoked or not."""
+    def worker_by_key(self, key_id: str) -> WorkerRow | None:
+        """The worker whose newest certificate is of this key, revoked or not."""
         ...
 
     def workers(self) -> list[WorkerRow]:
         """All workers, in order of id."""
+        ...
+
+    def revocations(self, authority: str) -> bytes | None:
+        """The newest revocation list of this authority that was stored."""
+        ...
+
+    def authorities(self) -> list[AuthorityRow]:
+        """In the order in which they were recorded."""
         ...
 
     def api_key(self, key: str) -> ApiKeyRow | None:
@@ -226,13 +235,25 @@ class Transaction(Reader, Protocol):
         """Conflict when the id or the key is in use."""
         ...
 
-    def set_token(self, device: str, token_hash: str) -> None: ...
+    def certify_device(self, device: str, key_id: str, certificate: str) -> None:
+        """Replaces its certificate. Conflict when the key is another device's; StoreError when it is unknown."""
+        ...
+
+    def forget_device(self, device: str, at: float) -> None:
+        """Removes its key, certificate and label, takes it out of the pool, and notes when it left: an earlier time
+        stays. StoreError when it is unknown."""
+        ...
+
     def seen(self, devices: Iterable[str], at: float) -> None:
         """Sets when these devices last sent a request. Unknown ids are ignored."""
         ...
 
     def insert_worker(self, row: WorkerRow) -> None:
-        """Conflict when the id or the token is in use."""
+        """Conflict when the id or the key is in use."""
+        ...
+
+    def certify_worker(self, worker: str, key_id: str, certificate: str) -> None:
+        """As ``certify_device``."""
         ...
 
     def seen_worker(self, worker: str, at: float) -> None:
@@ -240,9 +261,14 @@ class Transaction(Reader, Protocol):
         ...
 
     def revoke_worker(self, worker: str, at: float) -> None:
-        """Revokes its token; an earlier ``revoked_at`` stays. StoreError when the worker is unknown."""
+        """Notes when it was revoked; an earlier ``revoked_at`` stays. StoreError when the worker is unknown."""
         ...
 
+    def put_revocations(self, authority: str, counter: int, encoded: bytes) -> None:
+        """Stores the list, unless one of the same authority with this counter or a higher one is stored."""
+        ...
+
+    def insert_authority(self, row: AuthorityRow) -> None: ...
     def insert_api_key(self, row: ApiKeyRow) -> None:
         """Conflict when the id is in use."""
         ...

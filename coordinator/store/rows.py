@@ -13,28 +13,49 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """An enrolled device. Its token is stored as a hash only."""
+    """A registered device."""
 
     device: str
-    public_key: str
-    token_hash: str
+    """The id in its certificate."""
+    key_id: str | None
+    """``credentials.identity_keys.key_id`` of its key, in hexadecimal; unique. None: it has left, or was enrolled
+    before there were certificates."""
+    certificate: str
+    """The bytes of its newest certificate, in hexadecimal; empty where ``key_id`` is None."""
     label: str
     examples_cap: int
     enrolled_at: float
+    """When it was registered first."""
     last_seen_at: float | None = None
+    left_at: float | None = None
+    """When it left: what the coordinator knew of it is forgotten since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
-    """A datacenter's worker, registered by an operator."""
+    """A datacenter's worker, registered by its certificate."""
 
     worker: str
-    token_hash: str
+    """The id in its certificate."""
+    key_id: str | None
+    """As that of a device; likewise the certificate."""
+    certificate: str
     label: str
     created_at: float
     last_seen_at: float | None = None
     revoked_at: float | None = None
-    """When its token was revoked, which is permanent."""
+    """When an operator of this coordinator revoked it, which is permanent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorityRow:
+    """Which authority's certificates this coordinator took from a moment on."""
+
+    authority: str
+    """``TrustedAuthority.id`` in hexadecimal."""
+    inside: bool
+    """Whether the coordinator had the authority's key itself."""
+    since: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
     AuditRow,
+    AuthorityRow,
     CheckpointRow,
     ClaimRow,
     ContributionRow,
@@ -56,6 +57,7 @@ _run = _maker(RunRow, "plan", "snapshot")
 _event = _maker(EventRow, "body")
 _device = _maker(DeviceRow)
 _worker = _maker(WorkerRow)
+_authority = _maker(AuthorityRow)
 _api_key = _maker(ApiKeyRow)
 _claim = _maker(ClaimRow)
 _checkpoint = _maker(CheckpointRow)
@@ -96,11 +98,8 @@ class SqlReads(ABC):
     def device(self, device: str) -> DeviceRow | None:
         return _first(_device, self._read(sql.DEVICE, device=device))
 
-    def device_by_key(self, public_key: str) -> DeviceRow | None:
-        return _first(_device, self._read(sql.DEVICE_BY_KEY, public_key=public_key))
-
-    def device_by_token(self, token_hash: str) -> DeviceRow | None:
-        return _first(_device, self._read(sql.DEVICE_BY_TOKEN, token_hash=token_hash))
+    def device_by_key(self, key_id: str) -> DeviceRow | None:
+        return _first(_device, self._read(sql.DEVICE_BY_KEY, key_id=key_id))
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
@@ -108,11 +107,17 @@ class SqlReads(ABC):
     def worker(self, worker: str) -> WorkerRow | None:
         return _first(_worker, self._read(sql.WORKER, worker=worker))
 
-    def worker_by_token(self, token_hash: str) -> WorkerRow | None:
-        return _first(_worker, self._read(sql.WORKER_BY_TOKEN, token_hash=token_hash))
+    def worker_by_key(self, key_id: str) -> WorkerRow | None:
+        return _first(_worker, self._read(sql.WORKER_BY_KEY, key_id=key_id))
 
     def workers(self) -> list[WorkerRow]:
         return [_worker(row) for row in self._read(sql.WORKERS)]
+
+    def revocations(self, authority: str) -> bytes | None:
+        return next((bytes(row[0]) for row in self._read(sql.REVOCATIONS, authority=authority)), None)
+
+    def authorities(self) -> list[AuthorityRow]:
+        return [_authority(row) for row in self._read(sql.AUTHORITIES)]
 
     def api_key(self, key: str) -> ApiKeyRow | None:
         return _first(_api_key, self._read(sql.API_KEY, key=key))

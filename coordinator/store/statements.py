@@ -35,6 +35,7 @@ from coordinator.store.tables import (
     api_keys,
     audit,
     audit_head,
+    authorities,
     checkpoints,
     claims,
     contributions,
@@ -42,6 +43,7 @@ from coordinator.store.tables import (
     events,
     metrics,
     refusals,
+    revocations,
     rounds,
     runs,
     waiting,
@@ -90,14 +92,13 @@ FIND_EVENT = (
     .limit(1)
 )
 DEVICE = _select(devices, port.DeviceRow).where(*_is(devices, "device"))
-DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "public_key"))
-DEVICE_BY_TOKEN = (
-    _select(devices, port.DeviceRow).where(*_is(devices, "token_hash")).order_by(devices.c.device).limit(1)
-)
+DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "key_id"))
 DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).order_by(devices.c.device).limit(_limit)
 WORKER = _select(workers, port.WorkerRow).where(*_is(workers, "worker"))
-WORKER_BY_TOKEN = _select(workers, port.WorkerRow).where(*_is(workers, "token_hash"))
+WORKER_BY_KEY = _select(workers, port.WorkerRow).where(*_is(workers, "key_id"))
 WORKERS = _select(workers, port.WorkerRow).order_by(workers.c.worker)
+REVOCATIONS = select(revocations.c.encoded).where(*_is(revocations, "authority"))
+AUTHORITIES = _select(authorities, port.AuthorityRow).order_by(authorities.c.number)
 API_KEY = _select(api_keys, port.ApiKeyRow).where(*_is(api_keys, "key"))
 API_KEYS = _select(api_keys, port.ApiKeyRow).order_by(api_keys.c.key)
 WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
@@ -187,15 +188,23 @@ INSERT_EVENTS = insert(events)
 SNAPSHOT = update(runs).where(*_at(runs, "run"))
 RAISE_FENCE = update(runs).where(*_at(runs, "run")).values(fence=runs.c.fence + 1).returning(runs.c.fence)
 INSERT_DEVICE = insert(devices)
-SET_TOKEN = update(devices).where(*_at(devices, "device")).values(token_hash=bindparam("token_hash"))
+_certified: dict[str, BindParameter[object]] = {"key_id": bindparam("key_id"), "certificate": bindparam("certificate")}
+CERTIFY_DEVICE = update(devices).where(*_at(devices, "device")).values(_certified)
+FORGET_DEVICE = (
+    update(devices)
+    .where(*_at(devices, "device"))
+    .values(key_id=None, certificate="", label="", left_at=func.coalesce(devices.c.left_at, bindparam("left_at")))
+)
 SEEN = update(devices).where(*_at(devices, "device")).values(last_seen_at=bindparam("last_seen_at"))
 INSERT_WORKER = insert(workers)
+CERTIFY_WORKER = update(workers).where(*_at(workers, "worker")).values(_certified)
 SEEN_WORKER = update(workers).where(*_at(workers, "worker")).values(last_seen_at=bindparam("last_seen_at"))
 REVOKE_WORKER = (
     update(workers)
     .where(*_at(workers, "worker"))
     .values(revoked_at=func.coalesce(workers.c.revoked_at, bindparam("revoked_at")))
 )
+INSERT_AUTHORITY = insert(authorities)
 INSERT_API_KEY = insert(api_keys)
 REVOKE_API_KEY = (
     update(api_keys)
@@ -216,7 +225,7 @@ SET_AUDIT_HEAD = update(audit_head).where(audit_head.c.id == 1).values(count=bin
 
 
 class Upserts:
-    """The three statements that insert or replace, in one dialect."""
+    """The statements that insert or replace, in one dialect."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -224,17 +233,23 @@ class Upserts:
         self.put_metrics = self._upsert(metrics)
         self.put_round = self._upsert(rounds, final="status")
         """Changes no row where the round has ended and another status is given."""
+        self.put_revocations = self._upsert(revocations, higher="counter")
+        """Changes no row where this counter or a higher one is stored."""
 
-    def _upsert(self, table: Table, unchanged: Sequence[str] = (), final: str | None = None) -> Insert:
+    def _upsert(
+        self, table: Table, unchanged: Sequence[str] = (), final: str | None = None, higher: str | None = None
+    ) -> Insert:
         insert_ = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
         statement = insert_(table)
         key = [column.name for column in table.primary_key]
         names = [column.name for column in table.c if column.name not in (*key, *unchanged)]
         changes = {name: statement.excluded[name] for name in names}
-        where = None
+        where: ColumnElement[bool] | None = None
         if final is not None:
             old = table.c[final]
             where = or_(old.not_in(port.TERMINAL), old == statement.excluded[final])
+        if higher is not None:
+            where = table.c[higher] < statement.excluded[higher]
         statement = statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
         # Without the option SQLAlchemy does not keep the number of an INSERT's rows: on PostgreSQL it would be -1.
         return statement.execution_options(preserve_rowcount=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Double,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Table,
@@ -85,26 +87,44 @@ devices = Table(
     "devices",
     metadata,
     Column("device", _id(), primary_key=True),
-    Column("public_key", _id(), nullable=False),
-    Column("token_hash", _id(), nullable=False),
+    Column("key_id", _id()),
+    Column("certificate", Text, nullable=False),
     Column("label", Text, nullable=False),
     Column("examples_cap", BigInteger, nullable=False),
     Column("enrolled_at", Double, nullable=False),
     Column("last_seen_at", Double),
-    UniqueConstraint("public_key"),
-    Index(None, "token_hash"),
+    Column("left_at", Double),
+    UniqueConstraint("key_id"),
 )
 
 workers = Table(
     "workers",
     metadata,
     Column("worker", _id(), primary_key=True),
-    Column("token_hash", _id(), nullable=False),
+    Column("key_id", _id()),
+    Column("certificate", Text, nullable=False),
     Column("label", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("last_seen_at", Double),
     Column("revoked_at", Double),
-    UniqueConstraint("token_hash"),
+    UniqueConstraint("key_id"),
+)
+
+revocations = Table(
+    "revocations",
+    metadata,
+    Column("authority", _id(), primary_key=True),
+    Column("counter", BigInteger, nullable=False),
+    Column("encoded", LargeBinary, nullable=False),
+)
+
+authorities = Table(
+    "authorities",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("authority", _id(), nullable=False),
+    Column("inside", Boolean, nullable=False),
+    Column("since", Double, nullable=False),
 )
 
 api_keys = Table(

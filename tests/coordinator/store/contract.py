@@ -27,10 +27,10 @@ class StoreContract(FleetContract, TransactionContract, ChainContract, AuditCont
         assert store.events("r1", 0) == []
         assert store.device("d1") is None
         assert store.device_by_key("key of d1") is None
-        assert store.device_by_token("token of d1") is None
+        assert store.device_by_key("key of d1") is None
         assert store.devices() == []
         assert store.worker("w1") is None
-        assert store.worker_by_token("token of w1") is None
+        assert store.worker_by_key("key of w1") is None
         assert store.workers() == []
         assert store.api_key("k1") is None
         assert store.api_keys() == []

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.store.port import Conflict, Store, StoreError, WorkerRow
+from coordinator.store.port import AuthorityRow, Conflict, Store, StoreError, WorkerRow
 from tests.coordinator.store import rows
 
 
 class FleetContract:
     # Workers
 
-    def test_a_worker_comes_back_by_its_id_and_its_token(self, store: Store) -> None:
+    def test_a_worker_comes_back_by_its_id_and_its_key(self, store: Store) -> None:
         with store.transaction() as tx:
             for name in ("w2", "w1"):
                 tx.insert_worker(rows.worker(name))
             assert tx.worker("w1") == rows.worker("w1")
-        assert store.worker_by_token("token of w2") == rows.worker("w2")
-        assert store.worker_by_token("token of w3") is None
+        assert store.worker_by_key("key of w2") == rows.worker("w2")
+        assert store.worker_by_key("key of w3") is None
         assert store.workers() == [rows.worker("w1"), rows.worker("w2")]
 
-    @pytest.mark.parametrize("taken", [rows.worker("w1", token_hash="other"), rows.worker("w2", token_hash="mine")])
-    def test_a_workers_id_and_token_are_taken_once(self, store: Store, taken: WorkerRow) -> None:
+    @pytest.mark.parametrize("taken", [rows.worker("w1", key_id="other"), rows.worker("w2", key_id="mine")])
+    def test_a_workers_id_and_key_are_taken_once(self, store: Store, taken: WorkerRow) -> None:
         with store.transaction() as tx:
-            tx.insert_worker(rows.worker("w1", token_hash="mine"))
+            tx.insert_worker(rows.worker("w1", key_id="mine"))
         with pytest.raises(Conflict), store.transaction() as tx:
             tx.insert_worker(taken)
-        assert store.workers() == [rows.worker("w1", token_hash="mine")]
+        assert store.workers() == [rows.worker("w1", key_id="mine")]
 
     def test_a_worker_is_seen_and_revoked_once(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -40,37 +40,103 @@ class FleetContract:
             with pytest.raises(StoreError, match="has no worker w9"), store.transaction() as tx:
                 getattr(tx, change)("w9", 1.0)
 
+    def test_a_workers_certificate_is_replaced(self, store: Store) -> None:
+        with store.transaction() as tx:
+            tx.insert_worker(rows.worker("w1", revoked_at=30.5))
+            tx.insert_worker(rows.worker("w2"))
+        with store.transaction() as tx:
+            tx.certify_worker("w1", "another key", "another certificate")
+        changed = rows.worker("w1", key_id="another key", certificate="another certificate", revoked_at=30.5)
+        assert store.workers() == [changed, rows.worker("w2")]
+        assert (store.worker_by_key("another key"), store.worker_by_key("key of w1")) == (changed, None)
+        with pytest.raises(Conflict), store.transaction() as tx:
+            tx.certify_worker("w1", "key of w2", "a third")
+        with pytest.raises(StoreError, match="has no worker w9"), store.transaction() as tx:
+            tx.certify_worker("w9", "key", "certificate")
+
+    # The authority
+
+    def test_a_revocation_list_is_replaced_by_one_with_a_higher_counter_only(self, store: Store) -> None:
+        assert store.revocations("a") is None
+        for counter, encoded in ((7, b"\x00seven\xff"), (6, b"six"), (7, b"another seven")):
+            with store.transaction() as tx:
+                tx.put_revocations("a", counter, encoded)
+        assert store.revocations("a") == b"\x00seven\xff"
+        with store.transaction() as tx:
+            tx.put_revocations("b", 1, b"of another authority")
+            tx.put_revocations("a", 2**40, b"newer")
+            assert tx.revocations("a") == b"newer"
+        assert (store.revocations("a"), store.revocations("b")) == (b"newer", b"of another authority")
+
+    def test_authorities_come_back_in_the_order_of_recording(self, store: Store) -> None:
+        assert store.authorities() == []
+        recorded = [
+            AuthorityRow(authority="b", inside=True, since=20.5),
+            AuthorityRow(authority="a", inside=False, since=10.5),
+            AuthorityRow(authority="b", inside=True, since=30.5),
+        ]
+        for row in recorded:
+            with store.transaction() as tx:
+                tx.insert_authority(row)
+        assert store.authorities() == recorded
+
     # Devices
 
-    def test_a_device_is_found_by_id_key_and_token(self, store: Store) -> None:
+    def test_a_device_is_found_by_id_and_key(self, store: Store) -> None:
         row = rows.device("d1", last_seen_at=12.75)
         with store.transaction() as tx:
             tx.insert_device(row)
             tx.insert_device(rows.device("d2"))
             assert tx.device("d1") == row
         assert store.device("d1") == row
-        assert store.device_by_key(row.public_key) == row
-        assert store.device_by_token(row.token_hash) == row
+        assert store.device_by_key("key of d1") == row
+        assert store.device_by_key("key of d3") is None
 
     def test_device_id_and_key_are_taken_once(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_device(rows.device("d1"))
         with pytest.raises(Conflict), store.transaction() as tx:
-            tx.insert_device(rows.device("d1", public_key="another"))
+            tx.insert_device(rows.device("d1", key_id="another"))
         with pytest.raises(Conflict), store.transaction() as tx:
-            tx.insert_device(rows.device("d2", public_key="key of d1"))
+            tx.insert_device(rows.device("d2", key_id="key of d1"))
         assert [row.device for row in store.devices()] == ["d1"]
 
-    def test_a_new_token_takes_the_place_of_the_old_one(self, store: Store) -> None:
+    def test_devices_without_a_key_are_many(self, store: Store) -> None:
         with store.transaction() as tx:
-            tx.insert_device(rows.device("d1"))
+            for name in ("d1", "d2"):
+                tx.insert_device(rows.device(name, key_id=None, certificate=""))
+        assert [row.key_id for row in store.devices()] == [None, None]
+
+    def test_a_devices_certificate_is_replaced(self, store: Store) -> None:
         with store.transaction() as tx:
-            tx.set_token("d1", "new")
-            assert tx.device_by_token("token of d1") is None
-        assert store.device_by_token("token of d1") is None
-        assert store.device_by_token("new") == rows.device("d1", token_hash="new")
+            tx.insert_device(rows.device("d1", key_id=None, certificate=""))
+            tx.insert_device(rows.device("d2"))
+        with store.transaction() as tx:
+            tx.certify_device("d1", "first", "one")
+            tx.certify_device("d1", "first", "two")
+            assert tx.device_by_key("first") == rows.device("d1", key_id="first", certificate="two")
+            tx.certify_device("d1", "second", "three")
+        assert store.device_by_key("first") is None
+        assert store.device_by_key("second") == rows.device("d1", key_id="second", certificate="three")
+        with store.transaction() as tx:
+            tx.certify_device("d2", "first", "a key that is free again")
+        with pytest.raises(Conflict), store.transaction() as tx:
+            tx.certify_device("d2", "second", "of another device")
         with pytest.raises(StoreError, match="nobody"), store.transaction() as tx:
-            tx.set_token("nobody", "x")
+            tx.certify_device("nobody", "x", "y")
+
+    def test_a_device_that_left_is_forgotten_but_for_its_id_and_times(self, store: Store) -> None:
+        with store.transaction() as tx:
+            rows.world(tx)
+            tx.put_waiting([rows.waiting("d1"), rows.waiting("d2")])
+        for at in (50.5, 60.5):
+            with store.transaction() as tx:
+                tx.forget_device("d1", at)
+        assert store.device("d1") == rows.device("d1", key_id=None, certificate="", label="", left_at=50.5)
+        assert store.device_by_key("key of d1") is None
+        assert [row.device for row in store.waiting(0)] == ["d2"]
+        with pytest.raises(StoreError, match="nobody"), store.transaction() as tx:
+            tx.forget_device("nobody", 1.0)
 
     def test_seen_notes_the_time_and_passes_over_strangers(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.store.port import Conflict, Store, StoreError, Transaction
+from coordinator.store.port import AuthorityRow, Conflict, Store, StoreError, Transaction
 from tests.coordinator.store import rows
 
 
@@ -18,7 +18,7 @@ def write_everything(tx: Transaction) -> None:
     tx.snapshot("r1", 1, {"state": 1})
     tx.raise_fence("r1")
     tx.insert_device(rows.device("new"))
-    tx.set_token("d1", "another token")
+    tx.certify_device("d1", "another key", "another certificate")
     tx.seen(["d1"], 77.0)
     tx.put_waiting([rows.waiting("d1"), rows.waiting("d2")])
     tx.drop_waiting(["d3"])
@@ -31,6 +31,9 @@ def write_everything(tx: Transaction) -> None:
     tx.insert_refusals([rows.refusal("d1")])
     tx.insert_audit([rows.audit()])
     tx.put_metrics([rows.metric("loss")])
+    tx.insert_worker(rows.worker("w1"))
+    tx.put_revocations("a", 1, b"list")
+    tx.insert_authority(AuthorityRow(authority="a", inside=False, since=5.5))
 
 
 def before(store: Store) -> None:
@@ -48,7 +51,10 @@ def everything(store: Store) -> dict[str, object]:
         "runs": store.runs(),
         "events": store.events("r1", 0),
         "devices": store.devices(),
-        "tokens": [store.device_by_token(token) for token in ("token of d1", "another token")],
+        "workers": store.workers(),
+        "revocations": store.revocations("a"),
+        "authorities": store.authorities(),
+        "keys": [store.device_by_key(key) for key in ("key of d1", "another key")],
         "key": store.device_by_key("key of new"),
         "waiting": store.waiting(0),
         "claims": store.claims(),

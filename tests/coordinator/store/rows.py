@@ -36,8 +36,8 @@ def run(name: str = "r1", /, **fields: Any) -> RunRow:
 
 def device(name: str = "d1", /, **fields: Any) -> DeviceRow:
     given: dict[str, Any] = {
-        "public_key": f"key of {name}",
-        "token_hash": f"token of {name}",
+        "key_id": f"key of {name}",
+        "certificate": f"certificate of {name}",
         "label": "a phone",
         "examples_cap": 500,
         "enrolled_at": 10.25,
@@ -46,7 +46,12 @@ def device(name: str = "d1", /, **fields: Any) -> DeviceRow:
 
 
 def worker(name: str = "w1", /, **fields: Any) -> WorkerRow:
-    given: dict[str, Any] = {"token_hash": f"token of {name}", "label": "a cluster", "created_at": 12.25}
+    given: dict[str, Any] = {
+        "key_id": f"key of {name}",
+        "certificate": f"certificate of {name}",
+        "label": "a cluster",
+        "created_at": 12.25,
+    }
     return WorkerRow(worker=name, **(given | fields))
 
 

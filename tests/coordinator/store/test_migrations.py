@@ -56,7 +56,9 @@ def _schema(connection: object) -> dict[str, list[str]]:
         "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'alembic_version'"
     )
     # The order of columns and constraints inside a table is nobody's business.
-    return {name: sorted(part.strip().rstrip(", )") for part in _parts(text)) for name, text in found}
+    # Nor are the quotes that SQLite writes around the name of a renamed table.
+    plain = {name: text.replace(f'"{name}"', name) for name, text in found}
+    return {name: sorted(part.strip().rstrip(", )") for part in _parts(text)) for name, text in plain.items()}
 
 
 def _parts(text: str) -> list[str]:
@@ -192,6 +194,37 @@ def test_a_database_of_the_first_schema_keeps_its_rows_and_learns_of_workers(tmp
     with store.transaction() as tx:
         tx.insert_worker(rows.worker("w1"))
     assert store.workers() == [rows.worker("w1")]
+    store.close()
+
+
+def test_devices_of_the_fifth_schema_keep_their_ids_and_times_and_lose_their_tokens(tmp_path: Path) -> None:
+    plain = SqlStore(url_of(tmp_path))
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0005")
+        connection.commit()
+    with plain.transaction() as tx:
+        tx.insert_run(rows.run("r1"))
+    with plain.engine.connect() as connection:
+        for statement in (
+            "INSERT INTO devices VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5)",
+            "INSERT INTO devices VALUES ('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
+            "INSERT INTO workers VALUES ('w1', 'token', 'a cluster', 12.25, NULL, 30.5)",
+            "INSERT INTO waiting VALUES ('d1', 7, '{}', 20.0, 100.0)",
+            "INSERT INTO claims VALUES ('d2', 'r1', 1, 0, 60.5)",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.commit()
+    plain.close()
+    store = opened(url_of(tmp_path))
+    assert store.devices() == [
+        rows.device("d1", key_id=None, certificate="", last_seen_at=20.5),
+        rows.device("d2", key_id="d2", certificate="", label="simulated", examples_cap=7, enrolled_at=11.25),
+    ]
+    assert store.workers() == [rows.worker("w1", key_id=None, certificate="", revoked_at=30.5)]
+    assert [row.device for row in store.waiting(0)] == ["d1"]
+    assert store.claims() == [rows.claim("d2")]
+    with pytest.raises(StoreError, match="does not exist"), store.transaction() as tx:
+        tx.put_waiting([rows.waiting("d9")])
     store.close()
 
 

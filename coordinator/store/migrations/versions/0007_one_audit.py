@@ -15,7 +15,7 @@ from coordinator.store import chain
 from coordinator.store.rows import AuditRow
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0006"
 
 _PAGE = 5000
 
