@@ -28,7 +28,7 @@ GROUP_HOLD_S = 5.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 EPILOG = (
-    "Example: quorate datacenter join --token TOKEN --data proxy=public.npz --nproc 2 --folder worker-1 "
+    "Example: quorate datacenter join --enrolment-token TOKEN --data proxy=public.npz --nproc 2 --folder worker-1 "
     "--coordinator " + DEFAULT_URL
 )
 
@@ -36,12 +36,18 @@ EPILOG = (
 @errors_as_sentences
 def join(
     coordinator: Url = DEFAULT_URL,
-    token: Annotated[
+    enrolment_token: Annotated[
         str | None,
         typer.Option(
-            envvar="QUORATE_WORKER_TOKEN", metavar="TOKEN", help="From the operator: 'quorate worker add' prints it."
+            "--enrolment-token",
+            "--token",
+            envvar="QUORATE_WORKER_TOKEN",
+            metavar="TOKEN",
+            help="From an operator of the authority, whose command 'quorate authority token --worker' prints it. "
+            "Needed once.",
         ),
     ] = None,
+    label: Annotated[str, typer.Option(help="A name that operators see, such as a cluster's or a machine's.")] = "",
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,7 +67,7 @@ def join(
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
     threads: Threads = None,
     folder: Annotated[
-        Path, typer.Option(help="Folder of this agent: checkpoints and saved steps. One agent a folder.")
+        Path, typer.Option(help="Folder of this agent: its key, checkpoints and saved steps. One agent a folder.")
     ] = DEFAULT_FOLDER,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds, however they end.")] = None,
     checkpoint_every: Annotated[
@@ -92,6 +98,7 @@ def join(
     """
     from client_sdk.commands.long_running import log_plainly
     from client_sdk.commands.stopping import stopped_by_signals
+    from client_sdk.credentials.enrolment_token import EnrolmentToken
     from client_sdk.http.urls import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
     from coordinator.datacenter.agent_output import AgentOutput
@@ -102,8 +109,8 @@ def join(
     from coordinator.datacenter.worker.client import DatacenterWorker
 
     url = check_url(coordinator)
-    if not token:
-        fail("Give this worker's token with --token; an operator gets one from 'quorate worker add'.")
+    if enrolment_token is not None:
+        EnrolmentToken.parse(enrolment_token.strip())
     wanted = preflight_request(data or [], learner or [], nproc, device)
     if nnodes > 1:
         _check_endpoint(rdzv_endpoint)
@@ -121,8 +128,14 @@ def join(
             hang_s=hang_s,
             max_restarts=max_restarts,
         )
-        with DatacenterWorker(url, token, JobTrainer(agent_folder, {}, {}, machine), agent_folder.path) as first:
-            first.check_token()
+        with DatacenterWorker(
+            url,
+            JobTrainer(agent_folder, {}, {}, machine),
+            agent_folder.path,
+            enrolment_token=enrolment_token,
+            label=label,
+        ) as first:
+            first.check()
         ready = look(wanted)
         note_leftovers(end_leftovers(agent_folder.path))
         pool = None
@@ -132,7 +145,15 @@ def join(
         trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, pool)
         hold_s = 25.0 if pool is None else GROUP_HOLD_S
         worker = until_the_end.enter_context(
-            DatacenterWorker(url, token, trainer, agent_folder.path, on_happening=output.of_worker, hold_s=hold_s)
+            DatacenterWorker(
+                url,
+                trainer,
+                agent_folder.path,
+                enrolment_token=enrolment_token,
+                label=label,
+                on_happening=output.of_worker,
+                hold_s=hold_s,
+            )
         )
         stop = until_the_end.enter_context(stopped_by_signals())
         output.ready(url, ready, nproc)

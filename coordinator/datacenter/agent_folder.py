@@ -3,7 +3,9 @@
 ::
 
     lock                          locked by the one agent that works here
-    checkpoints/                  received (coordinator.datacenter.worker.client)
+    record.json                   the worker's key and certificate, for its owner only (datacenter.worker.jobs)
+    installation                  a random id of this folder (the same)
+    checkpoints/                  received (the same)
     jobs/RUN-DIGESTS/             one for each run, checkpoint that training started from, and plan
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        the trained model

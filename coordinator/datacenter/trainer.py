@@ -21,8 +21,8 @@ from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_be
 from coordinator.datacenter.multi_machine import ConditionEvent, MachineLost, lead
 from coordinator.datacenter.progress import OnMessage
 from coordinator.datacenter.spec import JobResult
-from coordinator.datacenter.worker.client import Halted, NotNow, TrainedCheckpoint, TrainingFailed, WorkerOffer
 from coordinator.datacenter.worker.jobs import TrainingProgress
+from coordinator.datacenter.worker.lease_trainer import Halted, NotNow, TrainedCheckpoint, TrainingFailed, WorkerOffer
 
 OnLeaseMessage = Callable[[Lease, dict[str, Any]], None]
 """Receives a job's messages (``progress``), each with its lease."""

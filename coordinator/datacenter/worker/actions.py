@@ -7,7 +7,9 @@ heartbeats.
 ============ ================================================ ==========================================================
 action       the driver                                       and replies with
 ============ ================================================ ==========================================================
-Send         delivers one request, once                       Answered, Refused, Unreachable
+Save         makes the worker's record durable                None, once it is
+Certify      asks the authority, once                         Certified, Refused, Unreachable, Failed
+Send         signs and delivers one request, once             Answered, Refused, Unreachable
 Begin        starts a job: Fetch, TrainLease or Send          None
 Attend       waits for the job, at most ``for_s`` seconds     Going; or, once it has ended, its result: Fetched,
                                                               Finished, Failed, Unable, Answered, Refused, Unreachable
@@ -24,7 +26,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
+from client_sdk.device.actions import (
+    Answered,
+    Certified,
+    Certify,
+    Failed,
+    Fetch,
+    Fetched,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Unreachable,
+)
 from client_sdk.protocol.workers import Lease
 
 
@@ -81,7 +95,7 @@ class Ended:
     """The new version, where the result was committed."""
 
 
-WorkerAction = Send | Begin | Attend | Halt | Ended | Sleep
+WorkerAction = Save | Certify | Send | Begin | Attend | Halt | Ended | Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +119,4 @@ class Finished:
     at: float
 
 
-WorkerReply = Answered | RequestRefused | Unreachable | Fetched | Finished | Failed | Unable | Going | None
+WorkerReply = Answered | Certified | RequestRefused | Unreachable | Fetched | Finished | Failed | Unable | Going | None

@@ -1,11 +1,10 @@
 """A datacenter worker's session driven over HTTP, with real time, a folder, and a trainer in a thread.
 
-This file performs the session's actions and reports events; ``worker.session`` decides about leases. It needs no torch:
-the trainer launches the processes that do.
+This file performs the session's actions and reports events. It needs no torch: the trainer launches what does.
 
 A worker in five lines::
 
-    worker = DatacenterWorker("https://coordinator.example", token, trainer, Path("/var/lib/quorate-worker"))
+    worker = DatacenterWorker("https://coordinator.example", trainer, Path("/var/lib/quorate-worker"))
     with worker:
         worker.run(stop=stop)
 """
@@ -16,22 +15,39 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import httpx2
 
-from client_sdk.device.actions import Answered, Failed, Fetch, RequestRefused, Send, Sleep, Unreachable, Unreadable
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.device.actions import (
+    Answered,
+    Certified,
+    Certify,
+    Failed,
+    Fetch,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Unreachable,
+    Unreadable,
+)
+from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing
-from client_sdk.http.client import Happening
+from client_sdk.http.certifying import Certifier, Who
 from client_sdk.http.exchange import Exchange
+from client_sdk.http.notices import Happening, date_of
+from client_sdk.http.signing import RequestSigner
 from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.http.urls import check_url
-from client_sdk.protocol.devices import Noted, Wait
+from client_sdk.identity import key_of
+from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import Lease, LeaseEnd, WorkerPoll
@@ -47,80 +63,34 @@ from coordinator.datacenter.worker.actions import (
     WorkerAction,
     WorkerReply,
 )
-from coordinator.datacenter.worker.jobs import RunningJob, TrainingProgress, WorkerFolder
-from coordinator.datacenter.worker.session import work
+from coordinator.datacenter.worker.jobs import RunningJob, WorkerFolder
+from coordinator.datacenter.worker.lease_trainer import Halted, LeaseTrainer, NotNow, TrainingFailed
+from coordinator.datacenter.worker.session import WorkerSession, work
 
 log = logging.getLogger("quorate.worker")
 HALT_S = 60.0
 """Seconds that the worker waits for a job that was asked to stop, before it continues without it."""
 
 
-class TrainingFailed(Exception):
-    """The round cannot be trained here or anywhere: one plain sentence, shown to the operator."""
-
-
-class NotNow(Exception):
-    """The round cannot be trained here now, but elsewhere or later: one plain sentence. The lease is returned."""
-
-
-class Halted(Exception):
-    """The trainer stopped because it was asked to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOffer:
-    """The capabilities of this worker: they decide which rounds it can take."""
-
-    learners: dict[str, str]
-    """``package:name`` -> version of the learners installed here."""
-    data: tuple[str, ...]
-    """Names of the data held here."""
-    nproc: int = 1
-    """The most processes that can train together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedCheckpoint:
-    """The result: a safetensors file without metadata, of the names, shapes and dtypes that training started from."""
-
-    path: Path
-    steps: int
-    examples: int
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-class LeaseTrainer(Protocol):
-    """Trains leased rounds: the port between the worker and torch."""
-
-    def offer(self) -> WorkerOffer:
-        """The capabilities now. Called before each poll."""
-
-    def train(
-        self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
-    ) -> TrainedCheckpoint:
-        """Train from ``checkpoint`` to the end of the lease's task; called in a separate thread.
-
-        ``note`` may be called at any time. Raises Halted soon after ``halted()`` is true, and retains saved steps:
-        this worker may get the next lease of the same run and checkpoint. Raises NotNow where another worker, or this
-        one later, can train it, and TrainingFailed where nobody can; any other exception counts as TrainingFailed.
-        """
-
-
 class DatacenterWorker:
     """One worker of one coordinator.
 
-    ``folder`` stores received checkpoints and this worker's identity over restarts: each worker needs its own.
-    ``http``: a shared client (``transport.open_http``); None: a new one. ``on_happening`` is called from the thread
-    that runs. ValueError where ``coordinator`` is not an http or https URL.
+    ``folder`` stores received checkpoints and this worker's key and certificate over restarts: each worker needs its
+    own. ``enrolment_token``: from an operator of the authority, until there is a certificate; ``who``: what the
+    authority asks for beside it, where it does. ``http``: a shared client (``transport.open_http``); None: a new one.
+    ``on_happening`` is called from the thread that runs. ValueError where ``coordinator`` is not an http or https URL,
+    or the token is none.
     """
 
     def __init__(
         self,
         coordinator: str,
-        token: str,
         trainer: LeaseTrainer,
         folder: Path,
         *,
+        enrolment_token: str | None = None,
+        who: Who | str = "",
+        label: str = "",
         http: httpx2.Client | None = None,
         hold_s: float = 25.0,
         pacing: Pacing | None = None,
@@ -130,7 +100,8 @@ class DatacenterWorker:
     ) -> None:
         self.coordinator = check_url(coordinator)
         self.instance = instance or os.urandom(8).hex()
-        self._token = token
+        self._token = EnrolmentToken.parse(enrolment_token.strip()) if enrolment_token is not None else None
+        self._label = label
         self._trainer = trainer
         self._own_http = http is None
         self._http = http if http is not None else open_http(self.coordinator)
@@ -140,7 +111,9 @@ class DatacenterWorker:
         self._chance = chance if chance is not None else SystemRandom().random
         self._clock_offset = time.time() - time.monotonic()
         self._files = WorkerFolder(folder)
-        self._exchange = Exchange(self._http, self.coordinator, self._files, self._now)
+        self._signing = RequestSigner(self.coordinator, self._now)
+        self._exchange = Exchange(self._http, self.coordinator, self._files, self._now, self._signing)
+        self._certifier = Certifier(self._now, who)
         self._stop = Event()
         self._job: RunningJob | None = None
         self._lease: Lease | None = None
@@ -153,7 +126,7 @@ class DatacenterWorker:
         """
         self._stop = stop if stop is not None else Event()
         ended = 0
-        session = work(self._token, self._poll, leases=leases, pacing=self._pacing)
+        session = self._session(self._poll, leases)
         try:
             with until(self._stop.is_set):
                 action = next(session)
@@ -169,19 +142,42 @@ class DatacenterWorker:
                 self._give_back(self._lease)
         return ended
 
-    def check_token(self) -> None:
-        """Check with one poll that the coordinator accepts the token. It offers nothing, so no round is leased.
+    def check(self) -> None:
+        """Enrol and register, where that is still to do, and check with one poll that the coordinator takes this
+        worker. The poll offers nothing, so no round is leased.
 
-        Raises ProblemError where it does not; the problem is ``busy`` where no coordinator answers.
-        """
-        poll = WorkerPoll(instance=self.instance, hold_s=0)
-        reply = self._exchange.send(
-            Send(method="POST", route=Route.LEASES, answers=(Lease, Wait), message=poll, token=self._token)
-        )
+        Raises ProblemError where the authority or the coordinator refuses; the problem is ``busy`` where one of them
+        does not answer."""
+        session = self._session(lambda: WorkerPoll(instance=self.instance, hold_s=0))
+        with closing(session):
+            action = next(session)
+            while not (isinstance(action, Send) and action.route is Route.LEASES):
+                if isinstance(action, Sleep):
+                    raise problem("busy", action.reason)
+                action = session.send(self._perform(action))
+        reply = self._exchange.send(action)
         if isinstance(reply, RequestRefused):
             raise ProblemError(reply.problem)
         if not isinstance(reply, Answered):
             raise problem("busy", reply.reason)
+
+    def _session(self, offer: Callable[[], WorkerPoll], leases: int | None = None) -> WorkerSession:
+        record = self._files.load()
+        self._use(record if record is not None else Record())
+        return work(
+            record,
+            offer,
+            coordinator=self.coordinator,
+            enrolment_token=self._token,
+            label=self._label,
+            leases=leases,
+            pacing=self._pacing,
+            at=self._now(),
+        )
+
+    def _use(self, record: Record) -> None:
+        """From now on requests are signed by the key of this record, which is saved."""
+        self._signing.signer = key_of(record.key_seed)
 
     def close(self) -> None:
         """Close the HTTP client, unless it is shared."""
@@ -200,6 +196,11 @@ class DatacenterWorker:
 
     def _perform(self, action: WorkerAction) -> WorkerReply:
         match action:
+            case Save():
+                self._files.save(action.record)
+                self._use(action.record)
+            case Certify():
+                return self._certify(action)
             case Send():
                 return self._send(action)
             case Begin():
@@ -217,6 +218,15 @@ class DatacenterWorker:
             case _:
                 assert_never(action)
         return None
+
+    def _certify(self, action: Certify) -> WorkerReply:
+        if self._signing.signer is None:
+            raise RuntimeError("the authority is asked before the key was saved")
+        reply = self._certifier.perform(action, self._signing.signer)
+        if isinstance(reply, Certified):
+            found = reply.certificate
+            self._report("certified", f"Certified as {found.id} until {date_of(found.not_after)}.")
+        return reply
 
     def _send(self, action: Send) -> Answered | RequestRefused | Unreachable:
         reply = self._exchange.send(action)
@@ -309,20 +319,11 @@ class DatacenterWorker:
         self._report(action.result, text, action.lease)
 
     def _give_back(self, lease: Lease) -> None:
-        """Return the lease once, as the process ends. Without an answer the lease expires."""
+        """Return the lease once, as the process ends; without an answer it expires."""
         reason = "The worker is being stopped."
         message = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=False, reason=reason)
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
-        self._exchange.send(
-            Send(
-                method="POST",
-                route=Route.LEASE_END,
-                answers=(Noted,),
-                path=path,
-                message=message,
-                token=self._token,
-            )
-        )
+        self._exchange.send(Send(method="POST", route=Route.LEASE_END, answers=(Noted,), path=path, message=message))
         self._lease = None
         self._report("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
 
@@ -342,9 +343,8 @@ class DatacenterWorker:
         return self._clock_offset + time.monotonic()
 
     def _report(self, kind: str, text: str, lease: Lease | None = None) -> None:
-        happening = Happening(
-            kind=kind, text=text, run=lease.run if lease else None, round=lease.round if lease else None
-        )
+        run, number = (lease.run, lease.round) if lease is not None else (None, None)
+        happening = Happening(kind=kind, text=text, run=run, round=number)
         log.debug("%s", happening)
         if self._on_happening is not None:
             self._on_happening(happening)

@@ -13,6 +13,8 @@ from typing import BinaryIO
 
 from client_sdk.device.actions import Failed
 from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints
+from client_sdk.device.record import Record
+from client_sdk.device.storage import read_record
 from client_sdk.http.transport import Interrupted
 from coordinator.datacenter.worker.actions import Going, WorkerReply
 
@@ -68,9 +70,11 @@ class RunningJob:
 
 
 class WorkerFolder:
-    """The received checkpoints, and the result that awaits its receipt, at the trainer's path."""
+    """The worker's record with its key and certificate (``record.json``, mode 0600), the received checkpoints, and the
+    result that awaits its receipt, at the trainer's path."""
 
     def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder)
         self._checkpoints_folder = Path(folder) / "checkpoints"
         self._checkpoints = FileCheckpoints(self._checkpoints_folder)
         self._results: dict[str, Path] = {}
@@ -87,6 +91,27 @@ class WorkerFolder:
         fresh.write_text(drawn + "\n", "ascii")
         fresh.replace(self._installation)
         return drawn
+
+    def load(self) -> Record | None:
+        """The last record saved. StorageError where it cannot be read."""
+        return read_record(self._folder)
+
+    def save(self, record: Record) -> None:
+        """Store the record; after this returns it survives a crash, and a crash in between leaves the old one."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self._folder / "record.json.tmp"
+        fresh.unlink(missing_ok=True)
+        fresh.touch(0o600, exist_ok=False)
+        with fresh.open("wb") as file:
+            file.write(record.model_dump_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._folder / "record.json")
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     @property
     def checkpoints(self) -> CheckpointCache:

@@ -5,23 +5,40 @@ This file decides and performs no I/O. Its driver, the HTTP worker or the fault 
 
 ::
 
+    becoming known:  certified by the authority, registered at the coordinator (``enrolling``) -> polling
     polling:     Send(poll)   Wait -> Sleep -> polling
                               Lease -> fetching -> training -> delivering -> Ended -> polling
     fetching, training:  the job runs, a heartbeat every heartbeat_s; lease lost -> Halt -> Ended -> polling
     delivering:  Send(result) again and again until a receipt or a final refusal
     cannot:      Send(lease end) -> Ended -> Sleep -> polling
 
-A worker stores no record: a crash loses the lease, which expires or ends with the next poll of the same worker, and the
-trainer finds the saved steps of the training again. So no state survives a restart.
+A worker's record holds its key and its certificate, and no round: a crash loses the lease, which expires or ends with
+the next poll of the same worker, and the trainer finds the saved steps of the training again. Where the coordinator
+does not know its key, or its certificate has expired, the worker becomes known again and keeps its lease.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from typing import Literal
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
-from client_sdk.device.requests import HELD_S, Pacing, is_from_coordinator, short
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.device.actions import (
+    Action,
+    Answered,
+    Failed,
+    Fetch,
+    Fetched,
+    Reply,
+    RequestRefused,
+    Send,
+    Sleep,
+    Unreachable,
+)
+from client_sdk.device.record import Record
+from client_sdk.device.requests import HELD_S, Pacing, is_about_credentials, is_from_coordinator, short
+from client_sdk.identity import DeviceKey, Entropy, Signer
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError
@@ -47,36 +64,58 @@ from coordinator.datacenter.worker.actions import (
     WorkerAction,
     WorkerReply,
 )
+from coordinator.datacenter.worker.enrolling import WorkerEnrolling, as_worker
 
 WorkerSession = Generator[WorkerAction, WorkerReply, int]
 """Returns the number of leases that ended."""
 
 
 def work(
-    token: str, offer: Callable[[], WorkerPoll], *, leases: int | None = None, pacing: Pacing | None = None
+    record: Record | None,
+    offer: Callable[[], WorkerPoll],
+    *,
+    coordinator: str,
+    enrolment_token: EnrolmentToken | None = None,
+    label: str = "",
+    leases: int | None = None,
+    signer: Signer | None = None,
+    entropy: Entropy = os.urandom,
+    pacing: Pacing | None = None,
+    at: float = 0.0,
 ) -> WorkerSession:
-    """A worker's session with one coordinator, which registered it and gave it ``token``.
+    """A worker's session with one coordinator, from its saved ``record`` (None: a new worker).
 
-    ``offer`` is called before each poll and returns this worker's capabilities. Its ``instance`` is new each time the
-    process starts. Ends after ``leases`` leases (None: never).
+    ``coordinator``: its URL; a record of another one registers there. ``offer`` is called before each poll and returns
+    this worker's capabilities. Its ``instance`` is new each time the process starts. ``enrolment_token``: needed until
+    there is a certificate, and when one has expired. ``signer`` holds the key where the record does not. Ends after
+    ``leases`` leases (None: never). ``at``: the time at the start, as in ``client_sdk.device.session.participate``.
 
-    Raises ProblemError where the coordinator rejects this worker for good (wrong protocol version, token not valid).
+    Raises ProblemError where the authority or the coordinator rejects this worker for good (wrong protocol version,
+    revoked key). ValueError where the key is missing.
     """
-    return _WorkerSession(token, offer, pacing or Pacing()).life(leases)
+    if record is None or record == Record():
+        record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
+    elif signer is None and not record.key_seed:
+        raise ValueError("This worker's key is stored outside its record: give the signer that holds it.")
+    if record.coordinator != coordinator:
+        record = record.changed(coordinator=coordinator, registered=None)
+    pacing = pacing or Pacing()
+    known = WorkerEnrolling(record, enrolment_token, label, pacing, at)
+    return _WorkerSession(known, offer, pacing).life(leases)
 
 
 class _WorkerSession:
-    def __init__(self, token: str, offer: Callable[[], WorkerPoll], pacing: Pacing) -> None:
-        self.token = token
+    def __init__(self, known: WorkerEnrolling, offer: Callable[[], WorkerPoll], pacing: Pacing) -> None:
+        self.known = known
         self.offer = offer
         self.pacing = pacing
-        self.now = 0.0
+        self.now = known.now
         self.going = Going(0, {}, 0.0)
-        self._there_at = float("-inf")
-        """When the coordinator was there last."""
+        self._there_at = float("-inf")  # when the coordinator was there last
 
     def life(self, leases: int | None) -> WorkerSession:
         ended = 0
+        yield from self._be_known(self.known.become_known())
         while leases is None or ended < leases:
             lease = yield from self._poll()
             end = yield from self._take(lease)
@@ -89,6 +128,8 @@ class _WorkerSession:
 
     def _poll(self) -> Generator[WorkerAction, WorkerReply, Lease]:
         while True:
+            self.known.now = self.now
+            yield from self._be_known(self.known.renew_in_time())
             asked_at = self.now
             poll = self.offer()
             answer = yield from self._ask(self._send("POST", Route.LEASES, (Lease, Wait), poll), polling=True)
@@ -111,7 +152,7 @@ class _WorkerSession:
         self.going = Going(0, {}, self.now)
         wrong = failures = 0
         while True:
-            reply = yield from self._while_leased(lease, Fetch(checkpoint=lease.checkpoint, token=self.token))
+            reply = yield from self._while_leased(lease, Fetch(checkpoint=lease.checkpoint))
             if isinstance(reply, Fetched):
                 break
             if isinstance(reply, str):
@@ -120,7 +161,10 @@ class _WorkerSession:
                 return (yield from self._give_back(lease, "given-back", reply.reason))
             failures += 1
             if isinstance(reply, RequestRefused):
-                if reply.problem.advice in ("stop", "enrol"):
+                if is_about_credentials(reply.problem):
+                    yield from self._regain(reply, failures - 1)
+                    continue
+                if reply.problem.advice == "stop":
                     raise ProblemError(reply.problem)
                 wrong += reply.problem.kind == "digest-mismatch"
                 final = reply.problem.advice == "drop" and reply.problem.is_ours
@@ -169,7 +213,9 @@ class _WorkerSession:
             attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
         )
         reply = self._noted((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseRenewed, message)))
-        if isinstance(reply, RequestRefused) and reply.problem.is_ours and reply.problem.advice != "retry":
+        if isinstance(reply, RequestRefused) and is_about_credentials(reply.problem):
+            yield from self._regain(reply, 0)
+        elif isinstance(reply, RequestRefused) and reply.problem.is_ours and reply.problem.advice != "retry":
             return str(reply.problem)
         return None
 
@@ -196,7 +242,6 @@ class _WorkerSession:
             path={"run": lease.run, "round": lease.round, "attempt": lease.attempt},
             message=report,
             update=trained.digest,
-            token=self.token,
         )
         failures = 0
         while True:
@@ -207,7 +252,11 @@ class _WorkerSession:
                 return Ended(lease=lease, result="refused", reason="The receipt is for other bytes.")
             if isinstance(reply, RequestRefused):
                 refused = reply.problem
-                if refused.advice in ("stop", "enrol"):
+                if is_about_credentials(refused):
+                    yield from self._regain(reply, failures)
+                    failures += 1
+                    continue
+                if refused.advice == "stop":
                     raise ProblemError(refused)
                 if refused.kind == "lease-lost":
                     return Ended(lease=lease, result="lost", reason=str(refused))
@@ -233,13 +282,17 @@ class _WorkerSession:
 
     def _ask(self, send: Send, *, polling: bool = False) -> Generator[WorkerAction, WorkerReply, Message | Problem]:
         """The answer, or the final problem. Without an answer, and on transient problems, it retries with backoff."""
-        failures = 0
+        failures = regained = 0
         while True:
             reply = self._noted((yield send))
             if isinstance(reply, Answered):
                 return reply.message
             if isinstance(reply, RequestRefused):
-                if reply.problem.advice in ("stop", "enrol"):
+                if is_about_credentials(reply.problem):
+                    yield from self._regain(reply, regained)
+                    regained += 1
+                    continue
+                if reply.problem.advice == "stop":
                     raise ProblemError(reply.problem)
                 passing = polling and reply.problem.status in (404, 409)
                 if reply.problem.advice == "drop" and reply.problem.is_ours and not passing:
@@ -252,6 +305,15 @@ class _WorkerSession:
             low, high = self._backoff(reply, failures)
             yield Sleep(min_s=low, max_s=high, reason=_why(reply), trouble=True)
 
+    def _be_known(self, steps: Generator[Action, Reply, None]) -> Generator[WorkerAction, WorkerReply, None]:
+        yield from as_worker(steps)
+        self.now = max(self.now, self.known.now)
+
+    def _regain(self, reply: RequestRefused, times: int) -> Generator[WorkerAction, WorkerReply, None]:
+        """Become known again; ProblemError where that is impossible, or was tried ``times`` times, too often."""
+        self.known.now = self.now
+        yield from self._be_known(self.known.regain(reply, times))
+
     def _noted(self, reply: WorkerReply) -> WorkerReply:
         """Note the reply's time, and whether the coordinator was there, and return the reply."""
         if reply is not None:
@@ -261,11 +323,11 @@ class _WorkerSession:
         return reply
 
     def _send(self, method: str, route: Route, answers: tuple[type[Message], ...], message: Message) -> Send:
-        return Send(method=method, route=route, answers=answers, message=message, token=self.token)
+        return Send(method=method, route=route, answers=answers, message=message)
 
     def _of_round(self, method: str, route: Route, lease: Lease, answer: type[Message], message: Message) -> Send:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
-        return Send(method=method, route=route, answers=(answer,), path=path, message=message, token=self.token)
+        return Send(method=method, route=route, answers=(answer,), path=path, message=message)
 
     def _backoff(self, reply: WorkerReply | str, failures: int) -> tuple[float, float]:
         """The window before the next try. A coordinator that was there a short while ago is thought to restart, as

@@ -152,7 +152,18 @@ class Command:
 
 def agent(folder: Path, url: str, token: str, *more: str) -> Command:
     """``quorate datacenter join`` that holds ``proxy.npz`` of the folder as ``proxy``."""
-    options = ["--coordinator", url, "--token", token, "--data", "proxy=proxy.npz", "--learner", NAME, "--nproc", "2"]
+    options = [
+        "--coordinator",
+        url,
+        "--enrolment-token",
+        token,
+        "--data",
+        "proxy=proxy.npz",
+        "--learner",
+        NAME,
+        "--nproc",
+        "2",
+    ]
     options += ["--folder", "worker", "--device", "cpu", "--json"]
     return Command(folder, "datacenter", "join", *options, *more)
 

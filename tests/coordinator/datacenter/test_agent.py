@@ -24,8 +24,8 @@ from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_be
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.trainer import JobTrainer, Machine, measures
 from coordinator.datacenter.training import GlobalOrder, train
-from coordinator.datacenter.worker.client import Halted, TrainedCheckpoint, TrainingFailed
 from coordinator.datacenter.worker.jobs import TrainingProgress
+from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed
 from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import examples, plain, slow
 

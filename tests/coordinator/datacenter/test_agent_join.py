@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from client_sdk import cli
+from client_sdk.device.storage import read_record
 from client_sdk.http.operator import OperatorClient
 from client_sdk.tensors import to_bytes
 from tests.coordinator.datacenter.agents import NAME, Command, agent, gone, write_data, write_learner
@@ -54,15 +55,15 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--data", "mnist"], "Give this worker's token with --token"),
-        (["--token", "t"], "Name the data held here with --data"),
-        (["--token", "t", "--data", "nosuch"], "There is no data 'nosuch'; there are adult, "),
-        (["--token", "t", "--data", "proxy=nosuch.npz"], "There is no file "),
-        (["--token", "t", "--data", "My Data=proxy.npz"], "'My Data' is no name that a plan can use"),
-        (["--token", "t", "--data", "a=proxy.npz", "--data", "a=mnist"], "--data: a is given twice."),
-        (["--token", "t", "--data", "a=proxy.npz", "--device", "tpu"], "'tpu' is no device"),
-        (["--token", "t", "--data", "a=proxy.npz", "--coordinator", "ftp://x"], "is not a coordinator's URL"),
-        (["--token", "t", "--data", "a=proxy.npz", "--coordinator", "http://127.0.0.1:9"], "cannot be reached"),
+        (["--data", "a=proxy.npz"], "This worker has no certificate; start it with --enrolment-token"),
+        (["--token", "t", "--data", "a=proxy.npz"], "This is no enrolment token: one begins with qe1_."),
+        ([], "Name the data held here with --data"),
+        (["--data", "nosuch"], "There is no data 'nosuch'; there are adult, "),
+        (["--data", "proxy=nosuch.npz"], "There is no file "),
+        (["--data", "My Data=proxy.npz"], "'My Data' is no name that a plan can use"),
+        (["--data", "a=proxy.npz", "--data", "a=mnist"], "--data: a is given twice."),
+        (["--data", "a=proxy.npz", "--device", "tpu"], "'tpu' is no device"),
+        (["--data", "a=proxy.npz", "--coordinator", "ftp://x"], "is not a coordinator's URL"),
     ],
 )
 def test_errors_are_one_sentence(
@@ -72,16 +73,24 @@ def test_errors_are_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_token_that_no_operator_gave_is_refused(
+def test_a_worker_that_is_not_certified_or_was_revoked_is_refused(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--token", "t", "--data", "a=proxy.npz", "--coordinator", server.url]
-    assert "this worker token is not valid here" in refusal(capsys, *options)
+    usual = ["--data", "a=proxy.npz", "--coordinator", server.url, "--enrolment-token"]
+    assert "is for a device; a worker needs one" in refusal(capsys, *usual, server.token)
+    refusal(capsys, *usual, server.worker_token, "--learner", "nosuch:x", "--label", "to be revoked")
     with OperatorClient(server.url) as operator:
-        made = operator.add_worker()
+        (made,) = [one for one in operator.workers() if one.label == "to be revoked"]
         operator.revoke_worker(made.worker)
-    options[1] = made.token
-    assert "was revoked by an operator" in refusal(capsys, *options)
+    assert "was revoked by an operator" in refusal(capsys, *usual, server.worker_token)
+
+
+@pytest.mark.slow
+def test_an_authority_or_coordinator_that_does_not_answer_ends_it_with_a_sentence(
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["--data", "a=proxy.npz", "--coordinator", "http://127.0.0.1:9", "--enrolment-token"]
+    assert "The coordinator at http://127.0.0.1:9 cannot be reached" in refusal(capsys, *usual, server.worker_token)
 
 
 @pytest.mark.slow
@@ -91,10 +100,8 @@ def test_what_this_machine_lacks_is_reported_before_it_polls(
 ) -> None:
     import torch
 
-    with OperatorClient(server.url) as operator:
-        token = operator.add_worker().token
     (place / "cut.npz").write_bytes((place / "proxy.npz").read_bytes()[:100])
-    usual = ["--token", token, "--coordinator", server.url, "--data", "a=proxy.npz"]
+    usual = ["--enrolment-token", server.worker_token, "--coordinator", server.url, "--data", "a=proxy.npz"]
     assert "needs the module nosuch, which is not installed" in refusal(capsys, *usual, "--learner", "nosuch:x")
     assert "cut.npz is not an .npz file" in refusal(capsys, *usual, "--data", "b=cut.npz")
     (place / "hidden").mkdir()
@@ -117,8 +124,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
     started: list[Command] = []
     try:
         with OperatorClient(server.url) as operator:
-            token = operator.add_worker("first").token
-            started.append(first := agent(place, server.url, token))
+            started.append(first := agent(place, server.url, server.worker_token))
             run = operator.create_run(PLAN, operator.upload_checkpoint(to_bytes(learner.initial(1))), "a test").run
             assert first.wait_for("ready")["examples"] == {"proxy": 50}
             first.wait_for("started")
@@ -132,7 +138,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
             assert gone(ranks)
             assert operator.run(run).phase == "leasing", "at once, not when the lease would have ended"
 
-            started.append(second := agent(place, server.url, operator.add_worker("second").token))
+            started.append(second := agent(place, server.url, server.worker_token, "--folder", "second"))
             assert second.wait_for("leased")["text"].endswith("(lease 2, fence 2).")
             second.wait_for("started")
             ranks = second.family()
@@ -163,14 +169,13 @@ def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_noth
     started: list[Command] = []
     try:
         with OperatorClient(server.url) as operator:
-            sleeper, other = operator.add_worker("sleeper"), operator.add_worker("other")
-            started.append(first := agent(place, server.url, sleeper.token, "--folder", "first"))
+            started.append(first := agent(place, server.url, server.worker_token, "--folder", "first"))
             first.wait_for("ready")
             run = operator.create_run(plan, operator.upload_checkpoint(to_bytes(learner.initial(1))), "a test").run
             first.wait_for("saved")
             ranks = first.family()
             first.process.send_signal(signal.SIGSTOP)
-            started.append(second := agent(place, server.url, other.token, "--folder", "second"))
+            started.append(second := agent(place, server.url, server.worker_token, "--folder", "second"))
             assert second.wait_for("leased")["text"].endswith("(lease 2, fence 2).")
             assert second.wait_for("started")["step"] == 0, "another machine begins from the checkpoint"
             assert second.wait_for("committed")["text"].endswith("is version 1.")
@@ -179,7 +184,10 @@ def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_noth
             assert gone(ranks)
             view = operator.round(run, 1)
             assert view.lease is not None
-            assert (view.status, view.version, view.lease.worker) == ("committed", 1, other.worker)
+            other = read_record(place / "second")
+            assert other is not None
+            assert other.registered is not None
+            assert (view.status, view.version, view.lease.worker) == ("committed", 1, other.registered.device)
             assert [line.version for line in operator.checkpoints(run)] == [0, 1]
             for command in started:
                 command.process.send_signal(signal.SIGTERM)

@@ -64,7 +64,7 @@ def test_a_leader_with_an_unreachable_address_gets_an_error(
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / "proxy.npz", 5, seed=1)
     with pytest.raises(SystemExit) as end:
-        cli.main(["datacenter", "join", "--token", "t", "--data", "a=proxy.npz", "--folder", "w", *options])
+        cli.main(["datacenter", "join", "--data", "a=proxy.npz", "--folder", "w", *options])
     output = capsys.readouterr()
     assert (end.value.code, output.out, output.err.count("\n")) == (1, "", 1)
     assert sentence in output.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,19 +14,16 @@ import numpy as np
 import pytest
 
 from client_sdk.device.requests import Pacing
+from client_sdk.device.storage import read_record
 from client_sdk.http.client import Happening
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
-from coordinator.datacenter.worker.client import (
-    DatacenterWorker,
-    Halted,
-    TrainedCheckpoint,
-    TrainingFailed,
-    TrainingProgress,
-    WorkerOffer,
-)
+from coordinator.datacenter.worker.client import DatacenterWorker
+from coordinator.datacenter.worker.jobs import TrainingProgress
+from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed, WorkerOffer
+from tests.client_sdk.http.http_authority import authority
 from tests.coordinator.service.conftest import Server, server
 
 __all__ = ["server"]
@@ -86,9 +85,10 @@ class Center:
         self.happenings: list[Happening] = []
         self.worker = DatacenterWorker(
             server.url,
-            self.operator.add_worker(run).token,
             self.trainer,
             folder / "worker",
+            enrolment_token=server.worker_token,
+            label=run,
             pacing=QUICK,
             on_happening=self.happenings.append,
         )
@@ -192,7 +192,7 @@ def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callabl
     thread.start()
     until(lambda: bool(dc.trainer.leases))
     trainer = Trainer(tmp_path, dc.run)
-    with DatacenterWorker(server.url, dc.worker._token, trainer, tmp_path / "worker", pacing=QUICK) as second:
+    with DatacenterWorker(server.url, trainer, tmp_path / "worker", pacing=QUICK) as second:
         assert second.run(leases=1) == 1
     assert [lease.fence for lease in trainer.leases] == [2]
     stop.set()
@@ -202,7 +202,7 @@ def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callabl
     assert dc.operator.round(dc.run, 1).attempt == 2
 
 
-def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
+def test_a_second_agent_with_the_same_certificate_waits_for_the_first_and_says_so(
     server: Server, center: Callable[..., Center], tmp_path: Path
 ) -> None:
     dc = center("twice", steps=100_000)
@@ -212,12 +212,12 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
     until(lambda: bool(dc.trainer.leases))
     trainer, answer = Trainer(tmp_path, dc.run), list[Happening]()
     other = tmp_path / "other"
-    with DatacenterWorker(
-        server.url, dc.worker._token, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=answer.append
-    ) as second:
+    other.mkdir()
+    shutil.copy(tmp_path / "worker" / "record.json", other)
+    with DatacenterWorker(server.url, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=answer.append) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
         threads[1].start()
-        until(lambda: any("which another process has with this worker's token" in found.text for found in answer))
+        until(lambda: any("which another process has with this worker's certificate" in found.text for found in answer))
         assert dc.kinds().count("lost") == 0
         assert (trainer.leases, dc.operator.round(dc.run, 1).attempt) == ([], 1)
         stops[0].set()
@@ -229,10 +229,42 @@ def test_a_second_agent_with_the_same_token_waits_for_the_first_and_says_so(
     assert dc.operator.round(dc.run, 1).attempt == 2
 
 
-def test_a_worker_whose_token_is_not_valid_is_refused(server: Server, tmp_path: Path) -> None:
-    with DatacenterWorker(server.url, "guess", Trainer(tmp_path, "none"), tmp_path / "w", pacing=QUICK) as worker:
-        with pytest.raises(ProblemError, match="an operator registers workers"):
-            worker.run()
+def test_who_may_be_a_worker(server: Server, tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, "none")
+    with pytest.raises(ValueError, match="one begins with qe1_"):
+        DatacenterWorker(server.url, trainer, tmp_path / "w", enrolment_token="guess")
+    for token, sentence in ((server.token, "is for a device; a worker needs"), (None, "has no certificate")):
+        with DatacenterWorker(server.url, trainer, tmp_path / "w", enrolment_token=token, pacing=QUICK) as worker:
+            with pytest.raises(ProblemError, match=sentence):
+                worker.run()
+
+
+def test_a_worker_that_an_operator_revoked_is_refused_and_its_key_is_for_its_owner_only(
+    server: Server, tmp_path: Path
+) -> None:
+    folder, trainer = tmp_path / "w", Trainer(tmp_path, "none")
+    with DatacenterWorker(server.url, trainer, folder, enrolment_token=server.worker_token, label="lab") as worker:
+        worker.check()
+        assert stat.S_IMODE((folder / "record.json").stat().st_mode) == 0o600
+        record = read_record(folder)
+        assert record is not None
+        assert record.registered is not None
+        with OperatorClient(server.url) as operator:
+            (view,) = [one for one in operator.workers() if one.worker == record.registered.device]
+            assert (view.label, view.state) == ("lab", "idle")
+            operator.revoke_worker(view.worker)
+        with pytest.raises(ProblemError, match="revoked by an operator"):
+            worker.check()
+
+
+def test_check_does_not_wait_for_a_coordinator_that_does_not_answer(tmp_path: Path) -> None:
+    with authority("worker") as own:
+        with DatacenterWorker(
+            "http://127.0.0.1:9", Trainer(tmp_path, "none"), tmp_path, enrolment_token=own.text
+        ) as one:
+            with pytest.raises(ProblemError, match="cannot be reached") as refused:
+                one.check()
+    assert refused.value.kind == "busy"
 
 
 def until(true: Callable[[], object], seconds: float = 15) -> None:

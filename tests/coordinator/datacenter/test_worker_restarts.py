@@ -9,6 +9,7 @@ from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.workers import WorkerPoll
 from coordinator.datacenter.worker.actions import WorkerReply
 from coordinator.datacenter.worker.session import work
+from tests.coordinator.datacenter.test_worker_session import KNOWN
 
 PACING = Pacing()
 BROKEN = ("Server disconnected", 20.0)
@@ -18,7 +19,7 @@ REFUSED = ("Connection refused", 0.0)
 def slept(replies: list[tuple[str, float] | Wait | Problem]) -> list[float]:
     """The longest sleep after each reply to a poll, of a worker that sleeps as long as it may. A poll takes its held
     seconds."""
-    session = work("secret", lambda: WorkerPoll(instance="i"), pacing=PACING)
+    session = work(KNOWN, lambda: WorkerPoll(instance="i"), coordinator=KNOWN.coordinator, pacing=PACING)
     at, left, sleeps = 0.0, list(replies), []
     action = next(session)
     while left or not isinstance(action, Send):

@@ -7,9 +7,23 @@ from typing import Any, assert_never
 
 import pytest
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.device.actions import (
+    Answered,
+    Certify,
+    Failed,
+    Fetch,
+    Fetched,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Unreachable,
+)
+from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing
-from client_sdk.protocol.devices import CheckpointRef, Noted, Task, Wait
+from client_sdk.identity import key_of
+from client_sdk.protocol.devices import CheckpointRef, Noted, Registered, Task, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import (
@@ -21,6 +35,8 @@ from client_sdk.protocol.workers import (
     ResultReceipt,
     ResultReport,
     WorkerPoll,
+    WorkerRegistered,
+    WorkerRegistration,
 )
 from coordinator.datacenter.worker.actions import (
     Attend,
@@ -35,6 +51,7 @@ from coordinator.datacenter.worker.actions import (
     WorkerReply,
 )
 from coordinator.datacenter.worker.session import work
+from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
 
 DIGEST = "ab" * 32
 LEASE = Lease(
@@ -54,17 +71,28 @@ LEASE = Lease(
 )
 TRAINED = Finished(digest=DIGEST, bytes=90, steps=100, examples=2560, metrics={"loss": 0.5}, at=50.0)
 RECEIPT = ResultReceipt(run="r", round=4, attempt=2, worker="w1", digest=DIGEST, version=4)
+KNOWN = Record(key_seed="11" * 32, coordinator="https://c.example", registered=Registered(device="w1", examples_cap=0))
+"""The record of a worker that is registered."""
+NAMES = {
+    Route.REGISTER_WORKER: "register",
+    Route.LEASES: "poll",
+    Route.HEARTBEAT: "heartbeat",
+    Route.LEASE_END: "end",
+}
 
 
 class Script:
     """Answers a session by rules that a test may change. ``log`` is what happened, shortly."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.at = 0.0
+    def __init__(self, record: Record | None = None, **rules: Any) -> None:
+        self.record: Record | None = record or KNOWN
+        self.authority = ScriptedAuthority("worker")
+        self.at = START
         self.log: list[str] = []
         self.sent: list[Send] = []
         self.job: list[Any] = []
         self.rules: dict[str, list[Any]] = {
+            "register": [Registered],
             "poll": [LEASE],
             "heartbeat": [LeaseRenewed(ends_in_s=40)],
             "fetch": [Fetched(1.0)],
@@ -75,8 +103,20 @@ class Script:
         }
 
     def play(self, leases: int = 1) -> list[Ended]:
+        return self.play_from(START, leases)
+
+    def play_from(self, at: float, leases: int = 1) -> list[Ended]:
+        """Play a session that starts at this time."""
         ended: list[Ended] = []
-        session = work("secret", lambda: WorkerPoll(instance="i"), leases=leases, pacing=Pacing(retry_s=1))
+        session = work(
+            self.record,
+            lambda: WorkerPoll(instance="i"),
+            coordinator=KNOWN.coordinator,
+            enrolment_token=self.authority.enrolment,
+            leases=leases,
+            pacing=Pacing(retry_s=1),
+            at=at,
+        )
         action = next(session)
         while len(ended) < leases or isinstance(action, Sleep):
             if isinstance(action, Ended):
@@ -90,8 +130,16 @@ class Script:
     def perform(self, action: WorkerAction) -> WorkerReply:
         self.at += 0.5
         match action:
+            case Save():
+                self.record = action.record
+            case Certify():
+                self.log.append(action.what)
+                key = key_of(self.record.key_seed) if self.record is not None else None
+                assert self.record is not None
+                assert key is not None
+                return self.authority.perform(action, self.record, key, self.at)
             case Send():
-                name = {Route.LEASES: "poll", Route.HEARTBEAT: "heartbeat", Route.LEASE_END: "end"}[action.route]
+                name = NAMES[action.route]
                 self.log.append(name)
                 self.sent.append(action)
                 return self.answer(name)
@@ -125,6 +173,10 @@ class Script:
 
     def answer(self, name: str) -> Any:
         found = self.next(name)
+        if found is Registered:
+            message = self.sent[-1].message
+            assert isinstance(message, WorkerRegistration)
+            found = WorkerRegistered(worker=Certificate.parse(bytes.fromhex(message.certificate)).id)
         if isinstance(found, ProblemError):
             return RequestRefused(found.problem, self.at)
         if isinstance(found, str):
@@ -147,7 +199,6 @@ def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
     (ended,) = script.play()
     assert script.log == ["poll", "fetch", "train", "heartbeat", "heartbeat", "result", "committed"]
     assert (ended.result, ended.version) == ("committed", 4)
-    assert [send.token for send in script.sent] == ["secret"] * 4
     beat = script.sent[2].message
     assert beat == Heartbeat(attempt=2, fence=7, step=2, metrics={"loss": 0.5})
     put = script.sent[3]
@@ -247,8 +298,8 @@ def test_no_work_is_waited_out_and_trouble_backed_off() -> None:
 
 
 @pytest.mark.parametrize("where", ["poll", "fetch", "result"])
-def test_a_token_that_is_not_valid_ends_the_session(where: str) -> None:
-    rules: dict[str, Any] = {where: [problem("unauthenticated", "worker w1 was revoked by an operator")]}
+def test_a_key_that_was_revoked_ends_the_session(where: str) -> None:
+    rules: dict[str, Any] = {where: [problem("revoked-key", "worker w1 was revoked by an operator")]}
     with pytest.raises(ProblemError, match="revoked"):
         Script(**rules).play()
 
