@@ -4,7 +4,7 @@
 
     quorate.sqlite3     the database
     blobs/              checkpoints, updates and lists of waiting devices, each under its digest
-    enrolment-token     the token with which devices enrol (made by ``quorate serve``)
+    authority/          the authority inside (``quorate serve --dev-authority``), with its tokens
     audit-key.pem       the key that signs the audit (made by ``quorate serve``, unless a setting names another file)
     owner-key           an owner's API key (made by ``quorate serve``); whoever can read it is an owner
     serve.lock          locked by the process that writes; contains its process id

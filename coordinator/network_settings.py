@@ -58,7 +58,7 @@ class NetworkSettings(BaseSettings):
     """Requests a second that may be refused to one address for long, for their credentials or their form. Beyond that
     it gets no new connection."""
     refusal_burst_per_address: int = Field(default=50, ge=1, le=10**6)
-    """Such refusals at once after a pause: devices that enrol again after a coordinator has lost their tokens."""
+    """Such refusals at once after a pause: devices that register again after a coordinator has lost its database."""
     connections_per_address: int = Field(default=512, ge=1, le=65_536)
     """Connections that one address may have open, and at most an eighth of all; behind a proxy: requests under way."""
     requests_per_caller: float = Field(default=20.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -122,7 +122,7 @@ def _contradiction(settings: NetworkSettings) -> str | None:
         return f"{given} is given without {missing}: a certificate and its private key are given together"
     if beyond and cert is None and not proxied:
         return (
-            f"{settings.host} is beyond this machine, where tokens and updates need TLS: give --tls-cert and "
+            f"{settings.host} is beyond this machine, where API keys and updates need TLS: give --tls-cert and "
             "--tls-key, or --behind-proxy where a proxy ends TLS, or listen on 127.0.0.1"
         )
     if (beyond or proxied) and public is None:

@@ -59,7 +59,12 @@ class PublicUrl:
         """The values of an Origin header of this URL's own pages."""
         return frozenset(f"{self.scheme}://{host}" for host in self.hosts)
 
-    def __str__(self) -> str:
+    @property
+    def origin(self) -> str:
+        """The URL without its path."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}{self.prefix}"
+        return f"{self.scheme}://{host}{port}"
+
+    def __str__(self) -> str:
+        return self.origin + self.prefix

@@ -12,6 +12,9 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.enrolment_token import require_token_url
+from client_sdk.http.urls import is_loopback
 from coordinator.access.issuer_url import require_https
 from coordinator.access.roles import Grant
 from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, database_url
@@ -32,14 +35,26 @@ class Settings(NetworkSettings):
     # ------------------------------------------------------------ where things are
 
     data: Path = Path("quorate-data")
-    """Folder of the database, the blobs and the enrolment token. Made if it is missing, readable by its owner only."""
+    """Folder of the database and the blobs. Made if it is missing, readable by its owner only."""
     database: str | None = None
     """SQLAlchemy URL. None: SQLite in the data folder. ``QUORATE_DATABASE=postgresql+psycopg://...`` for replicas."""
     audit_key: Path | None = None
     """File of the Ed25519 key (PEM) that signs the audit. None: ``audit-key.pem`` in the data folder. Made if it is
     missing. Elsewhere, as in ``QUORATE_AUDIT_KEY=/etc/quorate/audit-key.pem``, a copy of the data folder has no key."""
-    enrolment_token: str | None = Field(default=None, min_length=8, max_length=512)
-    """Token with which devices enrol. None: drawn once (256 bits) and stored in the data folder, mode 0600."""
+
+    # ------------------------------------------------------------ the authority
+
+    authority: str | None = None
+    """URL of the authority whose certificates are taken, from which its revocation list is fetched:
+    ``https://authority.example:8471``. None: no device can register, unless the authority is inside
+    (``quorate serve --dev-authority``)."""
+    authority_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """The authority's public key in hexadecimal, as ``quorate authority show`` prints it. Needed with ``authority``."""
+    dev_authority: bool = False
+    """Whether an authority is inside this process, with its folder in the data folder, for trials on one machine. This
+    coordinator could then make devices up; only for servers on loopback."""
+    revocations_s: float = Field(default=60.0, gt=0, le=3600, allow_inf_nan=False)
+    """Interval at which the revocation list is fetched: how long a revoked key may still be let in."""
 
     # ------------------------------------------------------------ operators
 
@@ -57,7 +72,7 @@ class Settings(NetworkSettings):
     # ------------------------------------------------------------ devices
 
     examples_cap: int = Field(default=100_000, ge=1, le=2**31)
-    """Most examples a device may claim at enrolment. Devices report this number, and weights and selection use it."""
+    """Most examples a device may claim when it registers. It reports this number, and weights and selection use it."""
     max_hold_s: float = Field(default=55.0, ge=0, le=300, allow_inf_nan=False)
     """Longest time that a check-in is held open, whatever it asks for. Proxies cut requests idle for 60 to 100 s."""
     reread_s: float = Field(default=20.0, gt=0, le=60, allow_inf_nan=False)
@@ -107,6 +122,20 @@ class Settings(NetworkSettings):
     """Threads for blocking work (database, files, validation). Requests that wait for the disk at the same time share a
     commit; more than 8 threads cost CPU and save no time on two cores. Held check-ins and event streams need none."""
 
+    @field_validator("authority")
+    @classmethod
+    def _sendable(cls, value: str | None) -> str | None:
+        if value is not None:
+            require_token_url(value)
+        return value
+
+    @field_validator("authority_key")
+    @classmethod
+    def _is_a_key(cls, value: str | None) -> str | None:
+        if value is not None:
+            TrustedAuthority(bytes.fromhex(value))
+        return value
+
     @field_validator("oidc_issuer")
     @classmethod
     def _https(cls, value: str | None) -> str | None:
@@ -126,6 +155,25 @@ class Settings(NetworkSettings):
         return self
 
     @model_validator(mode="after")
+    def _pinned(self) -> Self:
+        if (self.authority is None) != (self.authority_key is None):
+            raise ValueError("--authority and --authority-key are given together: the key is pinned, whoever answers")
+        wrong = self._beyond_trials() if self.dev_authority else None
+        if wrong is not None:
+            raise ValueError(f"--dev-authority is for trials on this machine, {wrong}: run 'quorate authority'")
+        return self
+
+    def _beyond_trials(self) -> str | None:
+        """Why an authority must not be inside this process; None: it may."""
+        if self.authority is not None:
+            return f"and --authority {self.authority} is apart from it"
+        if not is_loopback(self.host) or self.behind_proxy:
+            return "and this server is reached from beyond it"
+        if self.public is not None and not self.public.is_loopback:
+            return f"and --public-url {self.public} is beyond it"
+        return None
+
+    @model_validator(mode="after")
     def _window(self) -> Self:
         if self.pace_max_s < self.pace_min_s:
             raise ValueError(f"pace_max_s ({self.pace_max_s}) is below pace_min_s ({self.pace_min_s}): give a window")
@@ -135,6 +183,11 @@ class Settings(NetworkSettings):
     def database_url(self) -> str:
         """The SQLAlchemy URL in use."""
         return self.database or database_url(self.data)
+
+    @property
+    def authority_folder(self) -> Path:
+        """Folder of the authority inside."""
+        return self.data / "authority"
 
     @property
     def audit_key_file(self) -> Path:

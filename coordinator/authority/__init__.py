@@ -13,6 +13,7 @@ A coordinator holds the authority's public key only, so it cannot make devices u
     proofs            the port that says who a device is, beside its token
     answering         the requests of the holders of keys: who signed them, and what they get
     app, process      the same over HTTP
+    inside            the same inside a coordinator, for trials on one machine
 
 Operators act on the folder by ``quorate authority`` on the authority's machine; nothing of theirs is served.
 """

@@ -15,7 +15,13 @@ from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.nonces import NonceWindow
 from client_sdk.credentials.refusals import refusal_of
 from client_sdk.credentials.request_signature import RequestSignature
-from client_sdk.protocol.authority import AuthorityKey, AuthorityRoute, CertificateRequest, Certified, RotationRequest
+from client_sdk.protocol.authority import (
+    AuthorityKey,
+    AuthorityRoute,
+    CertificateAnswer,
+    CertificateRequest,
+    RotationRequest,
+)
 from client_sdk.protocol.problems import problem
 from coordinator.authority import issuing
 from coordinator.authority.issuer import Issuer
@@ -33,7 +39,9 @@ class SignedRequest:
     """Names in lower case."""
     body: bytes
     at: float
-    """When it arrived, in Unix seconds."""
+    """When its head arrived, in Unix seconds."""
+    complete_at: float = 0.0
+    """When its body was complete: later than its expiry it may be a replay whose nonce is forgotten."""
 
 
 @dataclass
@@ -50,7 +58,7 @@ class AuthorityAnswers:
         trusted = self.issuer.trusted
         return AuthorityKey(public_key=trusted.public_key.hex(), id=trusted.id.hex())
 
-    def enrol(self, request: CertificateRequest, at: float) -> Certified:
+    def enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
         """The first certificate of a key, for who has a token and, where that is asked for, a proof of who it is."""
         with self.ledger.reading() as rows:
             issuing.usable_token(rows, request, at)
@@ -64,14 +72,14 @@ class AuthorityAnswers:
             certificate = issuing.enrol(rows, self.issuer, request, subject=subject, at=at)
         return self.issuer.certified(certificate)
 
-    def renew(self, request: SignedRequest) -> Certified:
+    def renew(self, request: SignedRequest) -> CertificateAnswer:
         """The certificate of the key that signed, for longer."""
         key_id = self._signed_by(request)
         with self.ledger.writing() as rows:
             certificate = issuing.renew(rows, self.issuer, _known(rows.key(key_id)), at=request.at)
         return self.issuer.certified(certificate)
 
-    def rotate(self, request: SignedRequest) -> Certified:
+    def rotate(self, request: SignedRequest) -> CertificateAnswer:
         """The certificate of another key, under the id of the key that signed."""
         key_id = self._signed_by(request)
         asked = RotationRequest.model_validate_json(request.body)
@@ -102,7 +110,9 @@ class AuthorityAnswers:
             if key.public_key is None:
                 raise problem("revoked-key", issuing.REVOKED)
             signature.require_signed(key.public_key, method="POST", uri=self.issuer.policy.url + request.path)
-            self.nonces.take(signature, request.at)
+            if request.complete_at > signature.expires:
+                raise problem("wrong-clock", "This request was complete only after its signature had expired.")
+            self.nonces.take(signature, max(request.at, request.complete_at))
             signature.require_body(hashlib.sha256(request.body).digest())
         except CredentialError as error:
             raise refusal_of(error) from None

@@ -50,7 +50,11 @@ def create_authority_app(answers: AuthorityAnswers, settings: Settings, clock: C
         redirect_slashes=False,
     )
     app.state.service = service
-    app.router.routes += [*_holders_routes(service, answers, clock), *_process_routes(service, answers, clock)]
+    app.router.routes += [
+        *holders_routes(service, answers, clock),
+        _list_route(service, answers, clock),
+        *_process_routes(service, answers, clock),
+    ]
     app.add_middleware(Edge, meters=service.meters, hosts=service.hosts, admission=service.admission)
 
     async def on_error(request: Request, error: Exception) -> Response:
@@ -63,10 +67,13 @@ def create_authority_app(answers: AuthorityAnswers, settings: Settings, clock: C
     return app
 
 
-def _holders_routes(service: Serving, answers: AuthorityAnswers, clock: Callable[[], float]) -> list[LeanRoute]:
+def holders_routes(service: Serving, answers: AuthorityAnswers, clock: Callable[[], float]) -> list[LeanRoute]:
+    """The routes of the holders of keys, and of who wants to be one."""
+
     async def signed(request: Request, path: AuthorityRoute) -> SignedRequest:
-        at = clock()  # a request is judged by when it arrived, however long its body takes
-        return SignedRequest(path, request.headers.raw, await read_body(request), at)
+        at = clock()  # a request is judged by when its head arrived
+        body = await read_body(request)
+        return SignedRequest(path, request.headers.raw, body, at, complete_at=clock())
 
     async def authority(request: Request) -> Response:
         return json_response(answers.key())
@@ -87,17 +94,20 @@ def _holders_routes(service: Serving, answers: AuthorityAnswers, clock: Callable
         await service.work(answers.leave, asked)
         return Response(status_code=204)
 
-    async def revocations(request: Request) -> Response:
-        return Response(await service.work(answers.revocations, clock()), media_type=REVOCATIONS_MEDIA_TYPE)
-
     return [
         _route("GET", AuthorityRoute.AUTHORITY, authority),
         _route("POST", AuthorityRoute.CERTIFICATES, enrolled),
         _route("POST", AuthorityRoute.RENEWED, renewed),
         _route("POST", AuthorityRoute.ROTATED, rotated),
         _route("POST", AuthorityRoute.LEFT, left),
-        _route("GET", AuthorityRoute.REVOCATIONS, revocations),
     ]
+
+
+def _list_route(service: Serving, answers: AuthorityAnswers, clock: Callable[[], float]) -> LeanRoute:
+    async def revocations(request: Request) -> Response:
+        return Response(await service.work(answers.revocations, clock()), media_type=REVOCATIONS_MEDIA_TYPE)
+
+    return _route("GET", AuthorityRoute.REVOCATIONS, revocations)
 
 
 def _process_routes(service: Serving, answers: AuthorityAnswers, clock: Callable[[], float]) -> list[LeanRoute]:
@@ -118,4 +128,4 @@ def _process_routes(service: Serving, answers: AuthorityAnswers, clock: Callable
 
 
 def _route(method: str, path: str, endpoint: Endpoint) -> LeanRoute:
-    return LeanRoute(path, endpoint, methods=[method], response_class=Response)
+    return LeanRoute(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)

@@ -42,7 +42,7 @@ def make_authority(folder: Path, policy: AuthorityPolicy, *, at: float, key: Dev
             raise AuthorityFolderError(f"The folder {folder} has an authority already; give another one.")
         for leftover in folder.glob(f"{LEDGER_FILE}*"):
             leftover.unlink()
-        write_private(folder / POLICY_FILE, policy.to_toml().encode())
+        write_policy(folder, policy)
         with _private_files(), contextlib.closing(SqliteLedger(folder / LEDGER_FILE)) as ledger:
             with ledger.writing() as rows:
                 current_list(rows, issuer, at)
@@ -90,6 +90,11 @@ def _private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def write_policy(folder: Path, policy: AuthorityPolicy) -> None:
+    """Replaces the policy of the authority in this folder. OSError."""
+    write_private(folder / POLICY_FILE, policy.to_toml().encode())
 
 
 def _unusable(folder: Path, error: OSError) -> AuthorityFolderError:

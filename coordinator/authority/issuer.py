@@ -11,7 +11,7 @@ from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate, HolderClass, certify
 from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.identity import Entropy, Signer
-from client_sdk.protocol.authority import Certified
+from client_sdk.protocol.authority import CertificateAnswer
 from coordinator.authority.policy import AuthorityPolicy
 
 
@@ -55,10 +55,10 @@ class Issuer:
             revoked=revoked,
         )
 
-    def certified(self, certificate: bytes) -> Certified:
+    def certified(self, certificate: bytes) -> CertificateAnswer:
         """The answer that carries a certificate."""
         found = Certificate.parse(certificate)
-        return Certified(
+        return CertificateAnswer(
             certificate=certificate.hex(),
             id=found.id,
             holder=found.holder,

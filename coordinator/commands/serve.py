@@ -12,17 +12,16 @@ import typer
 from rich.console import Console
 
 from client_sdk.terminal import errors_as_sentences
+from coordinator.commands.database_url import refuse_password
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
 
 if TYPE_CHECKING:
-    from coordinator.settings import Settings
+    from coordinator.service.process import Ready
 
 
 @errors_as_sentences
 def serve(
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the database, the blobs and the enrolment token.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the database and the blobs.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 means any free one. (default 8470)")] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; beyond loopback it needs TLS. (default 127.0.0.1)")
@@ -33,7 +32,19 @@ def serve(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     behind_proxy: BehindProxy = None,
-    database: Annotated[str | None, typer.Option(help="SQLAlchemy URL. (default: SQLite in the folder)")] = None,
+    authority: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The authority whose certificates of devices and workers are taken."),
+    ] = None,
+    authority_key: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Its public key, as 'quorate authority show' prints it.")
+    ] = None,
+    dev_authority: Annotated[
+        bool, typer.Option("--dev-authority", help="Keep an authority inside, for trials on this machine only.")
+    ] = False,
+    database: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL without a password. (default: SQLite in the folder)")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready, and the log as JSON.")
     ] = False,
@@ -43,38 +54,65 @@ def serve(
     All data is stored in one folder; a coordinator that is started again with the same folder continues its runs.
     Further settings come from the environment, for example QUORATE_THREADS=16; coordinator.settings lists them.
     """
-    options = {"data": data, "port": port, "host": host, "public_url": public_url, "database": database}
+    options = {
+        "data": data,
+        "port": port,
+        "host": host,
+        "public_url": public_url,
+        "database": database,
+        "authority": authority,
+        "authority_key": authority_key,
+        "dev_authority": dev_authority or None,
+    }
+    refuse_password(database)
     configure_log(as_json)
+    from coordinator.authority.inside import inside_authority
     from coordinator.service.process import serve as serve_until_stopped
     from coordinator.settings import Settings
 
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with settings_errors():
         settings = Settings(**given, **ending_tls(tls_cert, tls_key, behind_proxy))
-    serve_until_stopped(settings, _ready_json if as_json else _ready)
+    serve_until_stopped(settings, _ready_json if as_json else _ready, inside_authority)
 
 
-def _ready(url: str, key_file: Path, settings: Settings) -> None:
+def _ready(ready: Ready) -> None:
+    url, settings, inside = ready.url, ready.settings, ready.inside
     console = Console(highlight=False)
-    console.print(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}", soft_wrap=True)
-    console.print(f"  The API's page:   {url}/docs", soft_wrap=True)
-    console.print(f"  Owner's API key:  in the file {key_file}; commands of this user find it there", soft_wrap=True)
-    console.print(f"  Enrolment token:  {settings.enrolment_token}", soft_wrap=True)
-    console.print(
-        f"  A device joins:   quorate device --enrolment-token {settings.enrolment_token} --data DATA", soft_wrap=True
-    )
-    console.print("Ctrl-C stops it; no data is lost.")
+
+    def tell(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
+    tell(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}")
+    tell(f"  The API's page:   {url}/docs")
+    tell(f"  Owner's API key:  in the file {ready.key_file}; commands of this user find it there")
+    if inside is not None:
+        tell("  Authority:        inside, for trials: this coordinator could make devices up")
+        tell(f"  A device joins:   quorate device --enrolment-token {inside.device_token} --data DATA")
+        tell(f"  A worker joins:   quorate datacenter join --enrolment-token {inside.worker_token} --data NAME")
+    elif settings.authority is not None:
+        tell(f"  Authority:        {settings.authority}; its operators hand out enrolment tokens")
+    else:
+        tell("  Authority:        none, so no device can register: give --authority and --authority-key, or")
+        tell("                    for trials --dev-authority")
+    tell("Ctrl-C stops it; no data is lost.")
 
 
-def _ready_json(url: str, key_file: Path, settings: Settings) -> None:
-    ready = {
-        "url": url,
-        "docs": f"{url}/docs",
-        "enrolment_token": settings.enrolment_token,
-        "key_file": str(key_file.resolve()),
-        "data": str(settings.data.resolve()),
+def _ready_json(ready: Ready) -> None:
+    line: dict[str, object] = {
+        "url": ready.url,
+        "docs": f"{ready.url}/docs",
+        "key_file": str(ready.key_file.resolve()),
+        "data": str(ready.settings.data.resolve()),
+        "authority": ready.settings.authority,
     }
-    print(json.dumps(ready), flush=True)
+    if ready.inside is not None:
+        line |= {
+            "authority": ready.url,
+            "enrolment_token": ready.inside.device_token,
+            "worker_token": ready.inside.worker_token,
+        }
+    print(json.dumps(line), flush=True)
 
 
 def configure_log(as_json: bool) -> None:
@@ -82,7 +120,7 @@ def configure_log(as_json: bool) -> None:
     variables, which may be tokens or a run's selection seed."""
     import structlog
 
-    from coordinator.service import log_context
+    from coordinator.runtime import log_context
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from client_sdk.protocol.operators import RoundView, RunView
 from client_sdk.terminal import say, say_table
 
+COULD_FORGE = "this coordinator has the authority's key itself (--dev-authority), so it could make devices up"
+
 
 def print_runs(runs: Iterable[RunView]) -> None:
     """One line for each run."""
+    runs = list(runs)
     columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
     rows = [
         (
@@ -30,6 +33,7 @@ def print_runs(runs: Iterable[RunView]) -> None:
         for view in runs
     ]
     say_table(columns, rows, "No runs yet. Start one: quorate run create plan.toml --init model.safetensors")
+    _say_who_could_forge([f"run {view.run}" for view in runs if view.authority == "inside"])
 
 
 def print_run(view: RunView, *, plan: bool = False) -> None:
@@ -54,6 +58,8 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
     )
     say(f"  checkpoint  version {view.version}, {view.checkpoint}")
     say(f"  created     {moment(view.created_at)}" + (f", from {view.origin}" if view.origin else ""))
+    if view.authority == "inside":
+        say(f"  authority   inside: {COULD_FORGE}")
     if plan:
         say(f"  plan        {view.plan_digest}")
         say(json.dumps(view.plan, indent=2))
@@ -61,6 +67,7 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
 
 def print_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
+    rounds = list(rounds)
     columns = (
         "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused",
         "seconds", "MB in", "why",
@@ -85,6 +92,13 @@ def print_rounds(rounds: Iterable[RoundView]) -> None:
     say_table(
         columns, rows, "No rounds yet: a round opens when the run is created, and selects devices when they check in."
     )
+    _say_who_could_forge([f"round {view.round}" for view in rounds if view.authority == "inside"])
+
+
+def _say_who_could_forge(where: Sequence[str]) -> None:
+    if where:
+        names = where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
+        say(f"In {names} {COULD_FORGE}.")
 
 
 def _why(view: RoundView) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
+from coordinator.commands.database_url import refuse_password
 from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def verify(
     from coordinator.verify import AuditHead, AuditWitness, CannotVerify
     from coordinator.verify import verify as check
 
+    refuse_password(database)
     links, audit_heads = _heads(head or [], receipts or [])
     url, data = _locate(database)
     beside = data / BLOBS_FOLDER if data is not None and (data / BLOBS_FOLDER).is_dir() else None
@@ -173,7 +175,7 @@ def _locate(database: str) -> tuple[str, Path | None]:
         try:
             url = make_url(database)
         except ArgumentError:
-            fail(f"{database!r} is not a database URL (example: sqlite:////var/lib/quorate/quorate.sqlite3).")
+            fail("That is not a database URL (example: sqlite:////var/lib/quorate/quorate.sqlite3).")
         if url.get_backend_name() != "sqlite" or not url.database:
             return database, None
         path = Path(url.database)

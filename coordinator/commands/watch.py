@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from client_sdk.protocol.operators import DeviceView, RoundView
+from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
@@ -32,7 +34,13 @@ def status(
             say_json(view) if as_json else print_run(view)
             return
         runs = client.runs()
-    say_json(runs) if as_json else print_runs(runs)
+        if as_json:
+            say_json(runs)
+            return
+        print_runs(runs)
+        with suppress(ProblemError):  # the coordinator stops
+            if why := client.authority_trouble():
+                say(f"Authority: {why}")
 
 
 @errors_as_sentences
@@ -69,7 +77,7 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
 
 @errors_as_sentences
 def devices(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
-    """List the enrolled devices, with their state and the time when each was last seen."""
+    """List the registered devices, with their state and the time when each was last seen."""
     from client_sdk.http.operator import OperatorClient
 
     found: list[DeviceView] = []
@@ -88,7 +96,7 @@ def devices(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
     say_table(
         ("device", "state", "run", "round", "examples", "last seen", "label"),
         rows,
-        "No devices yet. Enrol one: quorate device --enrolment-token TOKEN --data DATA",
+        "No devices yet. One joins: quorate device --enrolment-token TOKEN --data DATA",
     )
 
 

@@ -1,4 +1,4 @@
-"""``quorate worker`` registers, lists and revokes a datacenter's workers over HTTP."""
+"""``quorate worker`` lists and revokes a datacenter's workers over HTTP."""
 
 from __future__ import annotations
 
@@ -11,31 +11,9 @@ from coordinator.commands.tables import moment
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Register, list and revoke the workers that take datacenter rounds.",
-    epilog="Example: quorate worker add --label cluster-2",
+    help="List and revoke the workers that take datacenter rounds.",
+    epilog="Example: quorate worker list",
 )
-
-
-@app.command(epilog="Example: quorate worker add --label cluster-2")
-@errors_as_sentences
-def add(
-    label: Annotated[str, typer.Option(help="A name for display, such as a cluster or a machine.")] = "",
-    coordinator: Url = DEFAULT_URL,
-    key_file: KeyFile = None,
-    as_json: Json = False,
-) -> None:
-    """Register a worker. Its token is printed only once: the coordinator stores its hash."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
-        made = client.add_worker(label)
-    if as_json:
-        say_json(made)
-        return
-    say(f"{made.worker} is registered. Its token, which is not shown again:")
-    say(made.token)
-    address = "" if client.coordinator == DEFAULT_URL else f"--coordinator {client.coordinator} "
-    say(f"It joins: quorate datacenter join {address}--token {made.token} --data NAME")
 
 
 @app.command("list", epilog="Example: quorate worker list")
@@ -56,7 +34,7 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
     say_table(
         ("worker", "state", "run", "round", "registered", "last seen", "label"),
         rows,
-        "No workers yet. Register one: quorate worker add",
+        "No workers yet. One joins: quorate datacenter join --enrolment-token TOKEN --data NAME",
     )
 
 
@@ -70,7 +48,7 @@ def revoke(
     key_file: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Revoke a worker's token permanently. A round that it has leased goes to another worker when the lease ends."""
+    """Give a worker no more rounds, permanently. A round that it has goes to another worker when the lease ends."""
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator, key_file=key_file) as client:

@@ -142,7 +142,7 @@ class Reported:
     digest: str
     bytes: int
     examples: int
-    """Capped at the device's enrolment."""
+    """Capped when the device registered."""
     steps: int
     steps_planned: int
     complete: bool

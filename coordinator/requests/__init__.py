@@ -5,7 +5,7 @@ It is synchronous and has no sockets. The caller is resolved first (``callers``)
 (``entry``); each server implements in its own way how it waits for an answer and receives a body.
 """
 
-from coordinator.requests.callers import Caller, Permission, identify
+from coordinator.requests.callers import Caller, Credentials, Permission, check_credentials, identify
 from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, Request, Shape
 from coordinator.requests.table import TABLE, Table
 
@@ -13,6 +13,7 @@ __all__ = [
     "TABLE",
     "Body",
     "Caller",
+    "Credentials",
     "Direct",
     "Entry",
     "Held",
@@ -21,5 +22,6 @@ __all__ = [
     "Request",
     "Shape",
     "Table",
+    "check_credentials",
     "identify",
 ]

@@ -1,17 +1,29 @@
 """Resolves the credentials of a request to its caller, and refuses what the caller may not do, before anything else is
 done with the request.
 
+::
+
+    a signature (Arrived)  --check_credentials-->  SignedBy  --identify-->  a device or a worker
+    a signature of a registration                  Registrant              the same: who registers
+    a bearer token (str)                           the token               an operator
+
 Handlers get the caller and never see credentials, so another kind of credentials changes this file alone.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import assert_never
+from typing import Any, assert_never
 
-from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.errors import BadCredential
+from client_sdk.protocol.devices import Registration
+from client_sdk.protocol.problems import problem
+from client_sdk.protocol.workers import WorkerRegistration
 from coordinator.access import EVERYTHING, Operator, Role
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.identities import Registrant, SignedBy
+from coordinator.runtime.signing import Arrived
 from coordinator.store.port import DeviceRow, WorkerRow
 
 
@@ -19,7 +31,9 @@ class Permission(Enum):
     """Who may make a request."""
 
     NOBODY = "nobody"
-    """No credentials are needed: the caller has none yet, or the answer is for everybody."""
+    """No credentials are needed: the answer is for everybody."""
+    CERTIFIED = "holder of a certificate"
+    """Who registers: the authority has certified the key that signs, and the coordinator need not know it yet."""
     DEVICE = "device"
     WORKER = "worker"
     VIEWER = "viewer"
@@ -30,6 +44,11 @@ class Permission(Enum):
     @property
     def needs_credentials(self) -> bool:
         return self is not Permission.NOBODY
+
+    @property
+    def needs_signature(self) -> bool:
+        """Whether the request must be signed by a certified key."""
+        return self in (Permission.CERTIFIED, Permission.DEVICE, Permission.WORKER)
 
     @property
     def role(self) -> Role | None:
@@ -48,41 +67,102 @@ _ROLES = {
     Permission.OWNER: Role.OWNER,
     Permission.PEER: Role.VIEWER,
 }
-Caller = DeviceRow | WorkerRow | Operator | None
+Caller = DeviceRow | WorkerRow | Operator | Registrant | None
+Credentials = SignedBy | Registrant | str
+"""Who has signed the request, or the text after *Bearer*: an API key, or a token of the issuer. Empty: neither."""
+
+_REGISTRATIONS: dict[type, HolderClass] = {Registration: "device", WorkerRegistration: "worker"}
+_UNSIGNED = "Sign this request with the key that the authority has certified (RFC 9421)."
+
+
+def check_credentials(
+    coordinator: Coordinator, permission: Permission, arrived: Arrived | str, message: Any
+) -> Credentials:
+    """Checks the signature of a request; of one that registers, with the certificate in its ``message``. Bearer tokens
+    are passed on. ProblemError: see ``SignedRequests``."""
+    if isinstance(arrived, str):
+        return arrived
+    if permission is not Permission.CERTIFIED:
+        return coordinator.signed.check(
+            arrived.signature,
+            method=arrived.method,
+            uri=arrived.uri,
+            at=arrived.at,
+            result=arrived.result,
+            sha256=arrived.sha256,
+        )
+    try:
+        certificate = Certificate.parse(bytes.fromhex(message.certificate))
+    except BadCredential as error:
+        raise problem("not-certified", str(error)) from None
+    coordinator.signed.check_registration(
+        arrived.signature,
+        certificate,
+        _REGISTRATIONS[type(message)],
+        method=arrived.method,
+        uri=arrived.uri,
+        at=arrived.at,
+        sha256=arrived.sha256,
+    )
+    return Registrant(certificate)
 
 
 def identify(
     coordinator: Coordinator,
     permission: Permission,
-    credentials: str,
+    credentials: Credentials,
     *,
     run: str | None = None,
     scoped: bool = False,
 ) -> Caller:
-    """Returns the caller whom the credentials belong to: a bearer token, or an API key. They are ignored where none are
-    needed.
+    """Returns the caller whom the checked credentials belong to. They are ignored where none are needed.
 
     Of an operator the scope must include the ``run`` that the request names. A request that names none needs the
     scope of everything, unless it is ``scoped``: then it shows and takes only what is in the caller's scope.
 
     ProblemError *unauthenticated* where no caller has the credentials, *not-permitted* where the operator's role or
-    scope does not reach so far, *issuer-unreachable*.
+    scope does not reach so far, *issuer-unreachable*, and those of ``Identities`` for devices and workers.
     """
     match permission:
         case Permission.NOBODY:
             return None
+        case Permission.CERTIFIED:
+            if isinstance(credentials, Registrant):
+                return credentials
         case Permission.DEVICE:
-            return coordinator.devices.authenticate(credentials)
+            if isinstance(credentials, SignedBy):
+                return coordinator.identities.device(credentials)
         case Permission.WORKER:
-            return coordinator.workers.authenticate(credentials)
-        case Permission.VIEWER | Permission.OPERATOR | Permission.OWNER:
-            return _operator(coordinator, permission, credentials, run, scoped)
+            if isinstance(credentials, SignedBy):
+                return coordinator.identities.worker(credentials)
         case Permission.PEER:
-            if coordinator.access.knows(credentials):
+            if isinstance(credentials, SignedBy):
+                return coordinator.identities.peer(credentials)
+            if isinstance(credentials, str):
                 return _operator(coordinator, permission, credentials, run, scoped)
-            return _peer(coordinator, credentials)
+        case Permission.VIEWER | Permission.OPERATOR | Permission.OWNER:
+            if isinstance(credentials, str):
+                return _operator(coordinator, permission, credentials, run, scoped)
         case _:
             assert_never(permission)
+    raise problem("unauthenticated", _UNSIGNED if permission.needs_signature else "Send an operator's API key.")
+
+
+def caller_id(caller: Caller) -> str:
+    """The id of who asks, for the audit; empty: nobody."""
+    match caller:
+        case DeviceRow():
+            return caller.device
+        case WorkerRow():
+            return caller.worker
+        case Operator():
+            return caller.id
+        case Registrant():
+            return caller.certificate.id
+        case None:
+            return ""
+        case _:
+            assert_never(caller)
 
 
 def _operator(
@@ -101,14 +181,3 @@ def _operator(
     refusal = problem("not-permitted", detail)
     coordinator.access.audit.refused(operator.id, refusal.kind, detail)
     raise refusal
-
-
-def _peer(coordinator: Coordinator, token: str) -> Caller:
-    """A worker where the token is a worker's, otherwise a device. An unknown token is refused as a device token."""
-    try:
-        return coordinator.devices.authenticate(token)
-    except ProblemError:
-        worker = coordinator.workers.known(token)
-        if worker is None:
-            raise
-        return coordinator.workers.authenticate(token)

@@ -1,4 +1,4 @@
-"""The requests of devices: enrol, check in, report *started*, send the update or withdraw, read the outcome."""
+"""The requests of devices: register, check in, report *started*, send an update, withdraw, read the outcome, leave."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
-    Enrolled,
-    EnrolRequest,
     Noted,
     Outcome,
     Receipt,
+    Registered,
+    Registration,
     Started,
     Wait,
     Withdrawal,
@@ -24,15 +24,28 @@ from coordinator.requests.entry import Attempt, Audited, Body, Direct, Entry, He
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.runtime.fleet import PoolPlace
+from coordinator.runtime.identities import Registrant
 from coordinator.store.port import DeviceRow
 
 
-def enrol(to: Coordinator, caller: None, message: EnrolRequest) -> Enrolled:
-    """A new device sends its public key, the enrolment token and a signature, and gets its id and its token.
+def register(to: Coordinator, holder: Registrant, message: Registration) -> Registered:
+    """A device shows its certificate, in a request that the certified key signs; again with each new certificate.
 
-    A second request with the same key returns the same id and a new token.
+    The same certificate again gets the same answer. An older one than the newest is refused (*not-certified*).
     """
-    return to.devices.enrol(message)
+    row = to.identities.register_device(holder.certificate, examples=message.examples, label=message.label)
+    return Registered(device=row.device, examples_cap=row.examples_cap, authority_inside=to.identities.inside)
+
+
+def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
+    """The device is forgotten: its key, its certificate and its label. Its id, its times, and in which rounds it has
+    counted are kept: they are what the runs' models and logs are made of.
+
+    The key is not known here afterwards, so a second request is refused as *unregistered*: the device has left.
+    """
+    to.devices.abandon(device.device, "the device leaves")
+    to.identities.leave(device)
+    return Noted()
 
 
 def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | NotYet:
@@ -117,17 +130,28 @@ def outcome(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumbe
     return to.devices.outcome(device.device, run, round)
 
 
-ENROL = Entry(
+REGISTER = Entry(
     method="POST",
-    route=Route.ENROL,
-    permission=Permission.NOBODY,
-    audited=Audited("device.enrol", asks=("label",), makes=("device",)),
-    message=EnrolRequest,
-    answer=Enrolled,
-    shape=Direct(enrol),
-    summary="Enrol a device",
+    route=Route.REGISTER,
+    permission=Permission.CERTIFIED,
+    audited=Audited("device.register", asks=("label",), makes=("device",)),
+    message=Registration,
+    answer=Registered,
+    shape=Direct(register),
+    summary="Register a device",
     group="devices",
+    operation="register_device",
     created=True,
+)
+LEAVE = Entry(
+    method="POST",
+    route=Route.LEAVE,
+    permission=Permission.DEVICE,
+    audited=Audited("device.leave"),
+    answer=Noted,
+    shape=Direct(leave_and_forget),
+    summary="Leave, and be forgotten",
+    group="devices",
 )
 CHECK_IN = Entry(
     method="POST",
@@ -187,4 +211,4 @@ OUTCOME = Entry(
     summary="Read the outcome of an update",
     group="devices",
 )
-ENTRIES = (ENROL, CHECK_IN, STARTED, UPDATE, WITHDRAWN, OUTCOME)
+ENTRIES = (REGISTER, CHECK_IN, STARTED, UPDATE, WITHDRAWN, OUTCOME, LEAVE)

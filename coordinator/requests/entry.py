@@ -23,9 +23,9 @@ from pydantic import Field
 
 from client_sdk.protocol.names import DeviceId, Message
 from client_sdk.protocol.problems import ProblemError
-from coordinator.access import Operator
-from coordinator.requests.callers import Caller, Permission, identify
+from coordinator.requests.callers import Caller, Credentials, Permission, caller_id, check_credentials, identify
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.signing import Arrived
 
 Handler = Callable[..., Any]
 Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "access"]
@@ -155,7 +155,11 @@ class Entry(Generic[S]):
     def name(self) -> str:
         return step_name(self.shape.main)
 
-    def caller(self, coordinator: Coordinator, credentials: str, path: Mapping[str, Any]) -> Caller:
+    def credentials(self, coordinator: Coordinator, arrived: Arrived | str, message: Any) -> Credentials:
+        """Checks who has signed the request. ProblemError where the signature is not valid, or was seen before."""
+        return check_credentials(coordinator, self.permission, arrived, message)
+
+    def caller(self, coordinator: Coordinator, credentials: Credentials, path: Mapping[str, Any]) -> Caller:
         """Returns the caller. ProblemError where the caller is not known, or may not make this request."""
         return identify(coordinator, self.permission, credentials, run=path.get("run"), scoped=self.scoped)
 
@@ -216,7 +220,7 @@ class Request:
         if audited is None:
             return self.call(call, coordinator, *more)
         record = coordinator.access.audit.record
-        by = self.caller.id if isinstance(self.caller, Operator) else ""
+        by = caller_id(self.caller)
         run, action = self.path.get("run"), audited.action.format(**self.path)
         details = {name: value for name, value in self.path.items() if name not in ("run", "action")}
         details |= {name: getattr(self.message, name) for name in audited.asks}

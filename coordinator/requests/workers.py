@@ -1,5 +1,5 @@
-"""The requests of datacenter workers: poll for a round, renew the lease, send the result, end the lease; and those of
-operators who register workers.
+"""The requests of datacenter workers: register, poll for a round, renew the lease, send the result, end the lease; and
+those of operators who list and revoke workers.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Route, RunId, WorkerId
 from client_sdk.protocol.workers import (
     RESULT_HEADER,
-    CreateWorker,
     Heartbeat,
     Lease,
     LeaseEnd,
     LeaseRenewed,
     ResultReceipt,
     ResultReport,
-    WorkerCreated,
     WorkerPoll,
+    WorkerRegistered,
+    WorkerRegistration,
     WorkerView,
 )
 from coordinator.access import Operator
@@ -24,12 +24,16 @@ from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import Attempt, Audited, Beside, Body, Direct, Entry, Held, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.identities import Registrant
 from coordinator.store.port import WorkerRow
 
 
-def create(to: Coordinator, operator: Operator, message: CreateWorker) -> WorkerCreated:
-    """Registers a worker. Only this answer has its token."""
-    return to.workers.create(message)
+def register(to: Coordinator, holder: Registrant, message: WorkerRegistration) -> WorkerRegistered:
+    """A worker shows its certificate, in a request that the certified key signs; again with each new certificate.
+
+    The same certificate again gets the same answer. An older one than the newest is refused (*not-certified*).
+    """
+    return WorkerRegistered(worker=to.identities.register_worker(holder.certificate, label=message.label).worker)
 
 
 def listed(to: Coordinator, operator: Operator) -> list[WorkerView]:
@@ -39,7 +43,7 @@ def listed(to: Coordinator, operator: Operator) -> list[WorkerView]:
 
 
 def revoke(to: Coordinator, operator: Operator, *, worker: WorkerId) -> WorkerView:
-    """Revokes a worker's token permanently. A lease that the worker holds expires as if its heartbeats had stopped."""
+    """Gives a worker no more rounds, permanently. A lease that it holds expires as if its heartbeats had stopped."""
     return to.workers.revoke(worker)
 
 
@@ -110,16 +114,17 @@ BESIDE = Beside(
     about="A ResultReport as JSON: the lease's fence, steps, examples, metrics.",
     missing=f'Send {RESULT_HEADER} with the lease\'s fence: {{"fence": 3, ...}}.',
 )
-CREATE = Entry(
+REGISTER = Entry(
     method="POST",
-    route=Route.WORKERS,
-    permission=Permission.OPERATOR,
-    audited=Audited("worker.create", asks=("label",), makes=("worker",)),
-    message=CreateWorker,
-    answer=WorkerCreated,
-    shape=Direct(create),
+    route=Route.REGISTER_WORKER,
+    permission=Permission.CERTIFIED,
+    audited=Audited("worker.register", asks=("label",), makes=("worker",)),
+    message=WorkerRegistration,
+    answer=WorkerRegistered,
+    shape=Direct(register),
     summary="Register a worker",
     group="workers",
+    operation="register_worker",
     created=True,
 )
 LIST = Entry(
@@ -184,4 +189,4 @@ LEASE_END = Entry(
     summary="End the lease",
     group="workers",
 )
-ENTRIES = (CREATE, LIST, REVOKE, POLL, HEARTBEAT, RESULT, LEASE_END)
+ENTRIES = (REGISTER, LIST, REVOKE, POLL, HEARTBEAT, RESULT, LEASE_END)

@@ -13,8 +13,10 @@ clock, the fault explorer makes one call at a time with crashes in between.
 from __future__ import annotations
 
 import secrets
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from client_sdk.credentials.request_signature import RequestSignature
 from coordinator.access import Grant, OperatorAccess
 from coordinator.blobs import Blobs
 from coordinator.folding.aggregator import MakeSums
@@ -26,10 +28,13 @@ from coordinator.runtime.core import Core, Entropy, Task
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.signing import SignedRequests, Verify
 from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
+from coordinator.runtime.tracing import Traces
 from coordinator.runtime.troubles import Troubles
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
@@ -43,8 +48,8 @@ __all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
-    """``devices``, ``operators`` and ``workers`` answer requests, ``access`` says who operators are; the methods here
-    serve the process itself."""
+    """``devices``, ``operators`` and ``workers`` answer requests; ``access`` says who operators are, ``identities`` and
+    ``signed`` who devices and workers are; the methods here serve the process itself."""
 
     def __init__(
         self,
@@ -58,7 +63,12 @@ class Coordinator:
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
         troubles: Troubles | None = None,
+        traces: Traces | None = None,
+        authority: PinnedAuthority | None = None,
+        verify: Verify = RequestSignature.require_signed,
     ) -> None:
+        """``authority``: whose certificates are taken; None: nobody can register. ``verify``: how signatures of
+        requests are verified."""
         self.core = Core(
             store,
             blobs,
@@ -69,14 +79,18 @@ class Coordinator:
             sums=sums,
             extensions=extensions,
             troubles=troubles,
+            traces=traces,
         )
-        self.fleet = Fleet(store, self.core.clock, self.core.signals, self.core.settings, entropy)
+        clock, known = self.core.clock, self.core.settings
+        self.access = OperatorAccess(store, clock.now, entropy, _issuer(known))
+        self.identities = Identities(store, clock, self.core.signals, self.access.audit, known.examples_cap, authority)
+        self.signed = SignedRequests(self.identities, clock.now, verify=verify)
+        self.fleet = Fleet(store, clock, self.core.signals, known)
         uncertain = UncertainUpdates(self.core)
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet)
         self.operators = OperatorRequests(self.core, self.fleet, self._standstill)
-        self.workers = WorkerRequests(self.core, self.fleet)
-        self.access = OperatorAccess(store, self.core.clock.now, entropy, _issuer(self.core.settings))
+        self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
         self._actions = Actions(self.core, self.fleet, commits)
         self._time = Timekeeping(self.core, self.fleet, commits, uncertain)
@@ -85,6 +99,7 @@ class Coordinator:
         """After a start: issues pending actions again. MissingExtension where a run of the store cannot continue on
         this installation. A run whose log cannot be read is noted in ``core.troubles``; the others are recovered."""
         self.core.require_extensions()
+        self.identities.record_authority()
         self._time.recover()
 
     def tick(self) -> float | None:
@@ -109,8 +124,10 @@ class Coordinator:
 
         Raises StoreError or BlobError where the database or the disk failed; the action may then be performed again.
         """
+        traces = self.core.traces
         try:
-            self._actions.perform(task)
+            with nullcontext() if traces is None else traces.performing(*task):
+                self._actions.perform(task)
         except Exception as error:
             self.core.failures.note(error)
             raise
@@ -120,7 +137,9 @@ class Coordinator:
         waiting = sum(self.fleet.counts().values())
         found: dict[str, object] = {"runs": len(self.core.store.run_ids()), "tasks": len(self.core.tasks())}
         troubles = self.core.troubles.all()
-        return {**found, "waiting": waiting, **({"troubles": troubles} if troubles else {})}
+        found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
+        authority = self.identities.trouble()
+        return {**found, **({"authority": authority} if authority else {})}
 
     def stalled(self) -> dict[str, str]:
         """Returns why runs stand still, by run; without those that nothing is known to be in the way of."""
@@ -129,7 +148,7 @@ class Coordinator:
 
     def locked(self) -> bool:
         """Whether any thread holds a lock of this process that another would wait for."""
-        return self.core.locked() or self.fleet.locked()
+        return self.core.locked() or self.fleet.locked() or self.identities.locked()
 
 
 def _issuer(settings: Settings) -> TokenIssuer | None:

@@ -4,7 +4,6 @@ pending actions.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
 from collections import deque
@@ -26,6 +25,7 @@ from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.failures import Failures
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.tracing import Traces
 from coordinator.runtime.troubles import Troubles
 from coordinator.settings import Settings
 from coordinator.store.port import Store
@@ -33,11 +33,6 @@ from coordinator.store.port import Store
 Entropy = Callable[[int], bytes]
 Task = tuple[str, fx.Action]
 """(run, action): a pending action."""
-
-
-def token_hash(token: str) -> str:
-    """What the store holds of the token of a device or a worker: tokens themselves are not stored."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Core:
@@ -55,6 +50,7 @@ class Core:
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
         troubles: Troubles | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.store = store
         self.blobs = blobs
@@ -66,6 +62,7 @@ class Core:
         self.extensions = extensions
         self.failures = Failures(self.clock)
         self.troubles = troubles or Troubles()
+        self.traces = traces
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
@@ -82,7 +79,7 @@ class Core:
         if row is None:
             raise problem("unknown-run", f"there is no run {run!r}")
         with self._lock:
-            return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out))
+            return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
 
     def logs(self) -> list[RunLog]:
         """The logs of all runs that this process has read."""

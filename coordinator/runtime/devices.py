@@ -1,4 +1,4 @@
-"""Answers the requests of devices: enrolment, check-ins, updates, outcomes. Translates a request to an event, and the
+"""Answers the requests of devices: check-ins, updates, outcomes. Translates a request to an event, and the
 event's effects to the answer.
 
 Raises ``ProblemError`` for an error of the device; ``StoreError`` and ``BlobError`` pass through where the database or
@@ -8,14 +8,13 @@ the disk failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
     CheckpointRef,
-    Enrolled,
-    EnrolRequest,
     LoggedEvent,
     Outcome,
     Receipt,
@@ -58,12 +57,6 @@ class DeviceRequests:
         self._outcomes = Outcomes(core)
         self._offered: dict[str, CheckpointRef] = {}
         """The checkpoint that devices of the round under way fetch, by run."""
-
-    def enrol(self, request: EnrolRequest) -> Enrolled:
-        return self._fleet.enrol(request)
-
-    def authenticate(self, token: str) -> DeviceRow:
-        return self._fleet.authenticate(token)
 
     def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | PoolPlace:
         """Returns an assignment, or why there is none for this device, or its place in the pool: the device waits, and
@@ -132,6 +125,13 @@ class DeviceRequests:
         for result in self._core.log(run).submit_all([started(device) for device in devices]):
             if isinstance(result, BaseException):
                 raise result
+
+    def abandon(self, device: str, reason: str) -> None:
+        """Withdraws the device from the round under way, where it has one."""
+        claim = self._core.store.claim(device)
+        if claim is not None:
+            with suppress(ProblemError):  # it has reported, or the round is over
+                self.withdraw(device, claim.run, claim.round, claim.attempt, reason)
 
     def withdraw(self, device: str, run: str, round: int, attempt: int, reason: str) -> None:
         self._core.submit(

@@ -14,6 +14,8 @@ from collections import deque
 from coordinator.blobs import BlobError
 from coordinator.runtime.coordinator import Coordinator, Task
 from coordinator.runtime.extensions import MissingExtension
+from coordinator.runtime.log_context import about
+from coordinator.runtime.tracing import names_of
 from coordinator.store.port import StoreError
 
 _LOG = logging.getLogger("quorate.driver")
@@ -85,17 +87,21 @@ class Driver:
             if task is None:
                 signals.wait("tasks", seen, _IDLE_S)
                 continue
-            try:
-                coordinator.perform(task)
-            except (StoreError, BlobError, MissingExtension) as error:
-                _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
-                self._try_later(task)
-            except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
-                if task not in self._bugs:
-                    self._bugs.add(task)
-                    name = type(task[1]).__name__
-                    _LOG.exception("a bug; will try again every %g s: %s of run %s", _RETRY_S, name, task[0])
-                self._try_later(task)
+            with about(**names_of(*task)):
+                self._perform(task)
+
+    def _perform(self, task: Task) -> None:
+        try:
+            self._coordinator.perform(task)
+        except (StoreError, BlobError, MissingExtension) as error:
+            _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
+            self._try_later(task)
+        except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
+            if task not in self._bugs:
+                self._bugs.add(task)
+                name = type(task[1]).__name__
+                _LOG.exception("a bug; will try again every %g s: %s of run %s", _RETRY_S, name, task[0])
+            self._try_later(task)
 
     def _try_later(self, task: Task) -> None:
         """Queues the task once, however often it failed: an overdue draw is issued again by each call of ``tick``."""

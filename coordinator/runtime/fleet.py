@@ -1,35 +1,26 @@
-"""The fleet: which devices are enrolled, which wait, and why others get no work. All runs share the waiting devices.
+"""The fleet: which devices wait, and why others get no work. All runs share the waiting devices.
 
 Check-ins that arrive together are written in one transaction. Cohorts are drawn in ``cohort_selection``.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from client_sdk.identity import verify
-from client_sdk.protocol.devices import CheckIn, Enrolled, EnrolRequest, Wait, enrolment_bytes
-from client_sdk.protocol.operators import DeviceView
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.devices import CheckIn, Wait
+from client_sdk.protocol.operators import DeviceState, DeviceView
 from coordinator.engine.eligibility import offer_of, reason_against
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.core import Entropy, token_hash
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.ineligible import Ineligible
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
-from coordinator.store.port import Conflict, DeviceRow, Store, WaitingRow
+from coordinator.store.port import DeviceRow, Store, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
-
-_TOKEN_S = 5.0
-"""Seconds for which a token is cached after it was read: a round has four requests in a row."""
-_TOKENS = 20_000
-"""The most cached tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,73 +32,17 @@ class PoolPlace:
 
 
 class Fleet:
-    def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings, entropy: Entropy) -> None:
+    def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings) -> None:
         self._store = store
         self._clock = clock
         self._signals = signals
         self._settings = settings
-        self._entropy = entropy
         self._ineligible = Ineligible()
-        self._tokens: dict[str, tuple[DeviceRow, float]] = {}
         self._arrivals: GroupCommit[WaitingRow, None] = GroupCommit(self._write_waiting)
 
     def locked(self) -> bool:
         """Whether a thread writes check-ins."""
         return self._arrivals.locked()
-
-    # ------------------------------------------------------------ enrolment
-
-    def enrol(self, request: EnrolRequest) -> Enrolled:
-        """The same key again returns the same id and a new token, so a lost answer costs nothing."""
-        wanted = self._settings.enrolment_token or ""
-        if not wanted or not hmac.compare_digest(wanted.encode(), request.enrolment_token.encode()):
-            raise problem(
-                "enrolment-refused",
-                "the enrolment token is not this coordinator's; ask its operator for the current one",
-            )
-        if not verify(
-            request.public_key,
-            enrolment_bytes(request.public_key, request.enrolment_token),
-            bytes.fromhex(request.proof),
-        ):
-            raise problem("enrolment-refused", "the proof is not a signature by the device's key over this enrolment")
-        token = self._entropy(32).hex()
-        known = self._store.device_by_key(request.public_key)
-        if known is not None:
-            with self._store.transaction() as tx:
-                tx.set_token(known.device, token_hash(token))
-            self._tokens.clear()
-            return Enrolled(device=known.device, token=token, examples_cap=known.examples_cap)
-        cap = min(request.examples or self._settings.examples_cap, self._settings.examples_cap)
-        row = DeviceRow(
-            device="d" + self._entropy(8).hex(),
-            public_key=request.public_key,
-            token_hash=token_hash(token),
-            label=request.label,
-            examples_cap=cap,
-            enrolled_at=self._clock.now(),
-        )
-        try:
-            with self._store.transaction() as tx:
-                tx.insert_device(row)
-        except Conflict:  # the same device, enrolling twice at once
-            return self.enrol(request)
-        return Enrolled(device=row.device, token=token, examples_cap=cap)
-
-    def authenticate(self, token: str) -> DeviceRow:
-        """Returns the device of a token. A token that another replica has replaced is valid for up to ``_TOKEN_S``
-        more."""
-        hashed, now = token_hash(token), self._clock.now()
-        row, until = self._tokens.get(hashed, (None, 0.0))
-        if row is not None and 0 <= until - now <= _TOKEN_S:
-            return row
-        row = self._store.device_by_token(hashed)
-        if row is None:
-            raise problem("unauthenticated", "this device token is not valid here; enrol again")
-        if len(self._tokens) >= _TOKENS:
-            self._tokens.clear()
-        self._tokens[hashed] = (row, now + _TOKEN_S)
-        return row
 
     # ------------------------------------------------------------ waiting
 
@@ -216,7 +151,7 @@ class Fleet:
                     examples_cap=row.examples_cap,
                     enrolled_at=row.enrolled_at,
                     last_seen_at=row.last_seen_at,
-                    state="assigned" if claim else "waiting" if row.device in waiting else "away",
+                    state=_state(row, claim is not None, row.device in waiting),
                     run=claim.run if claim else None,
                     round=claim.round if claim else None,
                 )
@@ -228,6 +163,12 @@ class Fleet:
             tx.put_waiting(rows)
             tx.seen([row.device for row in rows], self._clock.now())
         return [None] * len(rows)
+
+
+def _state(row: DeviceRow, assigned: bool, waiting: bool) -> DeviceState:
+    if row.left_at is not None:
+        return "left"
+    return "assigned" if assigned else "waiting" if waiting else "away"
 
 
 def _unfit(state: RunState, offer: str) -> str | None:

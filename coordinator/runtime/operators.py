@@ -5,7 +5,7 @@ Raises ``ProblemError`` for a request that is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +28,7 @@ from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.standstill import Standstill
-from coordinator.store.port import RoundRow, RunRow
+from coordinator.store.port import AuthorityRow, RoundRow, RunRow
 
 _PAGE = 1000
 
@@ -131,13 +131,15 @@ class OperatorRequests:
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         state = self._shown_state(run)
-        return [self._round_view(row, state) for row in self._core.store.rounds(run, after, limit)]
+        authorities = self._core.store.authorities()
+        return [self._round_view(row, state, authorities) for row in self._core.store.rounds(run, after, limit)]
 
     def ended_rounds(self, run: str, after: int, limit: int) -> list[RoundView]:
         """The rounds after this one up to the first that has not ended, ``limit`` at most. They are read from their
         rows alone, so also where the run's log cannot be read."""
         rows = takewhile(lambda row: row.status != "open", self._core.store.rounds(run, after, limit))
-        return [views.round_view(self._core.store, row, None) for row in rows]
+        authorities = self._core.store.authorities()
+        return [views.round_view(self._core.store, row, None, authorities) for row in rows]
 
     def round(self, run: str, round: int) -> RoundView:
         state = self._shown_state(run)
@@ -152,9 +154,11 @@ class OperatorRequests:
         found = self._found(run)
         return found[0] if found is not None else None
 
-    def _round_view(self, row: RoundRow, state: RunState | None) -> RoundView:
+    def _round_view(
+        self, row: RoundRow, state: RunState | None, authorities: Sequence[AuthorityRow] | None = None
+    ) -> RoundView:
         """The view of a round; of the one under way with the reason why it does not go on."""
-        view = views.round_view(self._core.store, row, state)
+        view = views.round_view(self._core.store, row, state, authorities)
         if view.status != "open" or state is None or state.round is None or row.round != state.round.number:
             return view
         return view.model_copy(update={"reason": self._standstill.of_round(state)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, assert_never, get_args
+from typing import Protocol, TypeGuard, assert_never, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
@@ -12,6 +12,7 @@ from coordinator.store.port import (
     ClaimRow,
     ContributionRow,
     MetricRow,
+    Reader,
     RefusalRow,
     RoundRow,
 )
@@ -100,6 +101,29 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
         tx.insert_refusals(refusals)
     if audit:
         tx.insert_audit(audit)
+
+
+def without_counted(
+    tx: Reader, run: str, records: Sequence[tuple[float, fx.Record]]
+) -> Sequence[tuple[float, fx.Record]]:
+    """The records without late refusals of bytes that count, in the store or by these records: the same bytes were sent
+    twice, and the second request waited for the lock while the first one was counted and the round ended."""
+    late = {record.round for _, record in records if _is_late_copy(record)}
+    if not late:
+        return records
+    counted = {(number, row.device, row.digest) for number in late for row in tx.contributions(run, number)}
+    for _, record in records:
+        if isinstance(record, fx.RecordCheckpoint):
+            counted |= {(record.round, item.device, item.digest) for item in record.contributions}
+    return [
+        (at, record)
+        for at, record in records
+        if not (_is_late_copy(record) and (record.round, record.device, record.digest) in counted)
+    ]
+
+
+def _is_late_copy(record: fx.Record) -> TypeGuard[fx.RecordRefusal]:
+    return isinstance(record, fx.RecordRefusal) and record.kind == "late" and record.digest is not None
 
 
 def _round_row(run: str, record: fx.RecordRound) -> RoundRow:

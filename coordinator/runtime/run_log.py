@@ -19,6 +19,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import records
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
+from coordinator.runtime.tracing import Traces
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
 
 _Place = tuple[int, str]
@@ -47,19 +48,27 @@ def start_of(row: RunRow) -> tuple[RunState, int]:
 class _Proposal:
     make: Make
     fence: int | None
+    cause: object = None
+    """What the proposer does, for traces."""
 
 
 class RunLog:
     """``submit`` is safe from any thread; ``state`` is the newest durable state that this process has read."""
 
     def __init__(
-        self, row: RunRow, store: Store, clock: Clock, hand_out: Callable[[str, list[fx.Action]], None]
+        self,
+        row: RunRow,
+        store: Store,
+        clock: Clock,
+        hand_out: Callable[[str, list[fx.Action]], None],
+        traces: Traces | None = None,
     ) -> None:
         self.run = row.run
         self.row = row
         self._store = store
         self._clock = clock
         self._hand_out = hand_out
+        self._traces = traces
         self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
         self._cache = start_of(row)
         self._counted: _Counted = {}
@@ -82,11 +91,12 @@ class RunLog:
 
         ``fence``: FenceLost unless it is the run's newest.
         """
-        return self._commits.submit(_Proposal(make, fence))
+        return self._commits.submit(_Proposal(make, fence, self._cause()))
 
     def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
         """The same for many events at once: the effects or the error of each."""
-        return self._commits.submit_all([_Proposal(make, None) for make in makes])
+        cause = self._cause()
+        return self._commits.submit_all([_Proposal(make, None, cause) for make in makes])
 
     def caught_up(self) -> tuple[RunState, int]:
         """Returns (state, seq) with the events of other replicas: one cheap read where there are none."""
@@ -110,6 +120,9 @@ class RunLog:
                 if tx.head(self.run) == seq:
                     return tx.raise_fence(self.run)
 
+    def _cause(self) -> object:
+        return None if self._traces is None else self._traces.cause()
+
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []
         logged: list[tuple[float, str, dict[str, object]]] = []
@@ -119,6 +132,7 @@ class RunLog:
         counted: _Counted = {}
         rows: list[tuple[float, fx.Record]] = []
         actions: list[fx.Action] = []
+        traced = None if self._traces is None else self._traces.batch(self.run)
         with self._store.transaction(self.run) as tx:
             before, seq = self._caught_up(tx, actions, counted)
             state = before
@@ -150,14 +164,18 @@ class RunLog:
                     accepting.append((len(results), effects, state.round_number, len(logged) if is_logged else None))
                 if is_logged:
                     logged.append((event.at, event.kind, events.to_json(event)))
+                    if traced is not None:
+                        traced.event(proposal.cause, event, following.round_number, effects)
                 results.append(effects)
                 state = following
-            records.write(tx, self.run, rows)
+            records.write(tx, self.run, records.without_counted(tx, self.run, rows))
             links: list[str] = []
             if logged:
                 seq, links = tx.append(self.run, logged)
             if state.round_number != before.round_number or (state.round is None and before.round is not None):
                 tx.snapshot(self.run, seq, states.to_json(state))
+        if traced is not None:
+            traced.durable()
         first = seq - len(links) + 1
         for index, effects, number, at in accepting:
             place = None if at is None else (first + at, links[at])

@@ -15,6 +15,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.log_context import about
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 
@@ -132,8 +133,9 @@ class Timekeeping:
         return True
 
     def _note(self, run: str, error: Exception) -> None:
-        self._core.failures.note(error)
-        self._core.troubles.note(run, error)
+        with about(run=run):
+            self._core.failures.note(error)
+            self._core.troubles.note(run, error)
 
     def _let_wait(self, log: RunLog, counts: dict[str, int], now: float) -> list[float]:
         """Ends a datacenter round that waits for a worker when its time is over, or when enough devices wait.

@@ -6,6 +6,7 @@ import logging
 import threading
 
 from coordinator.blobs import BlobError
+from coordinator.runtime.log_context import about
 from coordinator.store.port import StoreError
 
 _LOG = logging.getLogger("quorate.runs")
@@ -25,17 +26,19 @@ class Troubles:
             if self._reasons.get(run) == reason:
                 return
             self._reasons[run] = reason
-        if isinstance(error, StoreError | BlobError):
-            _LOG.warning("run %s cannot be handled now, and will be tried again: %s", run, error)
-        else:
-            _LOG.error("a bug: run %s cannot be handled; other runs go on", run, exc_info=error)
+        with about(run=run):
+            if isinstance(error, StoreError | BlobError):
+                _LOG.warning("run %s cannot be handled now, and will be tried again: %s", run, error)
+            else:
+                _LOG.error("a bug: run %s cannot be handled; other runs go on", run, exc_info=error)
 
     def clear(self, run: str) -> None:
         """The run was handled."""
         if run in self._reasons:
             with self._lock:
                 self._reasons.pop(run, None)
-            _LOG.warning("run %s is handled again", run)
+            with about(run=run):
+                _LOG.warning("run %s is handled again", run)
 
     def of(self, run: str) -> str:
         """Why the run cannot be handled; empty where it can."""

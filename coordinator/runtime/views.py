@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
-from client_sdk.protocol.operators import CheckpointView, EventView, Funnel, MetricView, RoundView, RunView
+from client_sdk.protocol.operators import (
+    AuthorityPlace,
+    CheckpointView,
+    EventView,
+    Funnel,
+    MetricView,
+    RoundView,
+    RunView,
+)
 from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
-from coordinator.store.port import CheckpointRow, EventRow, MetricRow, Reader, RefusalRow, RoundRow, RunRow
+from coordinator.store.port import (
+    AuthorityRow,
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+    Reader,
+    RefusalRow,
+    RoundRow,
+    RunRow,
+)
 
 _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
 """Kinds of refusals of devices that are counted in another stage of the funnel: as reported, or as withdrawn."""
@@ -34,6 +52,7 @@ def run_view(
         seq=seq,
         funnel=latest.funnel if latest else Funnel(),
         kind=latest.kind if latest else "federated",
+        authority=latest.authority if latest else None,
         exhausted=state.exhausted,
         stalled=stalled,
         trouble=trouble,
@@ -65,9 +84,17 @@ def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
     )
 
 
-def round_view(reader: Reader, row: RoundRow, state: RunState | None) -> RoundView:
+def authority_at(authorities: Sequence[AuthorityRow], at: float) -> AuthorityPlace | None:
+    """Where the authority's key was at this time, by the rows of the store."""
+    before = [row for row in authorities if row.since <= at]
+    return ("inside" if before[-1].inside else "apart") if before else None
+
+
+def round_view(
+    reader: Reader, row: RoundRow, state: RunState | None, authorities: Sequence[AuthorityRow] | None = None
+) -> RoundView:
     """Returns the view of a round; for the round under way, with its current state. ``state`` None: from the row
-    alone."""
+    alone. ``authorities``: where they were read before."""
     live = state is not None and row.status == "open" and row.round == state.round_number and state.phase != "idle"
     body = cast("dict[str, Any]", public_body(state) if state is not None and live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
@@ -95,6 +122,7 @@ def round_view(reader: Reader, row: RoundRow, state: RunState | None) -> RoundVi
         digest=body.get("digest"),
         metrics=body.get("metrics", {}),
         lease=body.get("lease"),
+        authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
     )
 

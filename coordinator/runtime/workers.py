@@ -1,5 +1,5 @@
-"""Answers the requests of workers: leases of datacenter rounds, heartbeats, results; and those of operators who
-register workers.
+"""Answers the requests of workers: leases of datacenter rounds, heartbeats, results; and those of operators who list
+and revoke workers.
 
 Translates a request to an event, and the event's effects to the answer. Raises ``ProblemError`` for an error of the
 worker; ``StoreError`` and ``BlobError`` pass through where the database or the disk failed.
@@ -13,14 +13,12 @@ from typing import TypeVar
 from client_sdk.protocol.devices import CheckpointRef, Wait
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.workers import (
-    CreateWorker,
     Heartbeat,
     Lease,
     LeaseEnd,
     LeaseRenewed,
     ResultReceipt,
     ResultReport,
-    WorkerCreated,
     WorkerPoll,
     WorkerView,
 )
@@ -32,8 +30,9 @@ from coordinator.engine.phases.leasing import fleet_is_back, is_restart, reason_
 from coordinator.engine.phases.training import RENEWALS
 from coordinator.engine.plan import Datacenter
 from coordinator.engine.state import RunState
-from coordinator.runtime.core import Core, token_hash
+from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.identities import Identities
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.worker_results import WorkerResults
 from coordinator.store.port import Transaction, WorkerRow
@@ -44,24 +43,13 @@ _HELD_WAIT_S = (0.0, 1.0)
 
 
 class WorkerRequests:
-    def __init__(self, core: Core, fleet: Fleet) -> None:
+    def __init__(self, core: Core, fleet: Fleet, identities: Identities) -> None:
         self._core = core
         self._fleet = fleet
+        self._identities = identities
         self._results = WorkerResults(core, fleet)
 
     # ------------------------------------------------------------ requests of operators
-
-    def create(self, request: CreateWorker) -> WorkerCreated:
-        token = self._core.entropy(32).hex()
-        row = WorkerRow(
-            worker="w" + self._core.entropy(8).hex(),
-            token_hash=token_hash(token),
-            label=request.label,
-            created_at=self._core.clock.now(),
-        )
-        with self._core.store.transaction() as tx:
-            tx.insert_worker(row)
-        return WorkerCreated(worker=row.worker, token=token)
 
     def listed(self, sees: Callable[[str], bool] | None = None) -> list[WorkerView]:
         """All workers; with ``sees`` those that have a round of a run for which it is true."""
@@ -69,11 +57,12 @@ class WorkerRequests:
         return [view for view in views if sees is None or (view.run is not None and sees(view.run))]
 
     def revoke(self, worker: str) -> WorkerView:
-        """Revokes the token. A lease that the worker holds expires as if its heartbeats had stopped."""
+        """Gives the worker no more rounds. A lease that the worker holds expires as if its heartbeats had stopped."""
         if self._core.store.worker(worker) is None:
             raise problem("unknown-worker", f"there is no worker {worker!r}")
         with self._core.store.transaction() as tx:
             tx.revoke_worker(worker, self._core.clock.now())
+        self._identities.forget_cached()
         self._core.signals.wake("workers")
         row = self._core.store.worker(worker)
         if row is None:
@@ -81,18 +70,6 @@ class WorkerRequests:
         return self._worker_view(row)
 
     # ------------------------------------------------------------ requests of workers
-
-    def known(self, token: str) -> WorkerRow | None:
-        """Returns the worker of this token, also where it is revoked; None for an unknown token."""
-        return self._core.store.worker_by_token(token_hash(token))
-
-    def authenticate(self, token: str) -> WorkerRow:
-        row = self.known(token)
-        if row is None:
-            raise problem("unauthenticated", "this worker token is not valid here; an operator registers workers")
-        if row.revoked_at is not None:
-            raise problem("unauthenticated", f"worker {row.worker} was revoked by an operator")
-        return row
 
     def poll(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | Wait | None:
         """Returns a lease of a datacenter round, or why there is none for this worker. None: the worker waits, and is
@@ -119,13 +96,13 @@ class WorkerRequests:
         if refused is not None:
             return refused
         others = [
-            f"round {state.round_number} of {state.run}, which another process has with this worker's token"
+            f"round {state.round_number} of {state.run}, which another process has with this worker's certificate"
             for state in self._core.states()
             if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
         ]
         if others:
             reason = f"this process waits for the end of the lease of {' and of '.join(others)}"
-            return Wait(reason=f"{reason}: give each agent a worker of its own", min_s=0.0, max_s=_HELD_WAIT_S[1])
+            return Wait(reason=f"{reason}: give each agent a certificate of its own", min_s=0.0, max_s=_HELD_WAIT_S[1])
         found = [
             f"run {state.run} is {state.phase} round {state.round_number}"
             for state in self._core.states()

@@ -6,7 +6,7 @@ The coordinator's driver starts when the server starts, and is closed when it en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
 
@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 
 from client_sdk.extensions import installed_version
 from client_sdk.protocol.problems import Problem, ProblemError
@@ -30,13 +30,15 @@ from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
 from coordinator.service.openapi import complete
 from coordinator.service.process_routes import process_routes
+from coordinator.service.revocations import FetchList, ListKeeper, revocation_routes
 from coordinator.service.routes import table_routes
+from coordinator.service.serving import Serving
 from coordinator.service.stream import stream_routes
 from coordinator.service.uploads import Uploads
 from coordinator.settings import Settings
 
 _ABOUT = """\
-A federated learning coordinator. Devices enrol, check in, train and report; operators create runs and follow them.
+A federated learning coordinator. Devices register, check in, train and report; operators create runs and follow them.
 Every error is a problem document (RFC 9457) that states in one sentence what is wrong and how to correct it."""
 
 _TAGS = [
@@ -44,25 +46,39 @@ _TAGS = [
     {"name": "fleet", "description": "The devices, as operators see them."},
     {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
     {"name": "devices", "description": "Requests of devices, in the order in which they send them."},
-    {"name": "workers", "description": "Requests of datacenter workers, and of operators who register them."},
-    {"name": "access", "description": "API keys of operators, and the audit of what operators did."},
+    {"name": "workers", "description": "Requests of datacenter workers, and of operators who list and revoke them."},
+    {"name": "access", "description": "API keys of operators, the audit, and the authority's revocation list."},
     {"name": "process", "description": "Health and meters of this process."},
 ]
 
 
-def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABLE) -> FastAPI:
+def create_app(
+    coordinator: Coordinator,
+    settings: Settings,
+    table: Table = TABLE,
+    *,
+    fetch_list: FetchList | None = None,
+    more: Callable[[Serving], Iterable[BaseRoute]] = lambda _: (),
+) -> FastAPI:
     """Returns the ASGI application of one coordinator: the routes of the ``table``, and those that only HTTP has.
 
-    UndeclaredRoute where one of them does not declare who may ask for it."""
+    ``fetch_list``: where the revocation list comes from while the app runs; None: nowhere. ``more``: routes for
+    everybody, beside the coordinator's own. UndeclaredRoute where one of them does not declare who may ask for it."""
     service = Service(coordinator, settings, coordinator.core.signals)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         driver = Driver(coordinator)
         await service.work(driver.start)
+        keeping = None
+        if fetch_list is not None:
+            keeper = ListKeeper(coordinator.identities, fetch_list, settings.revocations_s)
+            keeping = asyncio.create_task(keeper.keep())
         try:
             yield
         finally:
+            if keeping is not None:
+                keeping.cancel()
             service.stop()
             await asyncio.to_thread(driver.close)  # not behind the requests that wait for one of the service's threads
             await asyncio.to_thread(service.close)
@@ -83,6 +99,8 @@ def create_app(coordinator: Coordinator, settings: Settings, table: Table = TABL
         *table_routes(service, Uploads(service), table),
         *checkpoint_routes(service),
         *stream_routes(service),
+        *revocation_routes(service),
+        *(declared(route, Permission.NOBODY) for route in more(service)),
         *process_routes(service, _mount_pages(app)),
     ]
     for route in app.router.routes:

@@ -15,14 +15,16 @@ from starlette.responses import Response
 
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route
 from coordinator.access import Operator
-from coordinator.requests import Permission, identify
+from coordinator.requests import Permission, check_credentials, identify
+from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import TENSORS, security
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.files import FilePart
 from coordinator.service.limits.admission import Sender
-from coordinator.service.route import LeanRoute, bearer, sender_of
+from coordinator.service.route import LeanRoute, sender_of
+from coordinator.service.signatures import arrived, note_arrival
 
 _WHOLE_BYTES = 256 * 1024
 """A file up to this size in bytes is read in the thread that found it."""
@@ -37,8 +39,9 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
     """GET and HEAD of one checkpoint."""
     coordinator = service.coordinator
 
-    def find(digest: str, token: str, sender: Sender) -> tuple[Path, int, bytes | None]:
-        caller = service.count(identify(coordinator, Permission.PEER, token, scoped=True), sender)
+    def find(digest: str, given: Arrived | str, sender: Sender) -> tuple[Path, int, bytes | None]:
+        credentials = check_credentials(coordinator, Permission.PEER, given, None)
+        caller = service.count(identify(coordinator, Permission.PEER, credentials, scoped=True), sender)
         sees = caller.sees if isinstance(caller, Operator) and not caller.sees_everything else None
         path = coordinator.operators.checkpoint_file(digest, sees)
         size = path.stat().st_size
@@ -46,7 +49,8 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
 
     async def get(request: Request, digest: Digest) -> Response:
         """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""
-        path, size, content = await service.work(find, digest, bearer(request, Permission.PEER), sender_of(request))
+        note_arrival(request, Permission.PEER)
+        path, size, content = await service.work(find, digest, arrived(request), sender_of(request))
         etag = f'"{digest}"'
         headers = {
             "ETag": etag,

@@ -11,8 +11,9 @@ from starlette.types import Receive
 
 from coordinator.access import Operator
 from coordinator.requests import Caller
+from coordinator.runtime import log_context
+from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
-from coordinator.service import log_context
 from coordinator.service.limits.admission import LOCAL, Sender
 from coordinator.service.observe import Meters
 from coordinator.service.serving import Serving
@@ -56,6 +57,8 @@ def caller_name(caller: Caller) -> str | None:
             return f"worker:{caller.worker}"
         case Operator():
             return f"operator:{caller.id}"
+        case Registrant():
+            return f"{caller.certificate.holder}:{caller.certificate.id}"
         case None:
             return None
         case _:

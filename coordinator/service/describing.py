@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
 from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE
 from coordinator.requests import Body, Entry, Permission, Shape
 
-TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"format": "binary"}}}}
+TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+REVOCATIONS: dict[str, Any] = {"content": {REVOCATIONS_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+
+SCHEMES: dict[str, dict[str, str]] = {
+    "signature": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Signature",
+        "description": "An HTTP message signature (RFC 9421) by the Ed25519 key of a device or worker that the "
+        "authority has certified, with the headers Signature-Input and Content-Digest, at most 60 s long, with a "
+        "nonce.",
+    },
+    "operator": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key (`quorate keys create`), or a token of the issuer that this coordinator trusts. "
+        "`x-role` of an operation is the lowest role that may do it.",
+    },
+}
 
 
 def extras(entry: Entry[Shape]) -> dict[str, Any]:
@@ -28,9 +47,10 @@ def security(permission: Permission) -> dict[str, Any]:
     """Returns which credentials an operation needs, and for operators the lowest role."""
     schemes = {
         Permission.NOBODY: (),
-        Permission.DEVICE: ("device",),
-        Permission.WORKER: ("worker",),
-        Permission.PEER: ("device", "worker", "operator"),
+        Permission.CERTIFIED: ("signature",),
+        Permission.DEVICE: ("signature",),
+        Permission.WORKER: ("signature",),
+        Permission.PEER: ("signature", "operator"),
     }.get(permission, ("operator",))
     role = permission.role
     return {

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_OLDEST, PROTOCOL_VERSION
 from client_sdk.protocol.problems import Problem, problem
-from coordinator.service import log_context
+from coordinator.runtime import log_context
 from coordinator.service.errors import problem_of, problem_response
 from coordinator.service.hosts import MALFORMED, Hosts
 from coordinator.service.limits import Admission

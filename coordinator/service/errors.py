@@ -41,6 +41,10 @@ _NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 _SHOWN = 5
 _NO_FIELDS = frozenset({"body", "query", "path", "constrained-str"})
 """Parts of pydantic's locations that are no fields of a request: where it stood, and the branch of a union."""
+_SECRETS = frozenset({"secret", "who"})
+"""Fields of messages whose values are not repeated: senders log what they are answered."""
+_WHOLE = frozenset({"extra_forbidden", "json_invalid"})
+"""Types of errors whose input is a text that we know nothing of: it may be a secret too."""
 
 
 def problem_of(error: BaseException, *, path: str = "") -> Problem:
@@ -115,9 +119,15 @@ def sentence(errors: Sequence[Any]) -> str:
     parts = []
     for error in errors[:_SHOWN]:
         where = ".".join(str(part) for part in error["loc"] if part not in _NO_FIELDS)
-        given = error.get("input")
-        value = f" (got {given!r:.80})" if isinstance(given, str | int | float | bool) and given != "" else ""
-        parts.append((f"{where}: " if where else "") + message_of(error) + value)
+        parts.append((f"{where}: " if where else "") + message_of(error) + _shown(error))
     if len(errors) > _SHOWN:
         parts.append(f"and {len(errors) - _SHOWN} more")
     return "; ".join(parts) + "."
+
+
+def _shown(error: Any) -> str:
+    """The value that was sent, where it is short and cannot be a secret."""
+    given, secret = error.get("input"), error["type"] in _WHOLE or not _SECRETS.isdisjoint(error["loc"])
+    if secret or given == "" or not isinstance(given, str | int | float | bool):
+        return ""
+    return f" (got {given!r:.80})"

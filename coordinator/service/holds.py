@@ -9,6 +9,7 @@
        |                                                    |None: wait on
        |the hold has expired, or the server stops --> expired: its own answer
        |client gone --> gone: no answer
+       |the key is revoked, or its certificate expires --> gone: refused
 
 Where a peer sends a new request while an older one is still held, the newer one is held; the older one is answered as
 if its hold had expired. The disconnection of an older one has no effect, on whichever replica the newer one is.
@@ -17,12 +18,16 @@ if its hold had expired. The disconnection of an older one has no effect, on whi
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from coordinator.requests import Caller, Entry, Held, NotYet, Request, Shape
+from client_sdk.protocol.problems import ProblemError
+from coordinator.requests import Caller, Credentials, Entry, Held, NotYet, Request, Shape
+from coordinator.runtime.identities import SignedBy
+from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service, until_gone
 
 
@@ -34,20 +39,29 @@ class Holds:
         self._latest: dict[tuple[str, str], object] = {}
 
     async def answer(
-        self, entry: Entry[Shape], shape: Held, token: str, message: Any, path: dict[str, Any], receive: Receive
+        self,
+        entry: Entry[Shape],
+        shape: Held,
+        given: Arrived | str,
+        message: Any,
+        path: dict[str, Any],
+        receive: Receive,
     ) -> Any:
-        """Returns the answer to one request as soon as there is one. ClientDisconnect where the client disconnects
-        first."""
+        """Returns the answer to one request as soon as there is one. The signature is checked once, when the request
+        has arrived; whether its key is still certified and good, whenever there may be an answer. ClientDisconnect
+        where the client disconnects first."""
         service, coordinator = self._service, self._service.coordinator
         hold_s = 0.0 if service.stopping else min(message.hold_s, service.settings.max_hold_s)
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
 
-        def begin() -> tuple[Caller, int, Any]:
-            caller = service.count(entry.caller(coordinator, token, path))
+        def begin() -> tuple[Credentials, float, Caller, int, Any]:
+            credentials = entry.credentials(coordinator, given, message)
+            caller = service.count(entry.caller(coordinator, credentials, path))
             seen = service.signals.version(shape.key(caller, message))
-            return caller, seen, Request(entry, caller, message, path).call(shape.first, coordinator)
+            answer = Request(entry, caller, message, path).call(shape.first, coordinator)
+            return credentials, self._valid_s(credentials), caller, seen, answer
 
-        caller, seen, answer = await service.work(begin)
+        credentials, valid_s, caller, seen, answer = await service.work(begin)
         named: tuple[Any, ...] = ()
         if isinstance(answer, NotYet):
             named, answer = (answer.hold,), None
@@ -56,8 +70,8 @@ class Holds:
         request = Request(entry, caller, message, path)
         if hold_s > 0:
             try:
-                answer = await self._until(request, shape, token, seen, hold_s, receive)
-            except ClientDisconnect:
+                answer = await self._until(request, shape, credentials, valid_s, seen, hold_s, receive)
+            except (ClientDisconnect, ProblemError):
                 if shape.gone is not None:
                     await service.work(request.call, shape.gone, coordinator, *named)
                 raise
@@ -65,18 +79,31 @@ class Holds:
             return await service.work(request.call, shape.expired, coordinator)
         return answer
 
+    def _valid_s(self, credentials: Credentials) -> float:
+        """How long the certificate of who has signed is still valid, in seconds."""
+        return (
+            self._service.coordinator.identities.valid_s(credentials) if isinstance(credentials, SignedBy) else math.inf
+        )
+
     async def _until(
-        self, request: Request, shape: Held, token: str, seen: int, hold_s: float, receive: Receive
+        self,
+        request: Request,
+        shape: Held,
+        credentials: Credentials,
+        valid_s: float,
+        seen: int,
+        hold_s: float,
+        receive: Receive,
     ) -> Any:
         """Calls ``again`` in a thread whenever the key is woken, and every ``reread_s``, and returns the answer. None
         where the hold has expired or a newer request of this peer is held; ClientDisconnect where the client
-        disconnects; ProblemError where the credentials are no longer valid.
+        disconnects; ProblemError where the credentials are no longer valid: a certificate's end is waited for.
         """
         service = self._service
 
-        def again() -> Any:
-            request.entry.caller(service.coordinator, token, request.path)
-            return request.call(shape.again, service.coordinator)
+        def again() -> tuple[Any, float]:
+            request.entry.caller(service.coordinator, credentials, request.path)
+            return request.call(shape.again, service.coordinator), self._valid_s(credentials)
 
         key = shape.key(request.caller, request.message)
         peer = (request.entry.route, shape.peer(request.caller, request.message))
@@ -91,13 +118,13 @@ class Holds:
         service.meters.held.inc()
         try:
             while (left_s := deadline - loop.time()) > 0 and not service.stopping:
-                await service.signals.async_wait(key, seen, min(left_s, service.settings.reread_s))
+                await service.signals.async_wait(key, seen, min(left_s, valid_s, service.settings.reread_s))
                 if self._latest.get(peer) is not mine:
                     return None
                 if gone.done():
                     break
                 seen = service.signals.version(key)
-                answer = await service.work(again)
+                answer, valid_s = await service.work(again)
                 if answer is not None:
                     return answer
             if gone.done():

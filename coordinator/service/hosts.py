@@ -59,6 +59,18 @@ class Hosts:
             return plain(404, detail)
         return None
 
+    def target_uri(self, scope: Scope) -> str:
+        """The URI that the sender of a request has signed, as RFC 9421 names it: the public URL with the path and the
+        query as they were sent. Without a public URL it is that of this machine, by the name that the sender used."""
+        if self._public is not None:
+            origin = self._public.origin
+        else:
+            host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+            origin = f"{scope['scheme']}://{host.decode('latin-1').lower()}"
+        path: bytes = scope["raw_path"].partition(b"?")[0]
+        query: bytes = scope["query_string"]
+        return origin + (path + b"?" + query if query else path).decode("latin-1")
+
     def _refusal_of_a_probe(self, scope: Scope) -> Problem | None:
         if scope["path"] in self._probes and scope["method"] in _READS:
             return None

@@ -1,7 +1,10 @@
-"""Completes the OpenAPI document: each field's docstring as its description, and an example of each message."""
+"""Completes the OpenAPI document: a name for each operation, each field's docstring as its description, and an example
+of each message.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,19 +13,14 @@ from pydantic import BaseModel
 from client_sdk.protocol import access, devices, names, operators, problems, workers
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Table
+from coordinator.service.describing import SCHEMES
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
 
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "EnrolRequest": {
-        "public_key": _KEY,
-        "enrolment_token": "the token that quorate serve prints",
-        "proof": _KEY * 2,
-        "examples": 600,
-        "label": "ward 7",
-    },
-    "Enrolled": {"device": "d-4k7m2q9x", "token": "secret of the device", "examples_cap": 600},
+    "Registration": {"certificate": "80" + _KEY, "examples": 600, "label": "ward 7"},
+    "Registered": {"device": "d1f2e3d4c5b6a798", "examples_cap": 600},
     "CheckIn": {"examples": 600, "learners": {"quorate:mnist-mlp": "0.1.0"}, "policy": {}, "hold_s": 25},
     "Assignment": {
         "kind": "assignment",
@@ -65,7 +63,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "Heartbeat": {"attempt": 1, "fence": 3, "step": 40, "metrics": {"loss": 0.31, "samples_per_s": 5200}},
     "LeaseEnd": {"attempt": 1, "fence": 3, "failed": False, "reason": "The machine is taken for something else."},
-    "CreateWorker": {"label": "cluster 2"},
+    "WorkerRegistration": {"certificate": "80" + _KEY, "label": "cluster 2"},
     "CreateKey": {"role": "viewer", "scope": "mnist-*", "label": "the dashboard", "expires_in_s": 2_592_000},
     "AdvanceRun": {"by": "olga"},
     "CreateRun": {
@@ -114,24 +112,23 @@ def complete(app: FastAPI, table: Table, public_url: str | None) -> None:
                 schemas.pop(name, None)
             for methods in document["paths"].values():
                 for operation in methods.values():
+                    operation["operationId"] = operation_id(operation["summary"])
                     operation["responses"].pop("422", None)
                     operation["responses"]["default"] = _PROBLEM
             for name, schema in schemas.items():
                 _describe(name, schema)
-            document["components"]["securitySchemes"] = {
-                "device": {"type": "http", "scheme": "bearer"},
-                "worker": {"type": "http", "scheme": "bearer"},
-                "operator": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "An API key (`quorate keys create`), or a token of the issuer that this coordinator "
-                    "trusts. `x-role` of an operation is the lowest role that may do it.",
-                },
-            }
+            document["components"]["securitySchemes"] = SCHEMES
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def operation_id(summary: str) -> str:
+    """Returns the name that a generated client gives to the operation with this summary: *List a run's rounds* is
+    ``list_run_rounds``."""
+    words = re.findall("[a-z0-9]+", summary.lower().replace("'s", ""))
+    return "_".join(word for word in words if word not in ("a", "an", "the"))
 
 
 def _messages(table: Table) -> list[type[BaseModel]]:

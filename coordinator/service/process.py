@@ -1,9 +1,9 @@
-"""One server process: its folder, its lock on it, its token and keys, its socket, and how it stops.
+"""One server process: its folder, its lock on it, its authority, its keys, its socket, and how it stops.
 
 ::
 
-    lock the folder -> open store and blobs -> bind the port -> start the driver -> ready -> SIGINT or SIGTERM
-                                                                    -> answer held requests -> close
+    lock the folder -> bind the port -> open store, authority and blobs -> start the driver -> ready
+                                         -> SIGINT or SIGTERM -> answer held requests -> close
 
 An error before *ready* is one sentence (``CannotServe``).
 """
@@ -15,27 +15,36 @@ import ctypes
 import errno
 import gc
 import resource
-import secrets
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from starlette.routing import BaseRoute
+
+from client_sdk.credentials.authority_key import TrustedAuthority
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import FolderError, locked
 from coordinator.key_file import KeyFileError, made_or_read
 from coordinator.network_settings import NetworkSettings
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import MissingExtension
+from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
-from coordinator.service.owner_key import noted, owner_key, write_secret
+from coordinator.service.owner_key import noted, owner_key
+from coordinator.service.revocations import fetch_from
+from coordinator.service.serving import Serving
 from coordinator.service.sockets import HttpServer
 from coordinator.service.sockets.tls import TlsCertificate, Unusable
+from coordinator.service.tracing import traces_of_process
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.port import StoreError
 
-TOKEN_FILE = "enrolment-token"  # noqa: S105 - a file's name
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 
 
@@ -43,18 +52,56 @@ class CannotServe(Exception):
     """The server did not start; the message is one sentence with the fix."""
 
 
-def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -> None:
-    """Serves until SIGINT or SIGTERM. ``on_ready(url, key_file, settings)`` is called when requests are answered;
-    the file has an owner's key.
+class Inside(Protocol):
+    """An authority in this process (``authority.inside``)."""
 
-    Must run in the process's main thread. CannotServe when it could not start.
+    @property
+    def trusted(self) -> TrustedAuthority: ...
+
+    @property
+    def device_token(self) -> str: ...
+
+    @property
+    def worker_token(self) -> str: ...
+
+    def revocations(self) -> bytes:
+        """The bytes of its current list."""
+
+    def routes(self, service: Serving) -> Sequence[BaseRoute]: ...
+
+
+MakeInside = Callable[[Path, str, Callable[[], float]], AbstractContextManager[Inside]]
+"""(folder, the coordinator's URL, the clock in Unix seconds): the authority, until the block ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a server that answers requests says of itself."""
+
+    url: str
+    key_file: Path
+    """Has an owner's key."""
+    settings: Settings
+    inside: Inside | None
+    """The authority in this process, where there is one."""
+
+
+def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: MakeInside) -> None:
+    """Serves until SIGINT or SIGTERM. ``on_ready`` is called when requests are answered; ``make_inside`` where the
+    settings ask for an authority in this process.
+
+    Must run in the process's main thread. CannotServe when it could not start, CannotTrace where the environment asks
+    for traces that cannot be sent.
     """
     certificate = certificate_of(settings)
     raise_file_limit()
     _give_memory_back()
-    with _folder(settings.data):
-        settings = settings.model_copy(update={"enrolment_token": settings.enrolment_token or _token(settings.data)})
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_folder(settings.data))
+        traces = stack.enter_context(traces_of_process())
         listener = bind(settings.host, settings.port)
+        stack.callback(listener.close)
+        url = settings.public_url or local_url(settings, listener)
         try:
             audit_key = made_or_read(settings.audit_key_file)
             store = open_store(settings.database_url, audit_signer=audit_key)
@@ -62,20 +109,31 @@ def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -
             listener.close()
             raise CannotServe(f"The audit cannot be signed. {error}") from error
         except (StoreError, OSError) as error:
-            listener.close()
             raise CannotServe(f"The database cannot be opened: {error}") from error
+        stack.callback(store.close)
+        inside = None
+        if settings.dev_authority:
+            inside = stack.enter_context(make_inside(settings.authority_folder, url, time.time))
         try:
-            coordinator = Coordinator(store, FileBlobs(settings.blobs_folder), settings=settings)
+            authority = _pinned(settings, inside, url)
+            coordinator = Coordinator(
+                store, FileBlobs(settings.blobs_folder), settings=settings, authority=authority, traces=traces
+            )
             coordinator.core.require_extensions()
             sweep(coordinator.core)
             coordinator.access.audit.begin(audit_key.public_hex)
-            url = settings.public_url or local_url(settings, listener)
             key_file = owner_key(settings.data, coordinator.access)
-            app = create_app(coordinator, settings)
+            if inside is not None:
+                coordinator.identities.take_list(inside.revocations())
+                app = create_app(coordinator, settings, fetch_list=inside.revocations, more=inside.routes)
+            else:
+                app = create_app(coordinator, settings, fetch_list=fetch_from(authority) if authority else None)
+            if traces is not None:
+                app.add_middleware(traces.around)
 
             def ready() -> None:
                 collect_only_what_is_new()
-                on_ready(url, key_file, settings)
+                on_ready(Ready(url, key_file, settings, inside))
 
             with noted(url, key_file):
                 HttpServer(app, listener, ready, certificate).run()
@@ -83,9 +141,15 @@ def serve(settings: Settings, on_ready: Callable[[str, Path, Settings], None]) -
             raise CannotServe(f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
         except (BlobError, StoreError) as error:
             raise CannotServe(f"The data folder cannot be used: {error}") from error
-        finally:
-            listener.close()
-            store.close()
+
+
+def _pinned(settings: Settings, inside: Inside | None, url: str) -> PinnedAuthority | None:
+    """The authority whose certificates are taken; None: there is none."""
+    if inside is not None:
+        return PinnedAuthority(inside.trusted, url, inside=True)
+    if settings.authority is None or settings.authority_key is None:
+        return None
+    return PinnedAuthority(TrustedAuthority(bytes.fromhex(settings.authority_key)), settings.authority)
 
 
 @contextlib.contextmanager
@@ -97,18 +161,6 @@ def _folder(folder: Path) -> Iterator[None]:
         except FolderError as error:
             raise CannotServe(f"{str(error).removesuffix('.')} by --data.") from error
         yield
-
-
-def _token(folder: Path) -> str:
-    """Returns the enrolment token of this folder: drawn once, in a file that only its owner can read."""
-    path = folder / TOKEN_FILE
-    with contextlib.suppress(FileNotFoundError):
-        token = path.read_text("ascii").strip()
-        if token:
-            return token
-    token = secrets.token_hex(32)
-    write_secret(path, token)
-    return token
 
 
 def bind(host: str, port: int) -> socket.socket:

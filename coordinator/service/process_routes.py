@@ -16,7 +16,7 @@ from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
-from coordinator.service.route import bearer
+from coordinator.service.signatures import bearer
 
 
 def process_routes(service: Service, home_path: str) -> list[APIRoute]:
@@ -38,8 +38,9 @@ def process_routes(service: Service, home_path: str) -> list[APIRoute]:
         found: dict[str, Any] = {**checks, "stalled": coordinator.stalled()}
         if sees is None:
             return works, found
-        shown = {name: found[name] for name in ("stalled", "troubles") if name in found}
-        return works, {name: {run: why for run, why in runs.items() if sees(run)} for name, runs in shown.items()}
+        shown: dict[str, Any] = {name: found[name] for name in ("stalled", "troubles") if name in found}
+        shown = {name: {run: why for run, why in runs.items() if sees(run)} for name, runs in shown.items()}
+        return works, shown | {name: found[name] for name in ("authority",) if name in found}
 
     async def healthz() -> Response:
         """The process answers."""
@@ -47,7 +48,8 @@ def process_routes(service: Service, home_path: str) -> list[APIRoute]:
 
     async def readyz(request: Request) -> Response:
         """The database can be read and the process does not stop; 503 otherwise. With an API key `stalled` says in one
-        line for each run in scope that makes no progress why; restarting this process would not help such a run."""
+        line for each run in scope that makes no progress why; restarting this process would not help such a run.
+        `authority` says why devices cannot register, or secure rounds wait, where that is so."""
         given = "authorization" in request.headers
         works, found = await service.work(state, bearer(request, Permission.VIEWER) if given else "")
         ready = works and not service.stopping
@@ -83,9 +85,9 @@ def process_routes(service: Service, home_path: str) -> list[APIRoute]:
 
     everybody = Permission.NOBODY
     return [
-        route("/healthz", healthz, everybody, "Is the process alive?"),
-        route("/readyz", readyz, everybody, "Can it work?"),
-        route("/metrics", metrics, Permission.VIEWER, "Prometheus"),
+        route("/healthz", healthz, everybody, "Check that the process is alive"),
+        route("/readyz", readyz, everybody, "Check that the process can work"),
+        route("/metrics", metrics, Permission.VIEWER, "Read the meters"),
         route(DOCS_PATH, docs, everybody, "This page", shown=False),
         route(f"{DOCS_PATH}.js", script, everybody, "Its script", shown=False),
         route("/", home, everybody, "The page to open", shown=False),

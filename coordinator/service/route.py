@@ -26,6 +26,7 @@ from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
 from coordinator.service.limits.admission import LOCAL, SMALL, Sender
 from coordinator.service.pace import Pace, content_length
+from coordinator.service.signatures import note_arrival, note_body
 
 Endpoint = Callable[..., Awaitable[Response]]
 
@@ -33,20 +34,42 @@ Endpoint = Callable[..., Awaitable[Response]]
 class LeanRoute(APIRoute):
     """An APIRoute whose endpoint is called directly: ``async def endpoint(request, <path parameters>, body)``."""
 
-    protocol_required = False
-
     def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self.app = _direct(endpoint, set(self.param_convertors), self.protocol_required)
+        self.app = _direct(endpoint, set(self.param_convertors), _nothing)
 
 
 class PeerRoute(LeanRoute):
-    """A LeanRoute for devices and workers: the protocol's version must be in each request."""
+    """A LeanRoute for devices and workers: the protocol's version must be in each request, and its credentials are read
+    before its body (``signatures``)."""
 
-    protocol_required = True
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        *,
+        permission: Permission,
+        with_result: bool = False,
+        long_body: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(path, endpoint, **options)
+
+        def head_arrived(request: Request) -> None:
+            if PROTOCOL_HEADER not in request.headers:
+                refused = version_refusal(None)
+                if refused is not None:
+                    raise ProblemError(refused)
+            note_arrival(request, permission, with_result=with_result, long_body=long_body)
+
+        self.app = _direct(endpoint, set(self.param_convertors), head_arrived)
 
 
-def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -> ASGIApp:
+def _nothing(request: Request) -> None:
+    pass
+
+
+def _direct(endpoint: Endpoint, path_names: set[str], head_arrived: Callable[[Request], None]) -> ASGIApp:
     hints = get_type_hints(endpoint, include_extras=True)
     adapters: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(hints[name]) for name in path_names if name in hints}
     models = [
@@ -59,10 +82,7 @@ def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         scope["app"].state.service.admit()
-        if protocol_required and PROTOCOL_HEADER not in request.headers:
-            refused = version_refusal(None)
-            if refused is not None:
-                raise ProblemError(refused)
+        head_arrived(request)
         values: dict[str, Any] = {}
         for name, adapter in adapters.items():
             try:
@@ -71,7 +91,9 @@ def _direct(endpoint: Endpoint, path_names: set[str], protocol_required: bool) -
                 detail = sentence([{**row, "loc": (name,)} for row in error.errors(include_url=False)])
                 raise problem("invalid-request", detail) from None
         if body_name is not None and body_model is not None:
-            values[body_name] = body_model.model_validate_json(await read_body(request))
+            body = await read_body(request)
+            note_body(request, body)
+            values[body_name] = body_model.model_validate_json(body)
         response = await endpoint(request, **values)
         await response(scope, receive, send)
 
@@ -108,18 +130,6 @@ def sender_of(request: Request) -> Sender:
     """Where the request comes from."""
     found: Sender = request.scope.get("state", {}).get("sender", LOCAL)
     return found
-
-
-def bearer(request: Request, permission: Permission) -> str:
-    """Returns the caller's token or API key, empty where none is needed. ProblemError *unauthenticated* where there is
-    none."""
-    if not permission.needs_credentials:
-        return ""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        what = "an operator's API key" if permission.of_operators else "the token from enrolment"
-        raise problem("unauthenticated", f"Send {what} as 'Authorization: Bearer <{what.split()[-1]}>'.")
-    return token.strip()
 
 
 def json_response(message: BaseModel, status: int = 200) -> Response:

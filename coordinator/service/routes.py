@@ -21,17 +21,20 @@ from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
 from coordinator.requests.entry import About, Beside
-from coordinator.service import log_context
+from coordinator.runtime import log_context
+from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service, caller_name
 from coordinator.service.declaring import declared
 from coordinator.service.describing import extras
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
-from coordinator.service.route import Endpoint, PeerRoute, bearer, json_list, json_response, read_body, sender_of
+from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
+from coordinator.service.signatures import arrived, bearer
 from coordinator.service.uploads import Uploads
 
-Respond = Callable[[HttpRequest, str, Any, dict[str, Any]], Awaitable[Any]]
-"""Answers a request, given its credentials, its message and the parameters of its path and query."""
+Respond = Callable[[HttpRequest, Arrived | str, Any, dict[str, Any]], Awaitable[Any]]
+"""Answers a request, given its credentials, which are not checked yet, its message and the parameters of its path and
+query."""
 
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
@@ -47,21 +50,22 @@ def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Sha
 def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shape]) -> Respond:
     coordinator, shape = service.coordinator, entry.shape
 
-    def request(token: str, message: Any, path: dict[str, Any]) -> Request:
-        return Request(entry, service.count(entry.caller(coordinator, token, path)), message, path)
+    def request(given: Arrived | str, message: Any, path: dict[str, Any]) -> Request:
+        credentials = entry.credentials(coordinator, given, message)
+        return Request(entry, service.count(entry.caller(coordinator, credentials, path)), message, path)
 
-    async def direct(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
-        return await service.work(lambda: request(token, message, path).act(coordinator))
+    async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
+        return await service.work(lambda: request(given, message, path).act(coordinator))
 
-    async def held(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
+    async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
-        return await holds.answer(entry, shape, token, message, path, http.receive)
+        return await holds.answer(entry, shape, given, message, path, http.receive)
 
-    async def body(http: HttpRequest, token: str, message: Any, path: dict[str, Any]) -> Any:
+    async def body(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Body)  # noqa: S101 - narrowed for the type checker
 
         def admit() -> tuple[Request, int]:
-            asked = request(token, message, path)
+            asked = request(given, message, path)
             return asked, asked.call(shape.limit, coordinator)
 
         asked, limit = await service.work(admit)
@@ -91,15 +95,16 @@ def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) ->
 
 def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
     permission, render = entry.permission, _renderer(entry, prefix)
+    ordinary = permission.of_operators
     beside = entry.shape.beside if isinstance(entry.shape, Body) else None
     in_body = entry.message if not isinstance(entry.shape, Body) else None
 
     async def endpoint(request: HttpRequest, **values: Any) -> Response:
         message = values.pop("body", None) if beside is None else _beside(request, beside, entry.message)
         log_context.known(**{name: values[name] for name in log_context.NAMES if name in values})
-        return render(await respond(request, bearer(request, permission), message, values))
+        given = bearer(request, permission) if ordinary else arrived(request)
+        return render(await respond(request, given, message, values))
 
-    ordinary = permission.of_operators
     _sign(endpoint, entry, in_body, ordinary=ordinary)
     options: dict[str, Any] = {
         "methods": [entry.method],
@@ -115,7 +120,9 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
     if ordinary:
         route = APIRoute(entry.route, endpoint, dependencies=[Depends(_admit), Depends(_known(entry))], **options)
     else:
-        route = PeerRoute(entry.route, endpoint, **options)
+        long_body = isinstance(entry.shape, Body)
+        signing: dict[str, Any] = {"permission": permission, "with_result": beside is not None, "long_body": long_body}
+        route = PeerRoute(entry.route, endpoint, **signing, **options)
     return declared(route, permission, scoped=entry.scoped)
 
 

@@ -28,11 +28,11 @@ from client_sdk.protocol.operators import EventView
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access import Operator
 from coordinator.requests import Permission, identify
-from coordinator.service import log_context
+from coordinator.runtime import log_context
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
-from coordinator.service.route import bearer
+from coordinator.service.signatures import bearer
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator

@@ -21,7 +21,7 @@ log       each event can be read, follows from the state before it, and changes 
 rows      rounds, checkpoints, contributions, refusals, assignments, audit and scores are those that the log gives
 snapshot  the snapshot is the state after its event, and of the round under way
 draw      each cohort is the draw from the list of who waited, by seed and round
-fleet     who was selected is enrolled, and who had a lease is registered
+fleet     who was selected is registered, and who had a lease is registered
 chain     each event and refusal continues the chain of links, and the log has the links that somebody outside has
           written down
 audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has

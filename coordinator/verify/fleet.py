@@ -24,21 +24,21 @@ def devices_of(reader: Reader, replay: Replay) -> dict[str, DeviceRow]:
 
 
 def is_simulated(row: DeviceRow | None) -> bool:
-    """Whether a simulation made the device: no token belongs to it. Its updates are never stored."""
-    return row is not None and row.public_key == row.token_hash
+    """Whether a simulation made the device: no certificate belongs to its key. Its updates are never stored."""
+    return row is not None and row.key_id is not None and not row.certificate
 
 
 def against_fleet(reader: Reader, replay: Replay, devices: dict[str, DeviceRow]) -> Iterator[RunViolation]:
-    """Each device of a cohort is enrolled, with no more examples than its cap; each worker of a lease is registered;
+    """Each device of a cohort is registered, with no more examples than its cap; each worker of a lease is registered;
     and their rows hold values of their columns' kinds."""
     missing: set[str] = set()
     for number, device, examples in replay.examples:
         row = devices.get(device)
         if row is None and device not in missing:
             missing.add(device)
-            yield RunViolation("fleet", number, f"{device} was selected, and is not enrolled")
+            yield RunViolation("fleet", number, f"{device} was selected, and is not registered")
         elif row is not None and examples > row.examples_cap:
-            cap = f"its enrolment allows {row.examples_cap}"
+            cap = f"its registration allows {row.examples_cap}"
             yield RunViolation("fleet", number, f"{device} counts with {examples} examples, and {cap}")
     selected = {device: number for number, device, _ in reversed(replay.examples)}
     for device, row in devices.items():

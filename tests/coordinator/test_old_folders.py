@@ -29,6 +29,7 @@ from coordinator.store.port import RunRow, Store
 from coordinator.verify import verify
 from simulation import simulate
 from simulation.history.rounds import current_state
+from tests.coordinator.certified import key_of
 from tests.coordinator.runtime.test_workers import Center
 from tests.coordinator.world import StandingClock
 
@@ -56,6 +57,14 @@ def unpacked(name: str, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(data))
     return folder
+
+
+def old_ids(folder: Path) -> list[str]:
+    """The ids of the devices of *deployed*, in the order of the world's keys."""
+    with sqlite3.connect(folder / DATABASE_FILE) as connection:
+        found = dict(connection.execute("SELECT public_key, device FROM devices").fetchall())
+    connection.close()
+    return [found[key_of(f"device {number}").public_hex] for number in range(len(found))]
 
 
 def opened(folder: Path) -> Store:
@@ -108,9 +117,12 @@ def test_verify_finds_nothing(name: str, tmp_path: Path) -> None:
 
 
 def test_a_deployed_run_goes_on_and_its_next_snapshot_is_read_again(tmp_path: Path) -> None:
-    store = opened(unpacked("deployed", tmp_path))
-    blobs = FileBlobs(tmp_path / BLOBS_FOLDER)
-    world = Center(6, store=store, blobs=blobs, clock=StandingClock(LEFT_AT))
+    """Its devices have no certificates: an authority certifies them, and gives them their ids again."""
+    folder = unpacked("deployed", tmp_path)
+    ids = old_ids(folder)
+    store, blobs = opened(folder), FileBlobs(tmp_path / BLOBS_FOLDER)
+    assert [row.key_id for row in store.devices()] == [None] * 6
+    world = Center(6, store=store, blobs=blobs, clock=StandingClock(LEFT_AT), ids=ids)
     world.settle()
     members = world.coordinator.core.state("marks").current.members
     first = next(world.index(device) for device, member in members.items() if member.status == "reported")

@@ -20,13 +20,11 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
-    EnrolRequest,
     Policy,
     Receipt,
     Score,
     Wait,
     Work,
-    enrolment_bytes,
 )
 from client_sdk.protocol.operators import CreateRun, RunView
 from client_sdk.protocol.problems import ProblemError
@@ -38,9 +36,9 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.settings import Settings
 from coordinator.store.memory import MemoryStore
-from coordinator.store.port import DeviceRow, Store
+from coordinator.store.port import DeviceRow, Store, WorkerRow
+from tests.coordinator.certified import Certifier, key_of
 
-TOKEN = "let-me-in-please"
 LEARNER = "tests:marks"
 SECURE = fx.Announce | fx.Gather | fx.SendAnswers | fx.Open | fx.CommitSum
 """Actions that a coordinator refuses to perform: the tests of secure runs submit what comes of them themselves."""
@@ -67,7 +65,7 @@ def counting_entropy() -> Any:
 
 
 class World:
-    """``devices`` enrolled devices and one coordinator. ``settle`` performs all that is to do."""
+    """``devices`` registered devices, their authority, and one coordinator. ``settle`` performs all that is to do."""
 
     def __init__(
         self,
@@ -76,24 +74,30 @@ class World:
         store: Store | None = None,
         blobs: Blobs | None = None,
         clock: StandingClock | None = None,
+        ids: Sequence[str] = (),
     ) -> None:
+        """``ids``: what the authority calls the first devices; it draws the ids of the others."""
         self.clock = clock or StandingClock()
         self.store = store or MemoryStore()
         self.blobs = blobs or MemoryBlobs()
-        self.settings = Settings(enrolment_token=TOKEN)
+        self.settings = Settings()
+        self.authority = Certifier()
         self.entropy = counting_entropy()
         self.coordinator = self.boot()
         self.size = devices
         self.rows: list[DeviceRow] = []
-        self.tokens: list[str] = []
-        for number in range(devices):
-            key = DeviceKey(hashlib.sha256(f"device {number}".encode()).digest())
-            proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
-            enrolled = self.coordinator.devices.enrol(
-                EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
-            )
-            self.tokens.append(enrolled.token)
-            self.rows.append(self.coordinator.devices.authenticate(enrolled.token))
+        self.coordinator.identities.take_list(self.authority.list(self.clock.at))
+        self.worker_keys: list[DeviceKey] = []
+        self.keys = [key_of(f"device {number}") for number in range(devices)]
+        for key, given in itertools.zip_longest(self.keys, ids):
+            certificate = self.authority.certificate(key, at=self.clock.at, id=given)
+            self.rows.append(self.coordinator.identities.register_device(certificate, examples=1000))
+
+    def worker(self, label: str = "cluster") -> WorkerRow:
+        """One more registered worker."""
+        self.worker_keys.append(key_of(f"worker {len(self.worker_keys)}"))
+        certificate = self.authority.certificate(self.worker_keys[-1], at=self.clock.at, holder="worker")
+        return self.coordinator.identities.register_worker(certificate, label=label)
 
     def boot(self) -> Coordinator:
         """A coordinator on what is durable, as after a crash."""
@@ -103,7 +107,12 @@ class World:
     def replica(self) -> Coordinator:
         """One more coordinator on the same store and blobs."""
         coordinator = Coordinator(
-            self.store, self.blobs, clock=self.clock, settings=self.settings, entropy=self.entropy
+            self.store,
+            self.blobs,
+            clock=self.clock,
+            settings=self.settings,
+            entropy=self.entropy,
+            authority=self.authority.pinned(),
         )
         coordinator.recover()
         return coordinator
@@ -267,4 +276,4 @@ class World:
         return [(self.index(row.device), row.kind) for row in self.store.refusals(run, round)]
 
 
-__all__ = ["LEARNER", "TOKEN", "Score", "StandingClock", "Wait", "World", "counting_entropy"]
+__all__ = ["LEARNER", "Score", "StandingClock", "Wait", "World", "counting_entropy"]

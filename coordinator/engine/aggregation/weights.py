@@ -55,7 +55,7 @@ def weight_of(
     """The integer weight of an update, at least 1: min(examples, cap) * unit, times the fraction of the work, rounded
     down.
 
-    ``unit``: the run's (``RunState.weight_unit``). ``examples``: of the device, after the cap of its enrolment.
+    ``unit``: the run's (``RunState.weight_unit``). ``examples``: of the device, after the cap of its registration.
     ``steps`` of ``steps_planned``: how much of the task was done; used when ``complete`` is false and the plan weighs
     by the examples seen.
     """

@@ -120,7 +120,7 @@ def pending(state: RunState) -> list[fx.Action]:
 
 def is_restart(lease: GrantedLease, installation: str) -> bool:
     """Whether another process of the lease's worker, of this installation, is that worker started again. A
-    process that does not name its installation may be any holder of the token."""
+    process that does not name its installation may be any that has the certificate."""
     return installation != "" and installation == lease.installation
 
 

@@ -13,13 +13,15 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.access import LOCAL_OWNER
-from coordinator.requests import TABLE, Body
+from coordinator.requests import TABLE, Body, Permission
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from coordinator.store.audit_chain import AuditHead
 from coordinator.store.port import AuditRow, StoreError
 from coordinator.verify import AuditWitness, verify
+from tests.coordinator.certified import key_of
 from tests.coordinator.requests.entries import EXTENDED
+from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
 
@@ -43,7 +45,10 @@ class Audited:
         return asyncio.run(ask())
 
     def rows(self) -> list[tuple[str | None, str, str, str]]:
-        return [(row.run, row.by, row.action, row.detail) for _, row in self.world.store.audit_of_all(0, 100)]
+        """Those since the world was made, which took a revocation list."""
+        found = [(row.run, row.by, row.action, row.detail) for _, row in self.world.store.audit_of_all(0, 100)]
+        assert found[0][1:] == ("authority", "revocations.taken", "counter=1000000 keys=0")
+        return found[1:]
 
 
 @pytest.fixture
@@ -53,10 +58,11 @@ def audited() -> Iterator[Audited]:
     made.app.state.service.close()
 
 
-def test_every_request_of_operators_that_changes_something_is_audited() -> None:
+def test_every_request_of_operators_that_changes_something_is_audited_and_who_registers_and_leaves() -> None:
     for entry in TABLE:
         changes = entry.method != "GET" and entry.permission.of_operators
-        assert (entry.audited is not None) == (changes or entry.name == "enrol"), entry.name
+        of_holders = entry.permission is Permission.CERTIFIED or entry.name == "leave-and-forget"
+        assert (entry.audited is not None) == (changes or of_holders), entry.name
         if entry.audited is not None:
             fields = entry.message.model_fields if entry.message is not None else {}
             assert set(entry.audited.asks) <= set(fields)
@@ -66,19 +72,33 @@ def test_every_request_of_operators_that_changes_something_is_audited() -> None:
 
 def test_a_request_is_recorded_with_who_asked(audited: Audited) -> None:
     audited.ask("POST", "/v1/runs/marks/pause").raise_for_status()
-    worker = audited.ask("POST", Route.WORKERS, json={"label": "cluster 2"}).json()
+    worker = audited.world.worker()
+    audited.ask("POST", Route.REVOKE_WORKER.format(worker=worker.worker)).raise_for_status()
     key = audited.ask("POST", Route.KEYS, json={"role": "viewer", "scope": "marks", "label": "wall"}).json()
     audited.ask("GET", Route.RUNS).raise_for_status()
     by = audited.key
     assert audited.rows() == [
         ("marks", by, "run.pause", ""),
-        (None, by, "worker.create", "label=cluster 2"),
-        (None, by, "worker.create done", f"worker={worker['worker']}"),
+        (None, by, "worker.revoke", f"worker={worker.worker}"),
         (None, by, "key.create", "role=viewer scope=marks label=wall"),
         (None, by, "key.create done", f"key={key['key']}"),
     ]
-    for secret in (worker["token"], key["text"], key["text"].rpartition("_")[2], audited.text):
+    for secret in (key["text"], key["text"].rpartition("_")[2], audited.text):
         assert secret not in repr(audited.rows())
+
+
+def test_who_registers_and_who_leaves_is_recorded(audited: Audited) -> None:
+    world, key = audited.world, key_of("a device")
+    certificate = world.authority.certificate(key, at=world.clock.at)
+    message = {"certificate": certificate.encoded.hex(), "label": "ward 7"}
+    signing = Signing(key, world.clock.now)
+    audited.ask("POST", Route.REGISTER, json=message, auth=signing).raise_for_status()
+    audited.ask("POST", Route.LEAVE, auth=signing).raise_for_status()
+    assert audited.rows() == [
+        (None, certificate.id, "device.register", "label=ward 7"),
+        (None, certificate.id, "device.register done", f"device={certificate.id}"),
+        (None, certificate.id, "device.leave", ""),
+    ]
 
 
 def test_what_was_created_is_named_and_the_audit_of_a_run_has_its_creation(audited: Audited) -> None:
@@ -129,17 +149,15 @@ def test_refusals_are_recorded_once_a_minute_with_their_number(audited: Audited)
 
 
 def test_where_the_audit_ends_is_signed_and_for_owners_of_everything(audited: Audited) -> None:
-    assert audited.ask("GET", Route.AUDIT_HEAD).json() == {
-        "count": 0, "link": "", "at": None, "key": "", "signature": "", "head": "",
-    }  # fmt: skip
+    before = audited.ask("GET", Route.AUDIT_HEAD).json()["count"]
     audited.ask("POST", "/v1/runs/marks/pause").raise_for_status()
     unsigned = audited.ask("GET", Route.AUDIT_HEAD).json()
-    assert (unsigned["count"], len(unsigned["link"]), unsigned["head"]) == (1, 64, "")
+    assert (unsigned["count"], len(unsigned["link"]), unsigned["head"]) == (before + 1, 64, "")
     key = audited.world.store._audit_signer = DeviceKey.create()  # type: ignore[attr-defined]
     audited.ask("POST", "/v1/runs/marks/resume").raise_for_status()
     found = audited.ask("GET", Route.AUDIT_HEAD).json()
     head = AuditHead.parse(found["head"])
-    assert (head.count, head.key) == (2, key.public_hex)
+    assert (head.count, head.key) == (before + 2, key.public_hex)
     assert list(verify(audited.world.store, audit=AuditWitness(heads=[head]))) == []
     scoped = audited.world.coordinator.access.keys.create(LOCAL_OWNER, CreateKey(role="owner", scope="marks"))
     assert audited.ask("GET", Route.AUDIT_HEAD, scoped.text).status_code == 403

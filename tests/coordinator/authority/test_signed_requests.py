@@ -50,3 +50,15 @@ def test_too_many_requests_of_one_key_wait() -> None:
     refused("busy", "Too many", phone.renew)
     world.at += 62
     phone.renew()
+
+
+def test_repro_a_body_held_back_until_the_nonce_is_forgotten_does_not_replay_a_request() -> None:
+    """Its head arrives in time, and its body when the window has forgotten the nonce."""
+    world = AuthorityWorld()
+    phone = enrolled(world)
+    asked = phone.signed(AuthorityRoute.RENEWED)
+    world.answers.renew(asked)
+    late = replace(asked, at=world.at + 59, complete_at=world.at + 62)
+    world.at += 62
+    phone.renew()
+    refused("wrong-clock", "complete only after", world.answers.renew, late)

@@ -13,7 +13,7 @@ from client_sdk.credentials.possession import enrolment_statement, rotation_stat
 from client_sdk.credentials.request_signature import sign_request
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.authority import AuthorityRoute, CertificateRequest, Certified, RotationRequest
+from client_sdk.protocol.authority import AuthorityRoute, CertificateAnswer, CertificateRequest, RotationRequest
 from coordinator.authority.answering import AuthorityAnswers, SignedRequest
 from coordinator.authority.issuer import Issuer
 from coordinator.authority.ledger import Ledger
@@ -129,7 +129,7 @@ class Holder:
     def leave(self) -> None:
         self.world.answers.leave(self.signed(AuthorityRoute.LEFT))
 
-    def _keep(self, answer: Certified) -> Certificate:
+    def _keep(self, answer: CertificateAnswer) -> Certificate:
         found = Certificate.parse(bytes.fromhex(answer.certificate))
         found.require(self.world.issuer.trusted, self.world.at)
         assert (answer.id, answer.holder, answer.not_after) == (found.id, found.holder, found.not_after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,27 +14,31 @@ import pytest
 from fastapi.routing import APIRoute
 
 from client_sdk.device.actions import Send
-from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import EnrolRequest, Noted, Receipt, Started, UpdateReport, Wait, enrolment_bytes
+from client_sdk.protocol.devices import Noted, Receipt, Started, UpdateReport, Wait
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.problems import Problem, ProblemError
-from client_sdk.protocol.workers import CreateWorker
 from coordinator.access import Operator
-from coordinator.requests import TABLE, Held, Permission, Request, Table, identify
-from coordinator.requests.devices import CHECK_IN, ENROL, OUTCOME, STARTED, UPDATE
+from coordinator.requests import TABLE, Credentials, Held, Permission, Request, Table, identify
+from coordinator.requests.devices import CHECK_IN, OUTCOME, STARTED, UPDATE
 from coordinator.runtime.devices import ArrivedUpdate
+from coordinator.runtime.identities import Registrant, SignedBy
 from coordinator.service import create_app
 from coordinator.settings import Settings
-from coordinator.store.port import WorkerRow
+from simulation.explorer.holders import Holder, QuickSigner, holder_of
 from simulation.explorer.request import SentRequest as Delivery
 from simulation.explorer.schedule import Schedule
 from simulation.explorer.serving import serve
 from simulation.explorer.shape import Shape
+from tests.coordinator.certified import key_id, key_of
 from tests.coordinator.requests.entries import BODY, DIRECT, EXTENDED, HELD, Question
-from tests.coordinator.world import TOKEN, World
+from tests.coordinator.service.devices import Signing
+from tests.coordinator.world import World
 
-HTTP_ALONE = {("GET", Route.EVENTS), ("GET", Route.CHECKPOINT), ("HEAD", Route.CHECKPOINT)}
-"""The stream of a run's events, and downloads."""
+OTHER = key_of("another key")
+HTTP_ALONE = {
+    ("GET", Route.EVENTS), ("GET", Route.CHECKPOINT), ("HEAD", Route.CHECKPOINT), ("GET", Route.REVOCATIONS),
+}  # fmt: skip
+"""The stream of a run's events, downloads, and the authority's own bytes."""
 
 
 def served(table: Table = TABLE) -> set[tuple[str, str]]:
@@ -67,29 +72,42 @@ def test_an_entry_says_what_it_is(entry: Any) -> None:
 
 
 def test_the_caller_is_resolved_before_the_table() -> None:
-    coordinator = World(0).coordinator
-    token = coordinator.workers.create(CreateWorker()).token
+    world = World(1)
+    coordinator, row = world.coordinator, world.worker()
+    by_device, by_worker, by_nobody = (
+        SignedBy(key_id(key).hex(), 0) for key in (*world.keys, *world.worker_keys, OTHER)
+    )
     assert identify(coordinator, Permission.NOBODY, "") is None
     owner = coordinator.access.keys.create_owner("a test", "")
     operator = identify(coordinator, Permission.OPERATOR, owner.text)
     assert isinstance(operator, Operator)
     assert (operator.id, str(operator)) == (f"key:{owner.key}", "owner *")
     assert identify(coordinator, Permission.PEER, owner.text) == operator
-    worker = identify(coordinator, Permission.WORKER, token)
-    assert isinstance(worker, WorkerRow)
-    assert identify(coordinator, Permission.PEER, token) == worker
-    coordinator.workers.revoke(worker.worker)
-    for permission, shown, words in (
-        (Permission.DEVICE, token, "enrol again"),
-        (Permission.WORKER, "nobody's", "registers workers"),
-        (Permission.PEER, "nobody's", "enrol again"),
-        (Permission.PEER, token, "was revoked"),
-        (Permission.PEER, owner.text[:-1] + "x", "API key is not valid"),
-        (Permission.VIEWER, token, "send an operator's API key"),
-    ):
+    assert identify(coordinator, Permission.DEVICE, by_device) == world.rows[0]
+    assert identify(coordinator, Permission.WORKER, by_worker) == row
+    assert [identify(coordinator, Permission.PEER, one) for one in (by_device, by_worker)] == [world.rows[0], row]
+    holder = Registrant(world.authority.certificate(OTHER, at=world.clock.at))
+    assert identify(coordinator, Permission.CERTIFIED, holder) == holder
+    coordinator.workers.revoke(row.worker)
+    refused: list[tuple[Permission, Credentials, str, str]] = [
+        (Permission.DEVICE, by_nobody, "unregistered", "register again"),
+        (Permission.PEER, by_nobody, "unregistered", "register again"),
+        (Permission.DEVICE, by_worker, "revoked-key", "was revoked"),
+        (Permission.WORKER, by_device, "not-certified", "is a device"),
+        (Permission.PEER, by_worker, "revoked-key", "was revoked"),
+        (Permission.PEER, owner.text[:-1] + "x", "unauthenticated", "API key is not valid"),
+        (Permission.VIEWER, by_device, "unauthenticated", "operator's API key"),
+        (Permission.VIEWER, holder, "unauthenticated", "operator's API key"),
+        (Permission.DEVICE, owner.text, "unauthenticated", "Sign this request"),
+        (Permission.WORKER, holder, "unauthenticated", "Sign this request"),
+        (Permission.CERTIFIED, by_device, "unauthenticated", "Sign this request"),
+        (Permission.CERTIFIED, owner.text, "unauthenticated", "Sign this request"),
+        (Permission.PEER, holder, "unauthenticated", "operator's API key"),
+    ]
+    for permission, shown, kind, words in refused:
         with pytest.raises(ProblemError, match=words) as refusal:
             identify(coordinator, permission, shown)
-        assert refusal.value.kind == "unauthenticated"
+        assert refusal.value.kind == kind
 
 
 # ------------------------------------------------------------ many at a time
@@ -147,18 +165,18 @@ def counted(world: World) -> list[int]:
 
 
 def test_http_serves_an_entry_that_is_added() -> None:
-    world = World(0)
-    token, device = enrolled(world)
+    world = World(1)
+    device, auth = world.rows[0].device, Signing(world.keys[0], world.clock.now)
     app = create_app(world.coordinator, Settings(reread_s=0.01), EXTENDED)
-    headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION), "Authorization": f"Bearer {token}"}
+    usual: dict[str, Any] = {"headers": {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}, "base_url": "http://localhost"}
 
     async def talk() -> None:
         transport = httpx2.ASGITransport(app=app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
+        async with httpx2.AsyncClient(transport=transport, auth=auth, **usual) as http:
             answer = await http.post("/v1/tests/marks/3", json={"word": "yes"})
             assert answer.json() == {"device": device, "text": "marks 3 yes"}
             assert (await http.post("/v1/tests/marks/0", json={})).json()["type"] == "/problems/invalid-request"
-            assert (await http.post("/v1/tests/marks/3", headers={"Authorization": ""}, json={})).status_code == 401
+            assert (await http.post("/v1/tests/marks/3", auth=None, json={})).status_code == 401
             answer = await http.post("/v1/tests", json={"word": "marks", "hold_s": 0.02})
             assert answer.json()["reason"] == "there is no marks"
             held = asyncio.create_task(http.post("/v1/tests", json={"word": "marks", "hold_s": 20}))
@@ -184,6 +202,7 @@ class Calm(Schedule):
             replace(shape, rates={}, replicas=1, devices=1, enrolments=0, workers=0, liars=0, dead=0, store="memory")
         )
         self.answers: list[Any] = []
+        self.nonces = itertools.count(10**9)
         self.asked: Callable[[Calm], None]
 
     def play_with(self, asked: Callable[[Calm], None]) -> None:
@@ -197,8 +216,11 @@ class Calm(Schedule):
     def _settle(self) -> None:
         """Nothing is left to do."""
 
-    def ask(self, send: Send, body: bytes = b"") -> None:
-        serve(self.world, self.replicas[0], Delivery(send, body, table=EXTENDED), self.answers.append)
+    def ask(self, send: Send, body: bytes = b"", holder: Holder | None = None) -> None:
+        """``holder``: who signs; None: the device."""
+        replica = self.replicas[0]
+        signer = QuickSigner(holder or self.devices[0].holder, replica.now, self.nonces)
+        serve(self.world, replica, Delivery(send, signer, body, table=EXTENDED), self.answers.append)
 
     def pass_time(self, seconds: float) -> None:
         until = self.world.agenda.now + seconds
@@ -207,8 +229,8 @@ class Calm(Schedule):
         self.world.agenda.now = until
 
 
-def sent(entry: Any, message: Any = None, token: str = "token 0", **path: Any) -> Send:
-    return Send(method=entry.method, route=entry.route, answers=(), path=path, message=message, token=token)
+def sent(entry: Any, message: Any = None, **path: Any) -> Send:
+    return Send(method=entry.method, route=entry.route, answers=(), path=path, message=message)
 
 
 def test_the_explorer_serves_an_entry_that_is_added() -> None:
@@ -236,23 +258,14 @@ def test_the_explorer_serves_an_entry_that_is_added() -> None:
     "entry", [entry for entry in TABLE if not entry.permission.of_operators], ids=lambda entry: entry.name
 )
 def test_the_explorer_serves_every_entry_of_devices_and_workers(entry: Any) -> None:
-    """Each with a token that is nobody's: the answer is a refusal, and not that it is not served."""
+    """Each by a key that nobody registered: the answer is a refusal, and not that it is not served."""
 
     def asked(calm: Calm) -> None:
-        message = None if entry.message is None else entry.message.model_construct(enrolment_token="no", hold_s=0)
+        message = None if entry.message is None else entry.message.model_construct(certificate="80ff", hold_s=0)
         path = {name: calm.shape.plan["name"] if name == "run" else 1 for name in entry.parameters}
-        calm.ask(sent(entry, message, "no", **path))
+        calm.ask(sent(entry, message, **path), holder=holder_of("nobody"))
 
     calm = Calm()
     calm.play_with(asked)
     (answer,) = calm.answers
-    assert answer.kind == ("enrolment-refused" if entry is ENROL else "unauthenticated")
-
-
-def enrolled(world: World) -> tuple[str, str]:
-    """(token, id) of a device."""
-    key = DeviceKey(hashlib.sha256(b"a device").digest())
-    proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
-    request = EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=1000)
-    found = Request(ENROL, None, request).call(ENROL.shape.call, world.coordinator)
-    return found.token, found.device
+    assert answer.kind == ("not-certified" if entry.permission is Permission.CERTIFIED else "unregistered")

@@ -1,139 +1,18 @@
-"""The fleet: enrolment, tokens, which devices wait and how long, and the answers to devices without work."""
+"""The fleet: which devices wait and how long, and the answers to devices without work."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 
 import pytest
 
-from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import CheckIn, EnrolRequest, Wait, enrolment_bytes
+from client_sdk.protocol.devices import CheckIn, Wait
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.ineligible import Ineligible
-from coordinator.settings import Settings
 from coordinator.store import MemoryStore
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.runtime.fragile import FragileStore, Points
-from tests.coordinator.world import LEARNER, TOKEN, World
-
-KEY = DeviceKey(hashlib.sha256(b"a new device").digest())
-
-
-def request(
-    key: DeviceKey = KEY, *, token: str = TOKEN, signed: str | None = None, examples: int = 500
-) -> EnrolRequest:
-    proof = key.sign(enrolment_bytes(key.public_hex, signed or token)).hex()
-    return EnrolRequest(public_key=key.public_hex, enrolment_token=token, proof=proof, examples=examples, label="phone")
-
-
-# ---------------------------------------------------------------- enrolment
-
-
-def test_a_device_gets_an_id_it_did_not_choose_and_a_token_that_is_not_kept(make_world: MakeWorld) -> None:
-    world = make_world(0)
-    enrolled = world.coordinator.devices.enrol(request())
-    row = world.coordinator.devices.authenticate(enrolled.token)
-    assert (row.device, row.public_key, row.label, row.examples_cap) == (enrolled.device, KEY.public_hex, "phone", 500)
-    assert enrolled.device.startswith("d")
-    assert enrolled.device not in KEY.public_hex
-    assert enrolled.token not in repr(row), "only its hash is stored"
-    assert row.token_hash == hashlib.sha256(enrolled.token.encode()).hexdigest()
-
-
-def test_enrolling_again_with_the_same_key_gives_the_same_id_and_a_fresh_token(make_world: MakeWorld) -> None:
-    world = make_world(0)
-    first, second = world.coordinator.devices.enrol(request()), world.coordinator.devices.enrol(request(examples=9999))
-    assert first.device == second.device
-    assert first.token != second.token
-    assert second.examples_cap == 500, "the first offer stands"
-    assert world.coordinator.devices.authenticate(second.token).device == first.device
-    with world.refuses("unauthenticated", "enrol again"):
-        world.coordinator.devices.authenticate(first.token)
-    assert len(world.coordinator.operators.devices()) == 1
-
-
-@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "x", "ä" * 20])
-def test_a_token_that_is_not_the_coordinators_enrols_nobody(token: str) -> None:
-    world = World(0)
-    asked = request(token=token or "x")
-    with world.refuses("enrolment-refused", "enrolment token is not this coordinator's"):
-        world.coordinator.devices.enrol(asked)
-    assert world.coordinator.operators.devices() == []
-
-
-def test_without_a_token_of_its_own_the_coordinator_enrols_nobody() -> None:
-    world = World(0)
-    world.settings = Settings(enrolment_token=None)
-    world.boot()
-    for token in (TOKEN, "None"):
-        with world.refuses("enrolment-refused"):
-            world.coordinator.devices.enrol(request(token=token))
-
-
-def test_a_proof_that_is_not_by_the_key_over_this_enrolment_is_refused() -> None:
-    world = World(0)
-    other = DeviceKey(hashlib.sha256(b"another").digest())
-    good = request()
-    bad = [
-        request(signed="another token"),
-        good.model_copy(update={"public_key": other.public_hex}),
-        good.model_copy(update={"proof": "00" * 64}),
-        good.model_copy(update={"public_key": "00" * 32}),
-        good.model_copy(update={"public_key": "ff" * 32}),
-    ]
-    for asked in bad:
-        with world.refuses("enrolment-refused", "not a signature by the device's key"):
-            world.coordinator.devices.enrol(asked)
-    assert world.coordinator.operators.devices() == []
-
-
-@pytest.mark.parametrize(("says", "cap"), [(0, 100_000), (1, 1), (99_999, 99_999), (2**31, 100_000)])
-def test_sizes_are_capped_at_enrolment(says: int, cap: int) -> None:
-    assert World(0).coordinator.devices.enrol(request(examples=says)).examples_cap == cap
-
-
-def test_a_device_that_enrols_from_two_threads_is_one_device(make_world: MakeWorld) -> None:
-    world = make_world(0)
-    enrolled: list[object] = []
-    threads = [
-        threading.Thread(target=lambda: enrolled.append(world.coordinator.devices.enrol(request()).device))
-        for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(enrolled) == 6
-    assert len(set(enrolled)) == 1
-    assert len(world.coordinator.operators.devices()) == 1
-
-
-@pytest.mark.parametrize("token", ["", "0" * 64, "'; drop table devices"])
-def test_a_token_that_nobody_has_is_refused(world: World, token: str) -> None:
-    with world.refuses("unauthenticated", "not valid here"):
-        world.coordinator.devices.authenticate(token)
-
-
-@pytest.mark.parametrize("clock_falls", [False, True])
-def test_a_token_that_another_replica_replaced_is_refused_after_five_seconds(
-    make_world: MakeWorld, clock_falls: bool
-) -> None:
-    """Also where the clock falls meanwhile: nobody knows then how long ago the token was read."""
-    world = make_world(0)
-    other = world.replica()
-    old = other.devices.enrol(request()).token
-    other.devices.authenticate(old)
-    world.clock.at += 4
-    new = world.coordinator.devices.enrol(request()).token
-    other.devices.authenticate(old)
-    world.clock.at += -1000 if clock_falls else 1.5
-    with world.refuses("unauthenticated", "enrol again"):
-        other.devices.authenticate(old)
-    other.devices.authenticate(new)
-
-
-# ---------------------------------------------------------------- waiting
+from tests.coordinator.world import LEARNER, World
 
 
 def waiting(world: World) -> list[int]:

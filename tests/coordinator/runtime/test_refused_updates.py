@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.protocol.devices import Receipt
 from coordinator.blobs import TooLarge
+from coordinator.engine import events as ev
+from coordinator.verify import verify
 from tests.coordinator.world import World
 
 # ---------------------------------------------------------------- withdrawal, late, stale, not selected
@@ -102,6 +105,68 @@ def test_repro_equal_bytes_of_two_devices_are_not_deleted_under_the_one_that_cou
             world.coordinator.devices.report(world.rows[late], "marks", 1, 0, spool)
     assert world.coordinator.operators.run("marks").version == 1
     assert world.blobs.has(receipt.digest)
+
+
+def test_repro_a_second_copy_that_waited_until_its_round_had_ended_is_not_recorded_as_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seed 4001064: the update counted, its sender had the receipt, and a refusal of the same bytes was stored."""
+    world = World(8)
+    world.create(retention={"rounds": 3})
+    world.check_in()
+    first, *others, _ = world.cohort()
+    body, store = world.body(first), world.coordinator.devices.count
+
+    def meanwhile(*given: Any, **more: Any) -> Receipt:
+        monkeypatch.undo()
+        world.report(first, *others)
+        return store(*given, **more)
+
+    monkeypatch.setattr(world.coordinator.devices, "count", meanwhile)
+    with world.blobs.spool() as spool:
+        spool.write(body)
+        receipt = world.coordinator.devices.report(world.rows[first], "marks", 1, 0, spool)
+    assert receipt.digest == hashlib.sha256(body).hexdigest()
+    assert world.coordinator.operators.run("marks").version == 1
+    assert world.refusals() == []
+    assert list(verify(world.store, world.blobs)) == []
+
+
+def test_a_second_copy_in_the_transaction_that_ends_the_round_is_not_recorded_as_late(world: World) -> None:
+    world.check_in()
+    first, *others, late = world.cohort()
+    log = world.coordinator.core.log("marks")
+    mine = {number: world.rows[number].device for number in (first, late)}
+    kept: dict[str, str] = {}
+
+    def again(number: int, digest: str) -> Callable[..., ev.Reported]:
+        def make(tx: Any, state: Any, at: float) -> ev.Reported:
+            return ev.Reported(
+                at=at, round=1, attempt=0, device=mine[number], digest=digest, bytes=1, examples=1, steps=1,
+                steps_planned=1, complete=True,
+            )  # fmt: skip
+
+        return make
+
+    def with_the_commit(make: Any, *, fence: int | None = None) -> Any:
+        event_kinds.append("commit")
+        log.submit = submit  # type: ignore[method-assign]
+        proposals = [make, again(first, kept["digest"]), again(late, "9" * 64)]
+        return log.submit_all(proposals)[0]
+
+    event_kinds: list[str] = []
+    submit = log.submit
+    kept["digest"] = world.report(first)[0].digest
+    world.report(*others[:-1])
+    body = world.body(others[-1])
+    with world.blobs.spool() as spool:
+        spool.write(body)
+        settle, world.settle = world.settle, lambda: None  # type: ignore[method-assign]
+        world.coordinator.devices.report(world.rows[others[-1]], "marks", 1, 0, spool)
+    log.submit = with_the_commit  # type: ignore[method-assign, assignment]
+    settle()
+    assert event_kinds == ["commit"]
+    assert world.refusals() == [(late, "late")]
 
 
 def test_an_unknown_run_is_refused(world: World) -> None:

@@ -10,18 +10,17 @@ import pytest
 
 from client_sdk.protocol.devices import Wait
 from client_sdk.protocol.workers import (
-    CreateWorker,
     Heartbeat,
     Lease,
     LeaseEnd,
     ResultReceipt,
     ResultReport,
-    WorkerCreated,
     WorkerPoll,
 )
 from client_sdk.tensors import Tensors, to_bytes
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
+from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.worker_results import WorkerResults
 from coordinator.store.port import WorkerRow
 from coordinator.verify import verify
@@ -32,14 +31,6 @@ SECTION: dict[str, Any] = {"data": "proxy", "patience": 1, "lease_s": 40, "max_s
 
 class Center(World):
     """A world with workers."""
-
-    def __init__(self, devices: int = 8, **more: Any) -> None:
-        super().__init__(devices, **more)
-        self.made: list[WorkerCreated] = []
-
-    def worker(self) -> WorkerRow:
-        self.made.append(self.coordinator.workers.create(CreateWorker(label="cluster")))
-        return self.coordinator.workers.authenticate(self.made[-1].token)
 
     def fall_back(self, **more: Any) -> None:
         """Creates the run, and lets the time of its first selection pass with nobody there."""
@@ -277,7 +268,9 @@ def test_a_restarted_worker_gets_its_round_at_once_and_a_repeated_poll_the_same_
 
 
 @pytest.mark.parametrize("installation", ["there", ""])
-def test_a_second_agent_with_the_same_token_waits_until_the_lease_has_ended(center: Center, installation: str) -> None:
+def test_a_second_agent_with_the_same_certificate_waits_until_the_lease_has_ended(
+    center: Center, installation: str
+) -> None:
     center.fall_back()
     worker = center.worker()
     lease = center.poll(worker, installation="here")
@@ -286,7 +279,7 @@ def test_a_second_agent_with_the_same_token_waits_until_the_lease_has_ended(cent
     answer = center.coordinator.workers.hold_over(
         worker, WorkerPoll(**second, learners={LEARNER: "1"}, data=("proxy",), nproc=2)
     )
-    assert "round 2 of marks, which another process has with this worker's token" in answer.reason
+    assert "round 2 of marks, which another process has with this worker's certificate" in answer.reason
     assert center.poll(worker) == lease, "the first keeps it"
     center.clock.at += 39
     center.coordinator.workers.heartbeat(worker, "marks", 2, Heartbeat(attempt=1, fence=1, step=1))
@@ -340,8 +333,8 @@ def test_a_revoked_worker_is_unknown_and_its_lease_ends(center: Center) -> None:
     worker = center.worker()
     center.poll(worker)
     assert center.coordinator.workers.revoke(worker.worker).state == "revoked"
-    with center.refuses("unauthenticated", "was revoked by an operator"):
-        center.coordinator.workers.authenticate(center.made[0].token)
+    with center.refuses("revoked-key", "was revoked by an operator"):
+        center.coordinator.identities.worker(SignedBy(str(worker.key_id), center.clock.at))
     with center.refuses("unknown-worker"):
         center.coordinator.workers.revoke("w0")
     center.pass_time(41)

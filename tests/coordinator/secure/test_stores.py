@@ -97,8 +97,8 @@ class StoredWorld(World):
                 tx.insert_device(
                     DeviceRow(
                         device=phone.name,
-                        public_key=key,
-                        token_hash=key,
+                        key_id=key,
+                        certificate="",
                         label="",
                         examples_cap=1000,
                         enrolled_at=self.at,

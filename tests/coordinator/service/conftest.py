@@ -22,15 +22,20 @@ from client_sdk.protocol.names import Route
 from tests.coordinator.service.devices import Device, model_bytes, plan
 
 READY_S = 30.0
+NO_AUTHORITY = "--no-authority"
+"""Among the options of ``Server.start``: a coordinator without any. It is no option of the command."""
 
 
 @dataclass
 class Server:
-    """A running ``quorate serve``. ``http`` sends the owner's key, unless a request has credentials of its own."""
+    """A running ``quorate serve``, with an authority inside unless its options say otherwise. ``http`` sends the
+    owner's key, unless a request has credentials of its own."""
 
     process: subprocess.Popen[str]
     url: str
     token: str
+    """With which a device enrols at the authority inside; empty where there is none."""
+    worker_token: str
     folder: Path
     http: httpx2.Client
     key: str
@@ -46,6 +51,9 @@ class Server:
         cls, folder: Path, *options: str, port: int = 0, handles: int | None = None, tls: ssl.SSLContext | None = None
     ) -> Server:
         """``tls``: what the tests' own client trusts; the server's certificate is among the options."""
+        if not {"--behind-proxy", "--authority", NO_AUTHORITY} & set(options):
+            options = ("--dev-authority", *options)
+        options = tuple(option for option in options if option != NO_AUTHORITY)
         process = launch(folder, *options, port=port, handles=handles)
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], READY_S)
@@ -57,7 +65,8 @@ class Server:
         key = Path(found["key_file"]).read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
         http = httpx2.Client(base_url=found["url"], timeout=30, headers=headers, verify=tls or True)
-        return cls(process, found["url"], found["enrolment_token"], folder, http, key)
+        tokens = found.get("enrolment_token", ""), found.get("worker_token", "")
+        return cls(process, found["url"], *tokens, folder, http, key)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
         """A device that has the learner of the run of this name, and no other."""

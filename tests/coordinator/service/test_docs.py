@@ -66,9 +66,10 @@ def test_the_page_needs_nothing_from_elsewhere(server: Server) -> None:
 
 def test_every_operation_says_which_credentials_it_needs(document: dict) -> None:
     schemes = document["components"]["securitySchemes"]
-    assert {name: scheme["scheme"] for name, scheme in schemes.items()} == dict.fromkeys(
-        ("device", "worker", "operator"), "bearer"
-    )
+    assert {name: (scheme["type"], scheme.get("name")) for name, scheme in schemes.items()} == {
+        "signature": ("apiKey", "Signature"),
+        "operator": ("http", None),
+    }
     free = set()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -77,7 +78,7 @@ def test_every_operation_says_which_credentials_it_needs(document: dict) -> None
             assert (operation.get("x-role") in ("viewer", "operator", "owner")) == ("operator" in named), path
             if not named:
                 free.add(f"{method} {path}")
-    assert free == {"post /v1/devices", "get /healthz", "get /readyz"}
+    assert free == {"get /v1/revocations", "get /healthz", "get /readyz"}
 
 
 def test_the_page_sends_a_key_and_stores_none(server: Server) -> None:

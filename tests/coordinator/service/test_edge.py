@@ -5,14 +5,14 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, Route
+from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.problems import PROBLEMS, parse_problem
 from coordinator.blobs import BlobError, DiskFull, Missing
 from coordinator.service.errors import problem_of
 from coordinator.store.port import StoreError
 from tests.coordinator.service.conftest import Server
 
-SPEAKS = {PROTOCOL_HEADER: "1"}
+SPEAKS = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
 
 
 def refused(response: httpx2.Response, status: int, kind: str) -> str:
@@ -29,8 +29,8 @@ def refused(response: httpx2.Response, status: int, kind: str) -> str:
     ("headers", "sentence"),
     [
         ({}, "has no Quorate-Protocol header"),
-        ({PROTOCOL_HEADER: "0"}, "upgrade the device"),
-        ({PROTOCOL_HEADER: "2"}, "upgrade the coordinator"),
+        ({PROTOCOL_HEADER: "1"}, "upgrade the device"),
+        ({PROTOCOL_HEADER: "3"}, "upgrade the coordinator"),
         ({PROTOCOL_HEADER: "one"}, "must be a whole number, not 'one'"),
         ({PROTOCOL_HEADER: "9" * 50}, "must be a whole number"),
     ],
@@ -41,9 +41,9 @@ def test_a_refusal_of_another_protocol_version_names_both_versions(
     response = server.http.post(Route.CHECK_IN, content="{}", headers=headers)
     detail = refused(response, 426, "protocol-version")
     assert sentence in detail
-    assert "version 1" in detail
-    assert response.headers["upgrade"] == "quorate/1"
-    assert response.headers[PROTOCOL_HEADER] == "1"
+    assert "version 2" in detail
+    assert response.headers["upgrade"] == "quorate/2"
+    assert response.headers[PROTOCOL_HEADER] == "2"
 
 
 def test_an_operator_may_leave_the_version_out_but_not_lie_about_it(server: Server) -> None:
@@ -51,24 +51,25 @@ def test_an_operator_may_leave_the_version_out_but_not_lie_about_it(server: Serv
     refused(server.http.get(Route.RUNS, headers={PROTOCOL_HEADER: "7"}), 426, "protocol-version")
 
 
-def test_a_device_without_a_good_token_is_unauthenticated(server: Server) -> None:
+def test_a_request_that_is_not_signed_is_unauthenticated(server: Server) -> None:
     missing = server.http.post(Route.CHECK_IN, content="{}", headers={**SPEAKS, "Authorization": ""})
-    assert "Bearer" in refused(missing, 401, "unauthenticated")
+    assert "Signature is missing" in refused(missing, 401, "unauthenticated")
     assert missing.headers["www-authenticate"] == "Bearer"
+    refused(server.http.post(Route.CHECK_IN, content="{}", headers=SPEAKS), 401, "unauthenticated")
     bad = {**SPEAKS, "Authorization": "Bearer nobody"}
-    refused(server.http.post(Route.CHECK_IN, content="{}", headers=bad), 401, "unauthenticated")
-    digest = "0" * 64
-    refused(server.http.get(Route.CHECKPOINT.format(digest=digest), headers=bad), 401, "unauthenticated")
+    refused(server.http.get(Route.CHECKPOINT.format(digest="0" * 64), headers=bad), 401, "unauthenticated")
+    neither = server.http.get(Route.CHECKPOINT.format(digest="0" * 64), headers={**SPEAKS, "Authorization": ""})
+    assert "or sign the request" in refused(neither, 401, "unauthenticated")
 
 
 def test_an_invalid_message_names_the_field_and_the_reason(server: Server) -> None:
     device = server.device()
-    response = server.http.post(Route.CHECK_IN, json={"hold_s": -1, "examples": "many"}, headers=device.headers)
+    response = device.send("POST", Route.CHECK_IN, json={"hold_s": -1, "examples": "many"})
     detail = refused(response, 422, "invalid-request")
     assert "hold_s: Input should be greater than or equal to 0 (got -1)" in detail
     assert "examples: " in detail
-    refused(server.http.post(Route.CHECK_IN, content="{", headers=device.headers), 422, "invalid-request")
-    response = server.http.get("/v1/runs/x/rounds/0/outcome", headers=device.headers)
+    refused(device.send("POST", Route.CHECK_IN, content="{"), 422, "invalid-request")
+    response = device.send("GET", "/v1/runs/x/rounds/0/outcome")
     assert refused(response, 422, "invalid-request").startswith("round: ")
     assert refused(server.http.get("/v1/devices?limit=0"), 422, "invalid-request").startswith("limit: ")
     assert refused(server.http.get("/v1/devices?after=%00"), 422, "invalid-request").startswith("after: ")
@@ -84,13 +85,13 @@ def test_unknown_routes_and_methods_are_problems_too(server: Server) -> None:
 
 def test_a_message_that_is_too_long_is_refused_before_it_is_read(server: Server) -> None:
     device = server.device()
-    refused(server.http.post(Route.CHECK_IN, content=b" " * 300_000, headers=device.headers), 413, "too-large")
+    refused(device.send("POST", Route.CHECK_IN, content=b" " * 300_000), 413, "too-large")
 
     def chunks():
         for _ in range(300):
             yield b" " * 1024
 
-    refused(server.http.post(Route.CHECK_IN, content=chunks(), headers=device.headers), 413, "too-large")
+    refused(device.send("POST", Route.CHECK_IN, content=chunks()), 413, "too-large")
 
 
 def test_other_hosts_names_are_refused(server: Server) -> None:
@@ -122,17 +123,6 @@ def test_every_kind_of_problem_has_a_status_that_http_knows() -> None:
     from http import HTTPStatus
 
     assert all(HTTPStatus(kind.status).phrase for kind in PROBLEMS.values())
-
-
-def test_enrolment_by_a_wrong_token_is_refused(server: Server) -> None:
-    from client_sdk.identity import DeviceKey
-    from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
-
-    key = DeviceKey.create()
-    proof = key.sign(enrolment_bytes(key.public_hex, "guessed")).hex()
-    request = EnrolRequest(public_key=key.public_hex, enrolment_token="guessed", proof=proof)
-    response = server.http.post(Route.ENROL, content=request.model_dump_json(), headers=SPEAKS)
-    refused(response, 403, "enrolment-refused")
 
 
 @pytest.mark.parametrize(

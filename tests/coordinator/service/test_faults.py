@@ -11,6 +11,7 @@ import hashlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,25 +21,39 @@ import httpx2
 import pytest
 import uvicorn
 
+from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Receipt, Task, Wait
-from client_sdk.protocol.names import PROTOCOL_HEADER, Route
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.access import LOCAL_OWNER, Operator
 from coordinator.blobs import DiskFull, FileBlobs
 from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.failures import Failures
+from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.signing import Arrived
 from coordinator.service import create_app
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, StoreError, StoreFull
+from tests.coordinator.certified import signature
+from tests.coordinator.service.devices import Signing
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
 
-HEADERS = {PROTOCOL_HEADER: "1", "Authorization": "Bearer good"}
-DEVICE = DeviceRow(device="d1", public_key="", token_hash="", label="", examples_cap=1, enrolled_at=0)
+HEADERS = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
+SIGNING = Signing(DeviceKey.create())
+"""Signs requests, of which these tests check the form only."""
+
+
+def row_of(device: str) -> DeviceRow:
+    return DeviceRow(device=device, key_id=device, certificate="", label="", examples_cap=1, enrolled_at=0)
+
+
+DEVICE = row_of("d1")
 WORK = Assignment(
     run="r",
     round=1,
@@ -63,15 +78,22 @@ class Scripted:
         self.failure: Exception | None = None
         self.limit = 1 << 20
         self.failures = Failures(SystemClock())
-        self.core = self.devices = self.operators = self.workers = self.access = self
+        self.clock = SystemClock()
+        self.core = self.devices = self.operators = self.workers = self.access = self.identities = self.signed = self
         """All collaborators of a coordinator in one."""
 
     def recover(self) -> None: ...
     def tick(self, *, pool_changed: bool = True) -> None: ...
     def take_task(self) -> None: ...
 
-    def authenticate(self, token: str) -> DeviceRow:
+    def check(self, signature: RequestSignature, **arrived: object) -> SignedBy:
+        return SignedBy(signature.key_id, 0)
+
+    def device(self, signed: SignedBy) -> DeviceRow:
         return DEVICE
+
+    def valid_s(self, signed: SignedBy) -> float:
+        return 1e6
 
     def operator(self, key: str) -> Operator:
         return LOCAL_OWNER
@@ -184,18 +206,19 @@ def test_an_update_on_a_full_disk_leaves_nothing_and_may_be_sent_again(scripted:
     real = scripted.blobs
     with serving(scripted) as http:
         scripted.blobs = type("Blobs", (), {"spool": staticmethod(Full)})()
-        refused(http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS), 507, "disk-full")
+        refused(http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS, auth=SIGNING), 507, "disk-full")
         scripted.blobs = real
         assert scripted.failures.recent() == "no room for the spool", "it is said why runs stand still"
         assert scripted.spooled == 0
-        assert http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS).status_code == 200
+        assert http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS, auth=SIGNING).status_code == 200
 
 
 def raw_put(http: httpx2.Client, announced: int, sent: bytes) -> socket.socket:
     """Opens a connection and sends an update's head and the first bytes of its body."""
     connection = socket.create_connection((http.base_url.host, http.base_url.port))
     head = [f"PUT {UPDATE} HTTP/1.1", f"Host: 127.0.0.1:{http.base_url.port}", f"Content-Length: {announced}"]
-    head += [f"{name}: {value}" for name, value in HEADERS.items()]
+    given = {**HEADERS, **SIGNING.headers("PUT", f"{http.base_url}{UPDATE}")}
+    head += [f"{name}: {value}" for name, value in given.items()]
     connection.sendall("\r\n".join([*head, "", ""]).encode() + sent)
     return connection
 
@@ -239,7 +262,7 @@ def test_more_senders_than_slots_all_get_their_turn(scripted: Scripted) -> None:
         answers: dict[int, httpx2.Response] = {}
 
         def put(n: int) -> None:
-            answers[n] = http.put(UPDATE, content=bodies[n], headers=HEADERS)
+            answers[n] = http.put(UPDATE, content=bodies[n], headers=HEADERS, auth=SIGNING)
 
         threads = [threading.Thread(target=put, args=(n,)) for n in range(12)]
         for thread in threads:
@@ -256,7 +279,8 @@ def test_more_senders_than_slots_all_get_their_turn(scripted: Scripted) -> None:
 def test_a_body_without_a_length_is_refused(scripted: Scripted) -> None:
     with serving(scripted) as http:
         connection = socket.create_connection((http.base_url.host, http.base_url.port))
-        head = [f"PUT {UPDATE} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in HEADERS.items())]
+        given = {**HEADERS, **SIGNING.headers("PUT", f"http://localhost{UPDATE}")}
+        head = [f"PUT {UPDATE} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in given.items())]
         connection.sendall("\r\n".join([*head, "", ""]).encode())
         assert b"/problems/length-required" in read_answer(connection)
         connection.close()
@@ -266,14 +290,14 @@ def test_a_held_check_in_reads_again_without_a_signal(scripted: Scripted) -> Non
     with serving(scripted, reread_s=0.05) as http:
         thread = threading.Timer(0.1, lambda: setattr(scripted, "work", WORK))
         thread.start()
-        answer = http.post(Route.CHECK_IN, json={"hold_s": 20}, headers=HEADERS)
+        answer = http.post(Route.CHECK_IN, json={"hold_s": 20}, headers=HEADERS, auth=SIGNING)
         assert Assignment.model_validate_json(answer.content) == WORK
         assert "leave" not in scripted.asked
 
 
 def test_a_check_in_is_held_no_longer_than_it_asks(scripted: Scripted) -> None:
     with serving(scripted) as http:
-        answer = http.post(Route.CHECK_IN, json={"hold_s": 0.1}, headers=HEADERS)
+        answer = http.post(Route.CHECK_IN, json={"hold_s": 0.1}, headers=HEADERS, auth=SIGNING)
         assert answer.json()["reason"] == "the hold ran out"
         assert (scripted.asked[0], scripted.asked[-1]) == ("check_in", "hold_over")
         assert "leave" not in scripted.asked
@@ -284,9 +308,9 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
     """At the level of ``Holds``: sockets for so many are more than a test may open."""
     count = 10_000
     names = {f"t{n}": f"d{n}" for n in range(count)}
-    scripted.authenticate = lambda token: DeviceRow(  # type: ignore[method-assign]
-        device=names[token], public_key="", token_hash="", label="", examples_cap=1, enrolled_at=0
-    )
+    scripted.check = lambda signature, **arrived: SignedBy(arrived["uri"], 0)  # type: ignore[method-assign]
+    scripted.device = lambda signed: row_of(names[signed.key_id])  # type: ignore[method-assign]
+    one = signature(SIGNING.key, at=time.time())
 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
@@ -300,7 +324,8 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
 
         shape, message = CHECK_IN.shape, CheckIn(hold_s=50)
         assert isinstance(shape, Held)
-        held = [holds.answer(CHECK_IN, shape, token, message, {}, receive) for token in names]
+        arrivals = [Arrived(signature=one, method="POST", uri=name, at=time.time()) for name in names]
+        held = [holds.answer(CHECK_IN, shape, given, message, {}, receive) for given in arrivals]
         tasks = [asyncio.create_task(one) for one in held]
         while scripted.signals.waiting < count:
             await asyncio.sleep(0.01)

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
 
-from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import CheckIn, EnrolRequest, enrolment_bytes
+from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.problems import ProblemError
 from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings
-from tests.coordinator.world import LEARNER, TOKEN, World
+from tests.coordinator.certified import signature
+from tests.coordinator.world import LEARNER, World
+
+URI = "http://localhost/v1/checkins"
+
+
+def arrived(world: World, number: int = 0) -> Arrived:
+    """A check-in of this device, signed now."""
+    one = signature(world.keys[number], at=world.clock.at, uri=URI)
+    return Arrived(signature=one, method="POST", uri=URI, at=world.clock.at)
 
 
 class Connection:
     """One held check-in of a device, which ends when the test closes it."""
 
-    def __init__(self, holds: Holds, token: str) -> None:
+    def __init__(self, holds: Holds, given: Arrived) -> None:
         shape, message = CHECK_IN.shape, CheckIn(examples=5, learners={LEARNER: "1"}, hold_s=50)
         assert isinstance(shape, Held)
         self._closed = asyncio.Event()
-        self.answer = asyncio.create_task(holds.answer(CHECK_IN, shape, token, message, {}, self._receive))
+        self.answer = asyncio.create_task(holds.answer(CHECK_IN, shape, given, message, {}, self._receive))
 
     async def _receive(self) -> dict[str, Any]:
         await self._closed.wait()
@@ -41,10 +52,6 @@ class Connection:
 def test_repro_a_connection_that_is_found_closed_late_costs_a_reconnected_device_nothing() -> None:
     world = World(1)
     world.create()
-    key = DeviceKey(b"k" * 32)
-    proof = key.sign(enrolment_bytes(key.public_hex, TOKEN)).hex()
-    request = EnrolRequest(public_key=key.public_hex, enrolment_token=TOKEN, proof=proof, examples=9)
-    token = world.coordinator.devices.enrol(request).token
 
     def waiting() -> int:
         return len(world.store.waiting(world.clock.now()))
@@ -58,10 +65,10 @@ def test_repro_a_connection_that_is_found_closed_late_costs_a_reconnected_device
 
     async def scenario() -> None:
         one, two = service_of(world.coordinator), service_of(world.replica())
-        old = Connection(Holds(one), token)
+        old = Connection(Holds(one), arrived(world))
         await held(one)
         world.clock.at += 0.001
-        new = Connection(Holds(two), token)
+        new = Connection(Holds(two), arrived(world))
         await held(two)
         await old.close()
         assert waiting() == 1, "it waits by its newer connection"
@@ -71,3 +78,77 @@ def test_repro_a_connection_that_is_found_closed_late_costs_a_reconnected_device
         two.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+async def first_held(service: Service) -> None:
+    while service.signals.waiting < 1:
+        await asyncio.sleep(0.001)
+
+
+def held_until(world: World, happens: Callable[[], object]) -> ProblemError:
+    """What a check-in that is held for 50 s is refused with, when this has happened; after a second at most."""
+
+    async def scenario() -> ProblemError:
+        service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
+        connection = Connection(Holds(service), arrived(world))
+        await first_held(service)
+        await asyncio.to_thread(happens)
+        with pytest.raises(ProblemError) as refused:
+            await asyncio.wait_for(connection.answer, 10)
+        service.close()
+        return refused.value
+
+    return asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_held_check_in_ends_when_its_key_is_revoked() -> None:
+    world = World(2)
+    world.create()
+
+    def revoke() -> None:
+        world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+
+    assert held_until(world, revoke).kind == "revoked-key"
+    assert world.store.waiting(world.clock.now()) == [], "nobody waits for it"
+
+
+def test_a_held_check_in_ends_when_its_certificate_expires() -> None:
+    world = World(2)
+    world.create()
+    key = world.keys[0]
+    world.clock.at = world.authority.certificate(key, at=world.clock.at).not_after - 0.2
+
+    def pass_time() -> None:
+        world.clock.at += 1
+
+    assert held_until(world, pass_time).kind == "expired-certificate"
+    assert world.store.waiting(world.clock.now()) == []
+
+
+def test_a_held_check_in_goes_on_where_its_certificate_was_renewed_meanwhile() -> None:
+    """And its hold does not spin: it waits for the end of the new certificate."""
+    world = World(2)
+    world.create()
+    key, calls = world.keys[0], [0]
+    world.clock.at = world.authority.certificate(key, at=world.clock.at).not_after - 0.1
+    caller = type(CHECK_IN).caller
+
+    async def scenario() -> None:
+        service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
+        connection = Connection(Holds(service), arrived(world))
+        await first_held(service)
+        world.coordinator.identities.register_device(world.authority.certificate(key, at=world.clock.at))
+        world.clock.at += 1
+        await asyncio.sleep(0.3)
+        assert not connection.answer.done()
+        await connection.close()
+        service.close()
+
+    def counting(*arguments: Any) -> Any:
+        calls[0] += 1
+        return caller(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(CHECK_IN), "caller", counting)
+        asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert calls[0] <= 4

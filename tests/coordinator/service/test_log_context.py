@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.service import log_context
+from coordinator.runtime import log_context
 from tests.coordinator.service.conftest import Server
 
 
@@ -34,6 +34,22 @@ def test_a_line_about_an_update_names_its_run_round_attempt_and_device(tmp_path:
             "attempt": work.attempt,
             "device": device.id,
         }
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+def test_a_line_about_an_action_names_its_run_and_round(tmp_path: Path) -> None:
+    """It is performed by a thread of the coordinator's own, after the request."""
+    server = Server.start(tmp_path / "data")
+    try:
+        run = server.create_run("drawn")
+        shutil.rmtree(tmp_path / "data" / "blobs" / "spool")
+        server.device(run).check_in()
+        for words in ("will try again in 2 s: Draw", "could not store data"):
+            found = json.loads(server.log.line(words))
+            assert {name: found.get(name) for name in ("run", "round")} == {"run": run, "round": 1}
+            assert found["level"] == "warning"
     finally:
         server.stop()
 

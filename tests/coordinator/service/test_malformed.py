@@ -69,7 +69,7 @@ def test_what_is_ambiguous_or_no_http_is_a_problem_and_the_end_of_the_connection
         answer = connection.read()
         assert (answer.status, answer.kind()) == (400, "malformed-request")
         assert answer.headers["connection"] == "close"
-        assert answer.headers["quorate-protocol"] == "1"
+        assert answer.headers["quorate-protocol"] == "2"
         assert connection.closed()
 
 
@@ -112,13 +112,15 @@ def test_only_so_many_requests_wait_on_one_connection(server: Server) -> None:
 def test_trailers_change_nothing(server: Server) -> None:
     device = server.device()
     body = b'c;name=value\r\n{"hold_s":0}\r\n' + b"0\r\nAuthorization: Bearer nobody\r\nHost: evil.example\r\n\r\n"
-    lines = [CHUNKED, *(f"{name}: {value}" for name, value in device.headers.items())]
+    lines = [CHUNKED, *device.lines("POST", Route.CHECK_IN, b'{"hold_s":0}')]
     with RawConnection(server.url) as connection:
         connection.send(head(Route.CHECK_IN, *lines, method="POST") + body + head())
         assert connection.read().json()["kind"] == "wait"
         assert connection.read().json() == {"ok": True}
-    without = [line for line in lines if "Authorization" not in line]
-    trailer = b"2\r\n{}\r\n0\r\nAuthorization: " + device.headers["Authorization"].encode() + b"\r\n\r\n"
+    lines = [CHUNKED, *device.lines("POST", Route.CHECK_IN, b"{}")]
+    without = [line for line in lines if not line.startswith("Signature:")]
+    (signature,) = [line for line in lines if line.startswith("Signature:")]
+    trailer = b"2\r\n{}\r\n0\r\n" + signature.encode() + b"\r\n\r\n"
     answer = ask(server.url, head(Route.CHECK_IN, *without, method="POST") + trailer)
     assert answer.kind() == "unauthenticated"
 

@@ -28,9 +28,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from client_sdk.identity import DeviceKey
 from client_sdk.protocol.access import CreateKey
-from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
 from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import FileBlobs
@@ -38,7 +36,8 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from coordinator.store import open_store
-from tests.coordinator.service.devices import model_bytes, plan
+from tests.coordinator.certified import Certifier, key_of
+from tests.coordinator.service.devices import Signing, model_bytes, plan
 
 CHECKS = [
     not_a_server_error,
@@ -47,8 +46,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-ENROLMENT_TOKEN = "a-token-for-tests"
-OPERATIONS = 34
+OPERATIONS = 37
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
 schemathesis.openapi.media_type(
@@ -70,6 +68,8 @@ class Service:
     schema: Any
     known: dict[str, Any]
     tokens: dict[str, str]
+    signing: dict[str, Signing]
+    """A device and a worker."""
 
     def request(self, method: str, url: str, **more: Any) -> httpx2.Response:
         return self.runner.run(self.client.request(method, url, **more))
@@ -78,9 +78,12 @@ class Service:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder: Path = tmp_path_factory.mktemp("openapi")
-    chosen = Settings(data=folder, enrolment_token=ENROLMENT_TOKEN, max_hold_s=0)
+    chosen = Settings(data=folder, max_hold_s=0)
     store = open_store(chosen.database_url)
-    coordinator = Coordinator(store, FileBlobs(chosen.blobs_folder), settings=chosen)
+    authority = Certifier()
+    pinned = authority.pinned()
+    coordinator = Coordinator(store, FileBlobs(chosen.blobs_folder), settings=chosen, authority=pinned)
+    coordinator.identities.take_list(authority.list(time.time()))
     app = create_app(coordinator, chosen)
     client = httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app, raise_app_exceptions=True), base_url="http://localhost", timeout=30
@@ -89,35 +92,32 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         lifespan = app.router.lifespan_context(app)
         runner.run(lifespan.__aenter__())
         try:
-            service = Service(runner, client, schemathesis.openapi.from_dict(app.openapi()), {}, {"": ""})
+            service = Service(runner, client, schemathesis.openapi.from_dict(app.openapi()), {}, {"": ""}, {})
             for name in ("owner", "operator", "viewer", "nobody's"):
                 role = "viewer" if name == "nobody's" else name
                 made = coordinator.access.keys.create(LOCAL_OWNER, CreateKey.model_validate({"role": role}))
                 service.tokens[name] = made.text
             service.known["key"] = made.key
-            _populate(service)
+            _populate(service, coordinator, authority)
             yield service
         finally:
             runner.run(lifespan.__aexit__(None, None, None))
             store.close()
 
 
-def _populate(service: Service) -> None:
-    """A run, a device and a worker, whose names and tokens the requests may use."""
+def _populate(service: Service, coordinator: Coordinator, authority: Certifier) -> None:
+    """A run, a device and a worker, whose names and keys the requests may use."""
     body, digest = model_bytes()
     owner = {"Authorization": f"Bearer {service.tokens['owner']}"}
     service.request("PUT", Route.CHECKPOINT.format(digest=digest), content=body, headers=owner).raise_for_status()
     run = {"plan": plan("known"), "init": digest}
     service.request("POST", Route.RUNS, json=run, headers=owner).raise_for_status()
-    key = DeviceKey.create()
-    proof = key.sign(enrolment_bytes(key.public_hex, ENROLMENT_TOKEN)).hex()
-    enrol = EnrolRequest(public_key=key.public_hex, enrolment_token=ENROLMENT_TOKEN, proof=proof)
-    speaks = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
-    device = service.request("POST", Route.ENROL, content=enrol.model_dump_json(), headers=speaks).json()
-    worker = service.request("POST", Route.WORKERS, json={"label": "a test"}, headers=owner).json()
-    service.tokens |= {"device": device["token"], "worker": worker["token"]}
+    device, worker = key_of("a device"), key_of("a worker")
+    coordinator.identities.register_device(authority.certificate(device, at=time.time()))
+    known = coordinator.identities.register_worker(authority.certificate(worker, at=time.time(), holder="worker"))
+    service.signing |= {"device": Signing(device), "worker": Signing(worker)}
     service.known |= {
-        "run": "known", "digest": digest, "round": 1, "attempt": 0, "worker": worker["worker"], "action": "resume",
+        "run": "known", "digest": digest, "round": 1, "attempt": 0, "worker": known.worker, "action": "resume",
     }  # fmt: skip
 
 
@@ -142,13 +142,16 @@ def explore(service: Service, operation: Any, examples: int) -> None:
     excluded = [response_schema_conformance] if operation.path == Route.EVENTS else []
     suppressed = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
+    whose = st.one_of(st.just("owner"), st.sampled_from(sorted({**service.tokens, **service.signing})))
+
     @settings(max_examples=examples, deadline=None, derandomize=False, database=None, suppress_health_check=suppressed)
-    @given(case=requests, token=st.one_of(st.just("owner"), st.sampled_from(sorted(service.tokens))))
-    def search(case: Any, token: str) -> None:
+    @given(case=requests, who=whose)
+    def search(case: Any, who: str) -> None:
         headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
-        if token:
-            headers["Authorization"] = f"Bearer {service.tokens[token]}"
-        response = service.request(**translated(case.as_transport_kwargs(base_url="http://localhost", headers=headers)))
+        if service.tokens.get(who):
+            headers["Authorization"] = f"Bearer {service.tokens[who]}"
+        sent = translated(case.as_transport_kwargs(base_url="http://localhost", headers=headers))
+        response = service.request(**sent, auth=service.signing.get(who))
         case.validate_response(response, checks=[check for check in CHECKS if check not in excluded])
 
     search()

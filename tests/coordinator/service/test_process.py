@@ -1,4 +1,4 @@
-"""The server process: its folder and token, how it starts, how it refuses, how it stops."""
+"""The server process: its folder, how it starts, how it refuses, how it stops."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
+from coordinator.authority.inside import inside_authority
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.key_file import made_or_read
 from coordinator.service import process
@@ -24,7 +25,6 @@ from coordinator.store import open_store
 from coordinator.store.port import StoreError
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.service.conftest import Server, launch
-from tests.coordinator.service.devices import Device
 from tests.coordinator.service.test_rounds import until
 
 
@@ -43,8 +43,6 @@ def test_it_stops_cleanly_and_quickly_and_goes_on_where_it_was(tmp_path: Path) -
     folder = tmp_path / "data"
     first = Server.start(folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / "enrolment-token").stat().st_mode) == 0o600
-    assert (folder / "enrolment-token").read_text().strip() == first.token
     run = first.create_run("kept", select=2, goal=2)
     device = first.device("kept")
     answers: list[dict] = []
@@ -65,7 +63,6 @@ def test_it_stops_cleanly_and_quickly_and_goes_on_where_it_was(tmp_path: Path) -
 
     second = Server.start(folder)
     try:
-        assert second.token == first.token
         assert second.http.get(f"/v1/runs/{run}").json()["status"] == "running"
         device.http = second.http
         assert device.check_in(0).json()["kind"] == "wait"
@@ -165,22 +162,27 @@ def test_a_folder_that_fails_while_it_is_opened_is_one_sentence(
     for changes in ("raise_file_limit", "_give_memory_back"):
         monkeypatch.setattr(process, changes, lambda: None)  # they would change this process
     with pytest.raises(process.CannotServe, match=r"^The data folder cannot be used: The disk is full$"):
-        process.serve(Settings(data=tmp_path / "data", port=0), lambda url, key_file, settings: None)
+        process.serve(Settings(data=tmp_path / "data", port=0), lambda ready: None, inside_authority)
 
 
 @pytest.mark.slow
-def test_without_json_it_tells_people_what_to_do_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--dev-authority",)])
+def test_without_json_it_tells_people_what_to_do_next(tmp_path: Path, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "coordinator.cli", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        lines = [process.stdout.readline() for _ in range(5)]
+        lines = [process.stdout.readline() for _ in range(7 if options else 6)]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=15)
     text = "".join(lines)
     assert "http://127.0.0.1:" in text
     assert "/docs" in text
-    assert (tmp_path / "data" / "enrolment-token").read_text().strip() in text
+    if options:
+        assert (tmp_path / "data" / "authority" / "device-token").read_text().strip() in text
+        assert "could make devices up" in text
+    else:
+        assert "none, so no device can register" in text
     assert process.returncode == 0
 
 
@@ -192,18 +194,6 @@ def test_settings_come_from_the_environment_and_are_checked(monkeypatch: pytest.
     for wrong in ({"host": "10.0.0.1"}, {"host": "example.org"}, {"port": 70_000}, {"pace_min_s": 9, "pace_max_s": 3}):
         with pytest.raises(ValidationError):
             Settings(**wrong)
-
-
-@pytest.mark.slow
-def test_the_enrolment_token_may_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUORATE_ENROLMENT_TOKEN", "a-token-of-our-own")
-    running = Server.start(tmp_path / "data")
-    try:
-        assert running.token == "a-token-of-our-own"
-        assert not (tmp_path / "data" / "enrolment-token").exists()
-        assert Device(running.http, running.token, "any").id
-    finally:
-        running.stop()
 
 
 def of_audit(folder: Path, *keys: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -264,7 +254,7 @@ def test_two_replicas_sign_one_audit_each_with_its_key(tmp_path: Path) -> None:
     keys = [made_or_read(folder / "audit-key.pem").public_hex for folder in folders]
     rows, wrong = of_audit(tmp_path, *keys)
     assert wrong == []
-    assert len(rows) == 2 * (2 + 3 * 2)
+    assert len(rows) == 2 * (3 + 3 * 2)
     assert any("a key that was not given" in what for what in of_audit(tmp_path, keys[0])[1])
 
 

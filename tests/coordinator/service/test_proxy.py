@@ -23,8 +23,9 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
+from tests.coordinator.service.authorities import AuthorityProcess
 from tests.coordinator.service.conftest import Server
-from tests.coordinator.service.devices import model_bytes, plan
+from tests.coordinator.service.devices import Given, model_bytes, plan
 from tests.coordinator.service.nginx import free_port, nginx, nginx_program
 from tests.coordinator.service.raw import ask, head
 from tests.coordinator.service.test_tls import Pair, issue
@@ -42,6 +43,7 @@ class Site:
     """A coordinator behind nginx."""
 
     server: Server
+    authority: AuthorityProcess
     pair: Pair
     direct: str
     """The coordinator's own address, which only the proxy should use."""
@@ -72,12 +74,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     options = ("--behind-proxy", "127.0.0.1/32", "--public-url", f"https://localhost:{front}{PATH}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QUORATE_UNLIMITED", "")
-        server = Server.start(folder / "data", *options, port=back, tls=pair.tls)
+        authority = AuthorityProcess.start(folder / "authority")
+        server = Server.start(folder / "data", *options, *authority.options, port=back, tls=pair.tls)
+        server.token = authority.token()
     try:
         with nginx(folder / "nginx", port=front, upstream=back, path=PATH, cert=pair.cert, key=pair.key):
-            yield Site(server, pair, f"http://127.0.0.1:{back}")
+            yield Site(server, authority, pair, f"http://127.0.0.1:{back}")
     finally:
         server.stop()
+        authority.stop()
 
 
 def test_devices_of_the_sdk_train_a_run_through_the_proxy(site: Site, tmp_path: Path) -> None:
@@ -113,9 +118,9 @@ def test_commands_reach_it_by_its_public_url(site: Site) -> None:
     shown = site.command("devices", "--json")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert isinstance(json.loads(shown.stdout), list)
-    created = site.command("worker", "add", "--json")
+    created = site.command("keys", "create", "--role", "viewer", "--json")
     assert created.returncode == 0, created.stderr
-    assert "token" in json.loads(created.stdout)
+    assert "text" in json.loads(created.stdout)
 
 
 def test_pages_are_under_the_path(site: Site) -> None:
@@ -135,7 +140,8 @@ def test_an_update_is_refused_before_it_is_sent(site: Site) -> None:
             yield b"x" * 65_536
 
     try:
-        answer = site.server.http.put(path, content=endless(), headers=device.headers)
+        given = Given(device.signed("PUT", path))
+        answer = device.send("PUT", path, content=endless(), auth=given)
     except (httpx2.WriteError, httpx2.RemoteProtocolError):
         return  # nginx closes while the body still comes
     assert answer.status_code == 404

@@ -17,15 +17,18 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import Mount
 
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
-from client_sdk.protocol.workers import RESULT_HEADER, CreateWorker
+from client_sdk.protocol.workers import RESULT_HEADER
 from coordinator.access import LOCAL_OWNER, Role
 from coordinator.requests import TABLE, Held, Permission
 from coordinator.service import create_app
 from coordinator.service.declaring import UndeclaredRoute, declaration, require_declarations
 from coordinator.service.openapi import EXAMPLES
 from coordinator.settings import Settings
+from tests.coordinator.certified import key_of
+from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
 RUN = "marks"
@@ -35,7 +38,9 @@ OPERATORS = [
 ]
 INVALID = ("none", "junk", "revoked", "expired", "no-secret")
 PEERS = ("device", "worker")
-
+REGISTRATIONS = {Route.REGISTER: "device", Route.REGISTER_WORKER: "worker"}
+"""Whose registration it is."""
+REFUSED = {f"/problems/{kind}" for kind in ("not-permitted", "not-certified")}
 
 MESSAGES = {
     (entry.method, str(entry.route)): {
@@ -53,6 +58,7 @@ class Matrix:
 
     def __init__(self) -> None:
         self.world = World(1)
+        self.world.worker()
         self.world.create()
         access, clock = self.world.coordinator.access, self.world.clock
         self.app: FastAPI = create_app(self.world.coordinator, Settings())
@@ -69,13 +75,19 @@ class Matrix:
             "expired": expired.text,
             "revoked": revoked.text,
             "no-secret": f"{expired.text[:20]}{'0' * 64}",
-            "worker": self.world.coordinator.workers.create(CreateWorker()).token,
-            "device": self.world.tokens[0],
         }
         self.http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=self.app), base_url="http://localhost")
 
     def routes(self) -> list[APIRoute]:
         return [route for route in self.app.router.routes if isinstance(route, APIRoute)]
+
+    def peer(self, who: str, route: APIRoute) -> DeviceKey:
+        """The key of a device or of a worker; of a new device where this one would leave."""
+        if route.path != Route.LEAVE or who == "worker":
+            return self.world.keys[0] if who == "device" else self.world.worker_keys[0]
+        key = key_of(f"leaves {len(self.world.store.devices())}")
+        self.world.authority.admit(self.world.coordinator, [key], at=self.world.clock.at)
+        return key
 
     def ask(self, route: APIRoute, who: Any) -> httpx2.Response:
         values = {
@@ -88,17 +100,23 @@ class Matrix:
         values |= {"worker": "w1", "key": "0" * 16}
         (method,) = route.methods
         path = route.path.format(**values)
-        headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
-        if who != "none":
+        headers, auth = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}, None
+        message = MESSAGES.get((method, route.path))
+        if who in PEERS:
+            key = self.peer(who, route)
+            auth = Signing(key, self.world.clock.now)
+            if message is not None and "certificate" in message:
+                certificate = self.world.authority.certificate(key, at=self.world.clock.at - 1, holder=who)
+                message = {"certificate": certificate.encoded.hex()}
+        elif who != "none":
             headers["Authorization"] = f"Bearer {self.keys[who]}"
 
-        message = MESSAGES.get((method, route.path))
         if message is not None and route.path == Route.RESULT:
             headers[RESULT_HEADER], message = json.dumps(message), None
 
         async def send() -> httpx2.Response:
             query = {"follow": "false"} if path.endswith("/events") else {}
-            return await self.http.request(method, path, headers=headers, params=query, json=message)
+            return await self.http.request(method, path, headers=headers, params=query, json=message, auth=auth)
 
         return asyncio.run(send())
 
@@ -108,7 +126,7 @@ class Matrix:
         if answer.status_code == 401:
             assert answer.headers["WWW-Authenticate"] == "Bearer"
             return False
-        return not (answer.status_code == 403 and answer.json()["type"] == "/problems/not-permitted")
+        return not (answer.status_code == 403 and answer.json()["type"] in REFUSED)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +172,9 @@ def test_a_route_lets_in_whom_it_declares_and_nobody_else(matrix: Matrix, name: 
         assert matrix.let_in(route, who) is free, who
     for peer in PEERS:
         mine = permission is Permission.PEER or permission.value == peer
-        free = permission is Permission.NOBODY and route.path != "/readyz"
+        if permission is Permission.CERTIFIED:
+            mine = REGISTRATIONS[route.path] == peer
+        free = permission is Permission.NOBODY
         assert matrix.let_in(route, peer) is (mine or free), peer
 
 
@@ -173,11 +193,7 @@ def test_what_belongs_to_no_run_and_is_not_scoped_is_known() -> None:
     found = [route for route in app.router.routes if isinstance(route, APIRoute) and "{run}" not in route.path]
     of_operators = [route for route in found if declaration(route).permission.of_operators]
     everything = {(*route.methods, route.path) for route in of_operators if not declaration(route).scoped}
-    assert everything == {
-        ("GET", "/v1/audit/head"),
-        ("POST", "/v1/workers"),
-        ("POST", "/v1/workers/{worker}/revoke"),
-    }
+    assert everything == {("GET", "/v1/audit/head"), ("POST", "/v1/workers/{worker}/revoke")}
 
 
 def test_every_route_declares_who_may_ask() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Outcome, Receipt
-from client_sdk.protocol.names import Route
+from client_sdk.protocol.names import Route, content_digest
 from client_sdk.protocol.operators import CheckpointView, RoundView, RunView
 from client_sdk.tensors import from_bytes
 from tests.coordinator.service.conftest import Server
@@ -62,7 +62,7 @@ def test_a_round_from_check_in_to_commit(server: Server) -> None:
 
     first = devices[0].body(work[0], value=1.0)
     digest = hashlib.sha256(first).hexdigest()
-    receipt = Receipt.model_validate_json(devices[0].put(work[0], first, digest=digest).content)
+    receipt = Receipt.model_validate_json(devices[0].put(work[0], first).content)
     assert (receipt.device, receipt.digest, receipt.weight) == (devices[0].id, digest, 10)
     again = devices[0].put(work[0], first)
     assert Receipt.model_validate_json(again.content) == receipt
@@ -98,8 +98,9 @@ def test_bad_updates_are_refused_and_the_round_goes_on(server: Server) -> None:
     bad = bytearray(good)
     bad[-4:] = np.float32(np.nan).tobytes()
     refused(device.put(work, b"x" * (work.max_update_bytes + 1)), 413, "too-large")
-    refused(device.put(work, good, digest="0" * 64), 422, "digest-mismatch")
-    refused(device.put(work, good, **{"Content-Digest": "md5=abc"}), 422, "invalid-request")
+    refused(device.put(work, good, signed=b"other bytes"), 422, "digest-mismatch")
+    refused(device.put(work, good, replaced={"Content-Digest": "md5=abc"}), 401, "unauthenticated")
+    refused(device.put(work, good, replaced={"Content-Digest": content_digest("0" * 64)}), 401, "bad-signature")
     refused(device.put(work.model_copy(update={"round": 9}), good), 409, "stale")
     refused(device.put(work.model_copy(update={"run": "other"}), good), 404, "unknown-run")
     stranger = server.device("bad", 6)

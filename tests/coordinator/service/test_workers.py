@@ -9,45 +9,52 @@ import httpx2
 import numpy as np
 import pytest
 
-from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Route, content_digest
-from client_sdk.protocol.workers import RESULT_HEADER
+from client_sdk.identity import DeviceKey
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.workers import RESULT_HEADER, WorkerRegistration
 from client_sdk.tensors import to_bytes
 from tests.coordinator.service.conftest import Server
-from tests.coordinator.service.devices import MODEL
+from tests.coordinator.service.devices import MODEL, Given, Peer, Signing
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
 
 SECTION: dict[str, Any] = {"data": "proxy", "patience": 1, "lease_s": 30}
 
 
-class Worker:
-    """Speaks the wire directly."""
+class Worker(Peer):
+    """Registered with a fresh key."""
 
     def __init__(self, server: Server, run: str) -> None:
-        self.http = server.http
+        super().__init__(server.http, server.worker_token)
         self.run = run
-        made = self.http.post(Route.WORKERS, json={"label": run})
-        assert made.status_code == 201, made.text
-        self.id, self.token = made.json()["worker"], made.json()["token"]
-        self.headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION), "Authorization": f"Bearer {self.token}"}
+        made = self.register()
+        assert (made.status_code, made.json()) == (201, {"worker": self.id}), made.text
+
+    def register(self) -> httpx2.Response:
+        message = WorkerRegistration(certificate=self.certificate.encoded.hex(), label=self.run)
+        return self.send("POST", Route.REGISTER_WORKER, content=message.model_dump_json())
 
     def poll(self, hold_s: float = 0, **more: Any) -> httpx2.Response:
         usual = {"instance": "i1", "learners": {f"tests:{self.run}": "1"}, "data": ["proxy"], "hold_s": hold_s}
-        return self.http.post(Route.LEASES, json={**usual, **more}, headers=self.headers)
+        return self.send("POST", Route.LEASES, json={**usual, **more})
 
     def path(self, route: Route, **more: Any) -> str:
         return route.format(run=self.run, round=2, **more)
 
     def post(self, route: Route, **body: Any) -> httpx2.Response:
-        return self.http.post(self.path(route), json={"attempt": 1, "fence": 1, **body}, headers=self.headers)
+        return self.send("POST", self.path(route), json={"attempt": 1, "fence": 1, **body})
 
-    def put(self, body: bytes, fence: int = 1, attempt: int = 1, **headers: str) -> httpx2.Response:
-        usual = {
-            **self.headers,
-            RESULT_HEADER: f'{{"fence": {fence}, "steps": 9, "examples": 90, "metrics": {{"loss": 0.5}}}}',
-            DIGEST_HEADER: content_digest(hashlib.sha256(body).hexdigest()),
-        }
-        return self.http.put(self.path(Route.RESULT, attempt=attempt), content=body, headers={**usual, **headers})
+    def put(
+        self, body: bytes, fence: int = 1, attempt: int = 1, *, signed: bytes | None = None, **headers: str
+    ) -> httpx2.Response:
+        """``signed``: the bytes that are signed, where they are not those that are sent."""
+        path = self.path(Route.RESULT, attempt=attempt)
+        report = f'{{"fence": {fence}, "steps": 9, "examples": 90, "metrics": {{"loss": 0.5}}}}'
+        given = {RESULT_HEADER: report, **headers}
+        if signed is None:
+            return self.send("PUT", path, content=body, headers=given)
+        auth = Given(self.signed("PUT", path, signed, result=given[RESULT_HEADER]))
+        return self.send("PUT", path, content=body, headers=given, auth=auth)
 
 
 def fallen_back(server: Server, name: str, **section: Any) -> Worker:
@@ -68,10 +75,7 @@ def test_a_round_from_poll_to_receipt(server: Server) -> None:
         "lease", "center", 2, 1, 1,
     )  # fmt: skip
     assert lease["datacenter"]["data"] == "proxy"
-    fetched = server.http.get(
-        Route.CHECKPOINT.format(digest=lease["checkpoint"]["digest"]),
-        headers={"Authorization": worker.headers["Authorization"]},
-    )
+    fetched = worker.send("GET", Route.CHECKPOINT.format(digest=lease["checkpoint"]["digest"]))
     assert hashlib.sha256(fetched.content).hexdigest() == lease["checkpoint"]["digest"]
     kept = worker.post(Route.HEARTBEAT, step=3, metrics={"loss": 0.7})
     assert 29 < kept.json()["ends_in_s"] <= 30
@@ -123,7 +127,7 @@ def test_a_worker_without_work_gets_a_reason(server: Server) -> None:
     assert "run choosy: the plan wants 4 processes; this worker has 1" in answer["reason"]
 
 
-def test_tokens_fences_and_bodies_are_checked(server: Server) -> None:
+def test_keys_fences_and_bodies_are_checked(server: Server) -> None:
     worker = fallen_back(server, "checked")
     lease = worker.poll().json()
     body = result()
@@ -131,16 +135,20 @@ def test_tokens_fences_and_bodies_are_checked(server: Server) -> None:
     refused(worker.put(body, attempt=2), 409, "lease-lost")
     refused(worker.post(Route.HEARTBEAT, fence=9), 409, "lease-lost")
     refused(worker.put(body, **{RESULT_HEADER: "{}"}), 422, "invalid-request")
-    bare = server.http.put(worker.path(Route.RESULT, attempt=1), content=body, headers=worker.headers)
+    bare = worker.send("PUT", worker.path(Route.RESULT, attempt=1), content=body)
     assert refused(bare, 422, "invalid-request").startswith(f"Send {RESULT_HEADER} with the lease's fence")
-    refused(worker.put(body, **{DIGEST_HEADER: content_digest("0" * 64)}), 422, "digest-mismatch")
+    refused(worker.put(body, signed=b"other bytes"), 422, "digest-mismatch")
+    other = Given(worker.signed("PUT", worker.path(Route.RESULT, attempt=1), body, result='{"fence": 1}'))
+    sent = {RESULT_HEADER: '{"fence": 2, "steps": 9, "examples": 90}'}
+    changed = worker.send("PUT", worker.path(Route.RESULT, attempt=1), content=body, headers=sent, auth=other)
+    refused(changed, 401, "bad-signature")
     refused(worker.put(to_bytes({"other": np.zeros(1, np.float32)})), 422, "invalid-update")
     refused(worker.put(body + b" " * (lease["max_result_bytes"])), 413, "too-large")
-    stranger = {**worker.headers, "Authorization": "Bearer nobody"}
-    refused(server.http.post(Route.LEASES, json={"instance": "i"}, headers=stranger), 401, "unauthenticated")
+    polled = {"instance": "i"}
+    stranger = Signing(DeviceKey.create())
+    refused(worker.send("POST", Route.LEASES, json=polled, auth=stranger), 401, "unregistered")
     device = server.device("checked")
-    as_device = {**worker.headers, "Authorization": device.headers["Authorization"]}
-    refused(server.http.post(Route.LEASES, json={"instance": "i"}, headers=as_device), 401, "unauthenticated")
+    refused(worker.send("POST", Route.LEASES, json=polled, auth=device.auth), 403, "not-certified")
     assert worker.put(body).status_code == 200
 
 
@@ -154,16 +162,16 @@ def test_giving_back_failing_and_being_revoked(server: Server) -> None:
     assert ended["reason"] == f"worker {worker.id} could not train: the loss is not finite"
     revoked = server.http.post(Route.REVOKE_WORKER.format(worker=worker.id)).json()
     assert revoked["state"] == "revoked"
-    assert "revoked by an operator" in refused(worker.poll(), 401, "unauthenticated")
+    assert "revoked by an operator" in refused(worker.poll(), 403, "revoked-key")
     refused(server.http.post(Route.REVOKE_WORKER.format(worker="w0")), 404, "unknown-worker")
 
 
 @pytest.mark.parametrize("metrics", [{"loss": float("inf")}, {"": 1.0}])
 def test_a_heartbeat_that_is_none_is_refused(server: Server, metrics: dict[str, float]) -> None:
     worker = Worker(server, "nowhere")
-    reason = worker.http.post(
+    reason = worker.send(
+        "POST",
         worker.path(Route.HEARTBEAT),
         content=str({"attempt": 1, "fence": 1, "metrics": metrics}).replace("'", '"').replace("inf", "1e999"),
-        headers=worker.headers,
     )
     refused(reason, 422, "invalid-request")

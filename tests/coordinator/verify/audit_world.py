@@ -19,7 +19,8 @@ from tests.coordinator.verify.history import Doctor
 from tests.coordinator.world import World
 
 LAST = 6
-"""Rows of the audit that is doctored. Row 3 belongs to the run *other*, row 5 to none, the others to *marks*."""
+"""Rows of the audit that is doctored. Row 1 says that a revocation list was taken, and belongs to no run; row 3 to the
+run *other*, row 5 to none, the others to *marks*."""
 
 
 def action(number: int, run: str | None) -> AuditRow:
@@ -28,11 +29,11 @@ def action(number: int, run: str | None) -> AuditRow:
 
 
 def write_audit(store: Store) -> None:
-    """Two runs, and six rows of the audit."""
+    """Two runs, and six rows of the audit: the world takes a revocation list when it begins."""
     world = World(0, store=store)
     world.create()
     world.create(name="other")
-    for number in range(1, LAST + 1):
+    for number in range(2, LAST + 1):
         run = {3: "other", 5: None}.get(number, "marks")
         with store.transaction(run) as tx:
             tx.insert_audit([action(number, run)])
@@ -224,7 +225,7 @@ def signature_of_another_row(d: Doctor) -> None:
     d.sql("UPDATE audit SET signature = (SELECT signature FROM audit WHERE number = 3) WHERE number = 4")
 
 
-@doctoring("row 1, 'run.pause' by 'key:1', does not follow the row before")
+@doctoring("row 1, 'revocations.taken' by 'authority', does not follow the row before")
 def rows_said_to_be_older_than_the_chain(d: Doctor) -> None:
     d.sql("UPDATE audit_head SET chained_from = 6")
 

@@ -117,7 +117,7 @@ def test_command_takes_keys_and_heads(folder: Path, tmp_path: Path) -> None:
     assert run("--audit-key", str(folder / AUDIT_KEY_FILE), "--audit-key", DeviceKey.create().public_hex)[0] == 0
     code, output = run("--audit-key", DeviceKey.create().public_hex)
     assert code == 1
-    assert "invariant audit: marks: row 1 is signed by" in output
+    assert "invariant audit: row 1 is signed by" in output
     with doctored(folder) as doctor:
         cut(doctor)
     assert run()[0] == 0

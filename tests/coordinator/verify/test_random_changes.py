@@ -14,10 +14,12 @@ from coordinator.store.tables import metadata
 from tests.coordinator.verify.history import Doctor, doctored, play, violations
 
 NOT_COVERED = {
-    "devices": "enrolment is in no log: only what runs need of a device is held against it (enrolled, its cap)",
+    "devices": "registering is in no log: only what runs need of a device is held against it (registered, its cap)",
     "workers": "likewise: only that who had a lease is registered",
     "waiting": "who waits is gone within a minute; the list of a draw is a blob, which is covered",
     "api_keys": "operators' keys are in no log: the audit says who made and revoked them",
+    "authorities": "which authority was trusted is in no log: rounds are shown with it, and no model comes of it",
+    "revocations": "signed by the authority, so whoever takes the list checks it",
     "audit": "the history has no row in it; test_audit.py changes each field of one",
 }
 MEANS_NOTHING = {

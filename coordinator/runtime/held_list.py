@@ -1,0 +1,77 @@
+"""The revocation list that a coordinator holds: the newest that it, or a replica over the same store, has seen."""
+
+from __future__ import annotations
+
+import threading
+
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.revocations import RevocationList, following
+from coordinator.access.audit import Audit
+from coordinator.runtime.clock import Clock
+from coordinator.runtime.signals import Signals
+from coordinator.store.port import Store
+
+READ_S = 5.0
+"""Seconds for which the stored list is not read again: what another replica took is seen after this time at the
+latest."""
+
+
+class HeldList:
+    """The list of one authority. Safe from any thread."""
+
+    def __init__(self, store: Store, clock: Clock, signals: Signals, audit: Audit) -> None:
+        self._store = store
+        self._clock = clock
+        self._signals = signals
+        self._audit = audit
+        self._held: RevocationList | None = None
+        self._read_at: float | None = None
+        self._taking = threading.Lock()
+
+    def locked(self) -> bool:
+        """Whether a thread takes a list."""
+        return self._taking.locked()
+
+    def newest(self, authority: str) -> RevocationList | None:
+        """The newest list of the authority of this id; None: none was seen."""
+        now = self._clock.now()
+        if self._read_at is None or not 0 <= now - self._read_at < READ_S:
+            stored = self._store.revocations(authority)
+            if stored is not None and (self._held is None or stored != self._held.encoded):
+                found = RevocationList.parse(stored)
+                if self._held is None or found.counter > self._held.counter:
+                    self._replace(found)
+            self._read_at = now
+        return self._held
+
+    def take(self, encoded: bytes, trusted: TrustedAuthority) -> RevocationList:
+        """Stores a list that follows the one that is held, and returns the newest. CredentialError."""
+        with self._taking:
+            authority = trusted.id.hex()
+            held = self.newest(authority)
+            found = following(held, encoded, trusted)
+            if found is held:
+                return found
+            devices = self._devices_new_on(found)
+            with self._store.transaction() as tx:
+                tx.put_revocations(authority, found.counter, found.encoded)
+                tx.drop_waiting(devices)
+            self._replace(found)
+        self._audit.record("authority", "revocations.taken", f"counter={found.counter} keys={len(found.revoked)}")
+        return found
+
+    def _replace(self, found: RevocationList) -> None:
+        """Holds the list from now on. What is held open for keys that are new on it is woken."""
+        devices, first = self._devices_new_on(found), self._held is None
+        self._held = found
+        if not first and found.revoked:
+            self._signals.wake_many([*(f"device:{device}" for device in devices), "workers"])
+
+    def _devices_new_on(self, found: RevocationList) -> list[str]:
+        """The registered devices whose keys are on this list, and not on the one that is held. Before the first list
+        nobody is registered."""
+        if self._held is None:
+            return []
+        new = sorted(set(found.revoked) - set(self._held.revoked))
+        rows = [self._store.device_by_key(key.hex()) for key in new]
+        return [row.device for row in rows if row is not None]

@@ -1,0 +1,322 @@
+"""Which keys are devices and workers of this coordinator: what the authority has certified, and not revoked.
+
+::
+
+    registered   the store has a certificate of this key           else *unregistered*: it registers again
+    certified    the certificate is of the pinned authority        else *not-certified*
+    valid        at this coordinator's present time                else *expired-certificate*: it is renewed
+    good         the key is not on the newest list that was seen   else *revoked-key*
+
+Without an authority, or before its first list was seen, nobody is let in: *busy*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.errors import CredentialError, NotValidNow, RevokedKey
+from client_sdk.credentials.revocations import RevocationList
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.access.audit import Audit
+from coordinator.runtime.clock import Clock
+from coordinator.runtime.held_list import HeldList
+from coordinator.runtime.signals import Signals
+from coordinator.store.port import AuthorityRow, Conflict, DeviceRow, Store, WorkerRow
+
+_ROW_S = 5.0
+"""Seconds for which a row is cached after it was read: a round has four requests in a row. What another replica changes
+is seen after this time at the latest."""
+_ROWS = 20_000
+"""The most cached rows."""
+_NO_AUTHORITY = (
+    "This coordinator has no authority, so it cannot tell whose keys are devices: start it with --authority URL "
+    "--authority-key KEY, or with --dev-authority."
+)
+_NO_LIST = "This coordinator has not seen a revocation list of its authority yet."
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedAuthority:
+    """The authority whose certificates this coordinator takes."""
+
+    trusted: TrustedAuthority
+    url: str = ""
+    """Where its revocation list is fetched; empty where it is handed over otherwise."""
+    inside: bool = False
+    """Whether this coordinator has the authority's key itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedBy:
+    """A request whose signature was checked."""
+
+    key_id: str
+    """32 hexadecimal digits."""
+    at: float
+    """When the request arrived, in Unix seconds: its times are judged by that, however long it takes or is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registrant:
+    """Who registers: the certificate was checked, and its key has signed the request."""
+
+    certificate: Certificate
+
+
+class _Known(NamedTuple):
+    row: DeviceRow | WorkerRow
+    certificate: Certificate
+    read_at: float
+
+
+class Identities:
+    """The devices and workers of one coordinator. Safe from any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        signals: Signals,
+        audit: Audit,
+        examples_cap: int,
+        authority: PinnedAuthority | None = None,
+    ) -> None:
+        """``examples_cap``: the most examples that a device may claim."""
+        self.authority = authority
+        self._store = store
+        self._clock = clock
+        self._examples_cap = examples_cap
+        self._rows: dict[str, _Known] = {}
+        self._list = HeldList(store, clock, signals, audit)
+        self.fetch_failure = ""
+        """Why the list could not be fetched when that was last tried; empty: it could."""
+
+    def locked(self) -> bool:
+        """Whether a thread takes a list."""
+        return self._list.locked()
+
+    @property
+    def inside(self) -> bool:
+        """Whether this coordinator has the authority's key itself, so that it could make devices up."""
+        return self.authority is not None and self.authority.inside
+
+    def record_authority(self) -> None:
+        """Notes from when on this authority's certificates are taken, where that has changed since the last start."""
+        if self.authority is None:
+            return
+        row = AuthorityRow(
+            authority=self.authority.trusted.id.hex(), inside=self.authority.inside, since=self._clock.now()
+        )
+        last = self._store.authorities()[-1:]
+        if not last or (last[0].authority, last[0].inside) != (row.authority, row.inside):
+            with self._store.transaction() as tx:
+                tx.insert_authority(row)
+
+    # ------------------------------------------------------------ who asks
+
+    def public_key(self, key_id: str) -> bytes:
+        """The key of this id (32 hexadecimal digits), which is registered. ProblemError *unregistered*."""
+        return self._known(key_id).certificate.public_key
+
+    def device(self, signed: SignedBy) -> DeviceRow:
+        """The device whose key has signed."""
+        row = self.peer(signed)
+        if not isinstance(row, DeviceRow):
+            raise problem("not-certified", f"{row.worker} is a worker, and this is a request of devices")
+        return row
+
+    def worker(self, signed: SignedBy) -> WorkerRow:
+        """The worker whose key has signed."""
+        row = self.peer(signed)
+        if not isinstance(row, WorkerRow):
+            raise problem("not-certified", f"{row.device} is a device, and this is a request of workers")
+        return row
+
+    def peer(self, signed: SignedBy) -> DeviceRow | WorkerRow:
+        """The device or the worker whose key has signed, and is certified, valid and good now."""
+        row, certificate, _ = self._known(signed.key_id)
+        self._require_good(certificate)
+        if isinstance(row, WorkerRow) and row.revoked_at is not None:
+            raise _revoked_here(row)
+        return row
+
+    def valid_s(self, signed: SignedBy) -> float:
+        """How long the certificate of the key that has signed is still valid, in seconds."""
+        return max(0.0, self._known(signed.key_id).certificate.not_after - self._clock.now())
+
+    def require_certificate(self, certificate: Certificate, holder: HolderClass) -> None:
+        """ProblemError unless the authority has signed this certificate for a ``holder``, and it is valid and good
+        now."""
+        try:
+            certificate.require_signed(self._trusted()[0])
+        except CredentialError as error:
+            raise problem("not-certified", str(error)) from None
+        if certificate.holder != holder:
+            raise problem("not-certified", f"this certificate is one of a {certificate.holder}, not of a {holder}")
+        self._require_good(certificate)
+
+    # ------------------------------------------------------------ registering
+
+    def register_device(self, certificate: Certificate, *, examples: int = 0, label: str = "") -> DeviceRow:
+        """The device of this certificate, which ``require_certificate`` has let pass. The same one again changes
+        nothing; ``examples`` and ``label`` count the first time. ProblemError *not-certified* for one that is older
+        than the newest that was registered."""
+        row = self._store.device(certificate.id)
+        if row is not None and row.left_at is not None:
+            raise problem("revoked-key", f"{row.device} has left this coordinator, which has forgotten it")
+        if row is not None and row.certificate == certificate.encoded.hex():
+            return row
+        self._require_newer(certificate, row.certificate if row is not None else "")
+        key_id = certificate.key_id.hex()
+        try:
+            with self._store.transaction() as tx:
+                if row is not None:
+                    tx.certify_device(certificate.id, key_id, certificate.encoded.hex())
+                else:
+                    row = DeviceRow(
+                        device=certificate.id,
+                        key_id=key_id,
+                        certificate=certificate.encoded.hex(),
+                        label=label,
+                        examples_cap=min(examples or self._examples_cap, self._examples_cap),
+                        enrolled_at=self._clock.now(),
+                    )
+                    tx.insert_device(row)
+        except Conflict:  # the same device, registering twice at once
+            other = self._store.device_by_key(key_id)
+            if other is not None and other.device != certificate.id:
+                raise _taken(other.device) from None
+            return self.register_device(certificate, examples=examples, label=label)
+        self.forget_cached()
+        return self._stored(self._store.device(certificate.id))
+
+    def register_worker(self, certificate: Certificate, *, label: str = "") -> WorkerRow:
+        """The same for a worker. ProblemError also where an operator has revoked it."""
+        row = self._store.worker(certificate.id)
+        if row is not None and row.revoked_at is not None:
+            raise _revoked_here(row)
+        if row is not None and row.certificate == certificate.encoded.hex():
+            return row
+        self._require_newer(certificate, row.certificate if row is not None else "")
+        key_id = certificate.key_id.hex()
+        try:
+            with self._store.transaction() as tx:
+                if row is not None:
+                    tx.certify_worker(certificate.id, key_id, certificate.encoded.hex())
+                else:
+                    row = WorkerRow(
+                        worker=certificate.id,
+                        key_id=key_id,
+                        certificate=certificate.encoded.hex(),
+                        label=label,
+                        created_at=self._clock.now(),
+                    )
+                    tx.insert_worker(row)
+        except Conflict:
+            other = self._store.worker_by_key(key_id)
+            if other is not None and other.worker != certificate.id:
+                raise _taken(other.worker) from None
+            return self.register_worker(certificate, label=label)
+        self.forget_cached()
+        return self._stored(self._store.worker(certificate.id))
+
+    def forget_cached(self) -> None:
+        """Reads every row anew from now on: one was changed."""
+        self._rows.clear()
+
+    def leave(self, device: DeviceRow) -> None:
+        """Forgets the device's key, certificate and label. Its id, its times and its cap stay, and what it has counted
+        in."""
+        with self._store.transaction() as tx:
+            tx.forget_device(device.device, self._clock.now())
+        self.forget_cached()
+
+    # ------------------------------------------------------------ the list
+
+    def list(self) -> RevocationList | None:
+        """The newest list of the authority that this coordinator, or a replica of it, has seen."""
+        return None if self.authority is None else self._list.newest(self.authority.trusted.id.hex())
+
+    def take_list(self, encoded: bytes) -> RevocationList:
+        """Stores a list that follows the one that is held, and returns the newest. What is held open for keys that are
+        newly on it ends, and their devices leave the pool. CredentialError: it is no list of the authority, or an older
+        one."""
+        if self.authority is None:
+            raise problem("busy", _NO_AUTHORITY)
+        return self._list.take(encoded, self.authority.trusted)
+
+    def trouble(self) -> str:
+        """Why devices cannot register, why secure rounds wait, or why the list was not fetched. Empty: all is well."""
+        found = []
+        try:
+            self._trusted()[1].require_current(self._clock.now())
+        except NotValidNow as error:
+            found.append(f"{error} Secure rounds wait.")
+        except ProblemError as error:
+            found.append(error.problem.detail)
+        if self.fetch_failure:
+            found.append(f"The last fetch of the revocation list failed: {self.fetch_failure}")
+        return " ".join(found)
+
+    # ------------------------------------------------------------ inside
+
+    def _trusted(self) -> tuple[TrustedAuthority, RevocationList]:
+        if self.authority is None:
+            raise problem("busy", _NO_AUTHORITY, retry_after_s=30)
+        held = self.list()
+        if held is None:
+            raise problem("busy", _NO_LIST, retry_after_s=5)
+        return self.authority.trusted, held
+
+    def _known(self, key_id: str) -> _Known:
+        now, known = self._clock.now(), self._rows.get(key_id)
+        if known is not None and 0 <= now - known.read_at <= _ROW_S:
+            return known
+        row = self._store.device_by_key(key_id) or self._store.worker_by_key(key_id)
+        if row is None or not row.certificate:
+            raise problem("unregistered", "no certificate of this key is registered here; register again")
+        known = _Known(row, Certificate.parse(bytes.fromhex(row.certificate)), now)
+        if len(self._rows) >= _ROWS:
+            self._rows.clear()
+        self._rows[key_id] = known
+        return known
+
+    def _require_good(self, certificate: Certificate) -> None:
+        trusted, held = self._trusted()
+        if certificate.authority != trusted.id:
+            raise problem("not-certified", "this certificate is of another authority than this coordinator's")
+        try:
+            certificate.require_valid(self._clock.now())
+            held.require_good(certificate.public_key)
+        except NotValidNow as error:
+            raise problem("expired-certificate", str(error)) from None
+        except RevokedKey as error:
+            raise problem("revoked-key", str(error)) from None
+
+    def _require_newer(self, certificate: Certificate, registered: str) -> None:
+        """ProblemError where a certificate of this authority is registered that is newer. One of an authority of before
+        is replaced."""
+        if not registered:
+            return
+        last = Certificate.parse(bytes.fromhex(registered))
+        newer = (certificate.not_before, certificate.not_after) >= (last.not_before, last.not_after)
+        if last.authority == certificate.authority and not newer:
+            raise problem("not-certified", f"a newer certificate of {certificate.id} is registered")
+
+    def _stored(self, row: T | None) -> T:
+        if row is None:
+            raise problem("busy", "this was removed while it registered; register again", retry_after_s=1)
+        return row
+
+
+def _revoked_here(row: WorkerRow) -> ProblemError:
+    return problem("revoked-key", f"worker {row.worker} was revoked by an operator of this coordinator")
+
+
+def _taken(holder: str) -> ProblemError:
+    return problem("not-certified", f"this key is registered as {holder}")

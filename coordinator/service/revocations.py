@@ -1,0 +1,103 @@
+"""The authority's revocation list: fetched in the background, stored, and served on to everybody.
+
+A fetch that fails stops nothing: the list that is held counts on, until its next update for secure rounds. Why it
+failed is in the log, once, and with the rest of the authority's troubles in ``/readyz``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from fastapi import Request
+from starlette.responses import Response
+
+from client_sdk.credentials.errors import CredentialError
+from client_sdk.http.authority import AuthorityClient
+from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.requests import Permission
+from coordinator.runtime.identities import Identities, PinnedAuthority
+from coordinator.service.core import Service
+from coordinator.service.declaring import declared
+from coordinator.service.describing import REVOCATIONS
+from coordinator.service.route import LeanRoute
+from coordinator.store.port import StoreError
+
+FetchList = Callable[[], bytes]
+"""Returns the bytes of the authority's list. It may block. ProblemError, CredentialError, OSError."""
+
+log = structlog.get_logger("coordinator.service")
+
+
+def fetch_from(authority: PinnedAuthority) -> FetchList:
+    """Fetches the list from the authority's URL."""
+    digest = authority.trusted.digest
+
+    def fetch() -> bytes:
+        with AuthorityClient(authority.url, digest) as client:
+            return client.revocations().encoded
+
+    return fetch
+
+
+class ListKeeper:
+    """Takes the list every ``every_s`` seconds, beginning at once."""
+
+    def __init__(self, identities: Identities, fetch: FetchList, every_s: float) -> None:
+        self._identities = identities
+        self._fetch = fetch
+        self._every_s = every_s
+
+    async def keep(self) -> None:
+        """Until it is cancelled. No thread of the service waits for an authority that is slow."""
+        while True:
+            await asyncio.to_thread(self.take)
+            await asyncio.sleep(self._every_s)
+
+    def take(self) -> None:
+        """Fetches the list once, and takes it where it may follow the one that is held."""
+        before = self._identities.fetch_failure
+        try:
+            self._identities.take_list(self._fetch())
+        except ProblemError as error:
+            failure = error.problem.detail
+        except (CredentialError, OSError, StoreError) as error:
+            failure = str(error)
+        else:
+            failure = ""
+        self._identities.fetch_failure = failure
+        if failure and not before:
+            log.warning("the revocation list was not taken; trying on", reason=failure)
+        elif before and not failure:
+            log.info("the revocation list is taken again")
+
+
+def revocation_routes(service: Service) -> list[LeanRoute]:
+    """GET of the list."""
+    identities = service.coordinator.identities
+
+    def encoded() -> bytes:
+        held = identities.list()
+        if held is None:
+            raise problem("busy", identities.trouble(), retry_after_s=30)
+        return held.encoded
+
+    async def revocations(request: Request) -> Response:
+        """The authority's newest revocation list that this coordinator has seen, in the authority's own bytes.
+
+        Whoever pins the authority's key checks its signature and takes no lower counter than before."""
+        return Response(await service.work(encoded), media_type=REVOCATIONS_MEDIA_TYPE)
+
+    route = LeanRoute(
+        Route.REVOCATIONS,
+        revocations,
+        methods=["GET"],
+        summary="Read the revocation list",
+        tags=["access"],
+        response_class=Response,
+        responses={200: {**REVOCATIONS, "description": "the list"}},
+    )
+    return [declared(route, Permission.NOBODY)]

@@ -1,0 +1,325 @@
+"""Who devices and workers are: certificates of the pinned authority, the newest of each id, and its revocation list."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_sdk.credentials.errors import BadCredential, RolledBackList
+from coordinator.runtime.identities import SignedBy
+from tests.coordinator.certified import Certifier, key_id, key_of
+from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.world import World
+
+KEY, OTHER = key_of("a new device"), key_of("another device")
+DAY_S = 86_400
+
+
+def signed(key: Any, at: float = 0.0) -> SignedBy:
+    return SignedBy(key_id(key).hex(), at)
+
+
+# ---------------------------------------------------------------- registering
+
+
+def test_a_device_has_the_id_of_its_certificate_and_keeps_its_first_numbers(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    certificate = world.authority.certificate(KEY, at=world.clock.at, id="d-ward-7")
+    row = world.coordinator.identities.register_device(certificate, examples=500, label="phone")
+    assert (row.device, row.examples_cap, row.label, row.enrolled_at) == ("d-ward-7", 500, "phone", world.clock.at)
+    assert row.key_id == key_id(KEY).hex()
+    assert row.certificate == certificate.encoded.hex()
+    world.clock.at += 5
+    assert world.coordinator.identities.register_device(certificate, examples=9999, label="x") == row, "the same again"
+    assert world.coordinator.identities.device(signed(KEY)) == row
+
+
+@pytest.mark.parametrize(("says", "cap"), [(0, 100_000), (1, 1), (99_999, 99_999), (2**31, 100_000)])
+def test_sizes_are_capped_when_a_device_registers(says: int, cap: int) -> None:
+    world = World(0)
+    certificate = world.authority.certificate(KEY, at=world.clock.at)
+    assert world.coordinator.identities.register_device(certificate, examples=says).examples_cap == cap
+
+
+def test_a_newer_certificate_takes_the_place_of_the_one_before_and_an_older_one_does_not(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    identities = world.coordinator.identities
+    first = world.authority.certificate(KEY, at=world.clock.at)
+    identities.register_device(first, examples=500, label="phone")
+    world.clock.at += DAY_S
+    renewed = world.authority.certificate(KEY, at=world.clock.at)
+    row = identities.register_device(renewed, examples=7)
+    assert (row.certificate, row.examples_cap, row.label) == (renewed.encoded.hex(), 500, "phone")
+    with world.refuses("not-certified", "a newer certificate"):
+        identities.register_device(first)
+    assert identities.device(signed(KEY)) == row
+
+
+def test_a_rotated_key_takes_the_place_of_the_old_one_under_the_same_id(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    identities = world.coordinator.identities
+    identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    rotated = world.authority.certificate(OTHER, at=world.clock.at + 1, id="d1")
+    assert identities.register_device(rotated).device == "d1"
+    assert identities.device(signed(OTHER)).device == "d1"
+    with world.refuses("unregistered"):
+        identities.device(signed(KEY))
+
+
+def test_one_key_is_not_two_devices(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    with world.refuses("not-certified", "registered as d1"):
+        world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d2"))
+
+
+def test_a_device_that_registers_from_two_threads_is_one_device(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    certificate = world.authority.certificate(KEY, at=world.clock.at)
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(world.coordinator.identities.register_device(certificate)))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 6
+    assert len(world.coordinator.operators.devices()) == 1
+
+
+def test_workers_register_alike_and_a_revoked_one_comes_not_back(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    identities = world.coordinator.identities
+    certificate = world.authority.certificate(KEY, at=world.clock.at, holder="worker", id="w1")
+    row = identities.register_worker(certificate, label="cluster 2")
+    assert (row.worker, row.label, row.created_at) == ("w1", "cluster 2", world.clock.at)
+    assert identities.register_worker(certificate, label="x") == row
+    assert identities.worker(signed(KEY)) == row
+    renewed = world.authority.certificate(KEY, at=world.clock.at + 9, holder="worker", id="w1")
+    assert identities.register_worker(renewed).certificate == renewed.encoded.hex()
+    with world.refuses("not-certified", "a newer certificate"):
+        identities.register_worker(certificate)
+    world.coordinator.workers.revoke("w1")
+    for ask in (lambda: identities.worker(signed(KEY)), lambda: identities.register_worker(renewed)):
+        with world.refuses("revoked-key", "by an operator of this coordinator"):
+            ask()
+
+
+def test_the_class_of_a_certificate_decides_whose_requests_it_makes(world: World) -> None:
+    world.worker()
+    with world.refuses("not-certified", "is a device"):
+        world.coordinator.identities.worker(signed(world.keys[0]))
+    with world.refuses("not-certified", "is a worker"):
+        world.coordinator.identities.device(signed(world.worker_keys[0]))
+
+
+# ---------------------------------------------------------------- who is let in
+
+
+def test_a_key_that_nobody_registered_is_told_to_register(world: World) -> None:
+    with world.refuses("unregistered", "register again"):
+        world.coordinator.identities.device(signed(KEY))
+    with world.refuses("unregistered"):
+        world.coordinator.identities.public_key(key_id(KEY).hex())
+
+
+def test_a_certificate_is_valid_for_its_time_by_the_coordinators_clock(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    identities = world.coordinator.identities
+    certificate = world.authority.certificate(KEY, at=world.clock.at)
+    identities.register_device(certificate)
+    world.clock.at = certificate.not_after - 1
+    assert identities.device(signed(KEY))
+    assert identities.valid_s(signed(KEY)) == 1
+    world.clock.at += 1
+    with world.refuses("expired-certificate", "has expired"):
+        identities.device(signed(KEY))
+    with world.refuses("expired-certificate", "has expired"):
+        identities.require_certificate(certificate, "device")
+    world.clock.at = certificate.not_before - 1
+    with world.refuses("expired-certificate", "not valid yet"):
+        identities.device(signed(KEY))
+
+
+def test_only_certificates_of_the_pinned_authority_for_that_class_are_taken(world: World) -> None:
+    require = world.coordinator.identities.require_certificate
+    good = world.authority.certificate(KEY, at=world.clock.at)
+    require(good, "device")
+    with world.refuses("not-certified", "of another authority"):
+        require(Certifier("a proxy's").certificate(KEY, at=world.clock.at), "device")
+    with world.refuses("not-certified", "signature"):
+        require(type(good).parse(good.body + bytes(64)), "device")
+    with world.refuses("not-certified", "one of a device, not of a worker"):
+        require(good, "worker")
+
+
+def test_a_coordinator_whose_authority_is_another_one_now_asks_for_a_new_registration(world: World) -> None:
+    certificate = world.authority.certificate(world.keys[0], at=world.clock.at)
+    world.authority = Certifier("a new authority")
+    world.boot()
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at))
+    with world.refuses("not-certified", "another authority"):
+        world.coordinator.identities.device(signed(world.keys[0]))
+    taken = world.authority.certificate(world.keys[0], at=world.clock.at - DAY_S, id=certificate.id)
+    assert world.coordinator.identities.register_device(taken).device == certificate.id, "an older one of another"
+    assert world.coordinator.identities.device(signed(world.keys[0])).certificate == taken.encoded.hex()
+
+
+@pytest.mark.parametrize("clock_falls", [False, True])
+def test_a_key_that_another_replica_replaced_is_refused_after_five_seconds(
+    make_world: MakeWorld, clock_falls: bool
+) -> None:
+    """Also where the clock falls meanwhile: nobody knows then how long ago the row was read."""
+    world = make_world(0)
+    other = world.replica()
+    other.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    other.identities.device(signed(KEY))
+    world.clock.at += 4
+    world.coordinator.identities.register_device(world.authority.certificate(OTHER, at=world.clock.at, id="d1"))
+    other.identities.device(signed(KEY))
+    world.clock.at += -100 if clock_falls else 1.5
+    with world.refuses("unregistered"):
+        other.identities.device(signed(KEY))
+    assert other.identities.device(signed(OTHER)).device == "d1"
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def test_a_device_that_left_is_forgotten_and_comes_not_back_by_the_same_id(world: World) -> None:
+    row = world.coordinator.identities.device(signed(world.keys[0]))
+    world.coordinator.devices.check_in(row, world.message())
+    world.coordinator.identities.leave(row)
+    left = world.store.device(row.device)
+    assert left is not None
+    assert (left.key_id, left.certificate, left.label, left.left_at) == (None, "", "", world.clock.at)
+    assert world.store.waiting(world.clock.at) == []
+    with world.refuses("unregistered"):
+        world.coordinator.identities.device(signed(world.keys[0]))
+    with world.refuses("revoked-key", "has left"):
+        world.coordinator.identities.register_device(
+            world.authority.certificate(world.keys[0], at=world.clock.at + 9, id=row.device)
+        )
+    (view,) = [view for view in world.coordinator.operators.devices() if view.device == row.device]
+    assert view.state == "left"
+
+
+def test_a_device_that_leaves_in_a_round_has_withdrawn_from_it(world: World) -> None:
+    world.check_in()
+    number = world.cohort()[0]
+    world.coordinator.devices.abandon(world.rows[number].device, "the device leaves")
+    world.coordinator.devices.abandon(world.rows[number].device, "and again")
+    assert world.assignment(number) is None
+    assert world.coordinator.operators.run("marks").funnel.withdrawn == 1
+
+
+# ---------------------------------------------------------------- the authority and its list
+
+
+def test_without_an_authority_or_its_list_nobody_is_let_in() -> None:
+    world = World(1)
+    certificate = world.authority.certificate(KEY, at=world.clock.at)
+    asks: list[Callable[[Any], object]] = [
+        lambda identities: identities.require_certificate(certificate, "device"),
+        lambda identities: identities.device(signed(world.keys[0])),
+    ]
+    alone = type(world.coordinator)(world.store, world.blobs, clock=world.clock)
+    assert "--authority-key" in alone.identities.trouble()
+    assert alone.identities.list() is None
+    unlisted = World(0)
+    unlisted.store = type(world.store)()  # type: ignore[call-arg]
+    unlisted.boot()
+    assert "has not seen a revocation list" in unlisted.coordinator.identities.trouble()
+    for ask in asks:
+        with world.refuses("busy", "has no authority"):
+            ask(alone.identities)
+    with world.refuses("busy", "has not seen a revocation list"):
+        asks[0](unlisted.coordinator.identities)
+
+
+def test_a_revoked_key_is_out_at_once_and_what_waits_for_it_ends(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    signals, identities = world.coordinator.core.signals, world.coordinator.identities
+    for row in world.rows:
+        world.coordinator.devices.check_in(row, world.message())
+    keys = [f"device:{row.device}" for row in world.rows]
+    before = [signals.version(key) for key in keys]
+    identities.take_list(world.authority.list(world.clock.at, world.keys[1]))
+    assert [signals.version(key) > seen for key, seen in zip(keys, before, strict=True)] == [False, True, False]
+    assert [
+        world.index(row.device) for row in sorted(world.store.waiting(0), key=lambda row: world.index(row.device))
+    ] == [0, 2]
+    with world.refuses("revoked-key", "has revoked"):
+        identities.device(signed(world.keys[1]))
+    with world.refuses("revoked-key"):
+        identities.require_certificate(world.authority.certificate(world.keys[1], at=world.clock.at), "device")
+    assert identities.device(signed(world.keys[0]))
+    (audited,) = [row for _, row in world.store.audit_of_all(0, 100) if "keys=1" in row.detail]
+    assert (audited.by, audited.action) == ("authority", "revocations.taken")
+
+
+def test_lists_only_go_forward_also_over_a_restart(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    old = world.authority.list(world.clock.at)
+    new = world.authority.list(world.clock.at, KEY)
+    assert world.coordinator.identities.take_list(new).encoded == new
+    assert world.coordinator.identities.take_list(new).encoded == new, "the same again changes nothing"
+    for coordinator in (world.coordinator, world.boot()):
+        with pytest.raises(RolledBackList):
+            coordinator.identities.take_list(old)
+        held = coordinator.identities.list()
+        assert held is not None
+        assert held.encoded == new
+    with pytest.raises(BadCredential):
+        world.coordinator.identities.take_list(Certifier("another").list(world.clock.at))
+    with pytest.raises(BadCredential):
+        world.coordinator.identities.take_list(b"no list")
+
+
+def test_a_replica_sees_a_list_that_another_one_took_within_five_seconds(make_world: MakeWorld) -> None:
+    world = make_world(1)
+    other = world.replica()
+    assert other.identities.device(signed(world.keys[0]))
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    world.clock.at += 6
+    key = f"device:{world.rows[0].device}"
+    seen = other.core.signals.version(key)
+    with world.refuses("revoked-key"):
+        other.identities.device(signed(world.keys[0]))
+    assert other.core.signals.version(key) > seen, "what it holds open for the device ends"
+
+
+def test_a_list_out_of_date_is_said_and_plain_requests_go_on(world: World) -> None:
+    assert world.coordinator.identities.trouble() == ""
+    assert "authority" not in world.coordinator.healthy()
+    world.clock.at += DAY_S
+    assert "out of date" in world.coordinator.identities.trouble()
+    assert "Secure rounds wait." in str(world.coordinator.healthy()["authority"])
+    assert world.coordinator.identities.device(signed(world.keys[0]))
+
+
+def test_the_store_says_from_when_on_which_authority_was_trusted(make_world: MakeWorld) -> None:
+    world = make_world(0)
+    world.boot()
+    world.clock.at += 10
+    world.authority = Certifier("another")
+    world.boot()
+    recorded = [(row.authority, row.inside, row.since) for row in world.store.authorities()]
+    first, second = Certifier().issuer.trusted.id.hex(), world.authority.issuer.trusted.id.hex()
+    assert recorded == [(first, False, world.clock.at - 10), (second, False, world.clock.at)]
+
+
+def test_a_round_says_whether_the_coordinator_could_have_made_devices_up(world: World) -> None:
+    coordinator = world.coordinator
+    coordinator.identities.authority = world.authority.pinned(inside=True)
+    world.clock.at += 1
+    coordinator.recover()
+    assert [view.authority for view in coordinator.operators.rounds("marks")] == ["apart"]
+    world.play_round(1)
+    assert [view.authority for view in coordinator.operators.rounds("marks")] == ["apart", "inside"]
+    assert coordinator.operators.run("marks").authority == "inside"

@@ -1,0 +1,134 @@
+"""The OpenAPI document says who may do what: requests drawn from it, with the credentials of every role, prove it.
+
+Each operation is sent requests with keys of each role for everything, with keys for some runs, with keys that are no
+longer valid, and with none. No answer is a server error, each is one that the document has, and nobody succeeds whom
+the document does not name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
+from coordinator.access import Role
+from tests.coordinator.service import test_openapi as document
+from tests.coordinator.service.test_openapi import CHECKS, OPERATIONS, Service, cases, operations, translated
+
+EACH = 4
+"""Requests to each operation with each credentials."""
+FOR_EVERYBODY = ("GET /healthz", "GET /readyz")
+"""Operations of which every operator, and nobody, gets an answer; of a wrong key /readyz says so."""
+
+service = document.service
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose credentials a request has. ``role`` None: those of nobody."""
+
+    name: str
+    role: Role | None = None
+    scope: str = "*"
+
+    def allowed(self, operation: dict[str, Any], run: str | None) -> bool:
+        """Whether the document allows the operation to this caller, for this run. Written anew, not read from the
+        code."""
+        lowest = operation.get("x-role")
+        if lowest is None:
+            return not operation.get("security")
+        if self.role is None or self.role < Role.named(lowest):
+            return False
+        return run is None or self.scope == "*" or run == self.scope
+
+
+CALLERS = (
+    Caller("owner", Role.OWNER),
+    Caller("operator", Role.OPERATOR),
+    Caller("viewer", Role.VIEWER),
+    Caller("owner of known", Role.OWNER, "known"),
+    Caller("operator of known", Role.OPERATOR, "known"),
+    Caller("viewer of another run", Role.VIEWER, "another"),
+    Caller("revoked owner"),
+    Caller("garbage"),
+    Caller("none"),
+)
+
+
+@pytest.fixture(scope="module")
+def keys(service: Service) -> dict[str, str]:
+    """Caller's name -> API key; empty: no credentials are sent."""
+    owner = {"Authorization": f"Bearer {service.tokens['owner']}"}
+
+    def created(role: str, scope: str) -> dict[str, Any]:
+        answer = service.request("POST", Route.KEYS, json={"role": role, "scope": scope}, headers=owner)
+        assert answer.status_code == 201, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    keys = {one.name: created(one.role.text, one.scope)["text"] for one in CALLERS if one.role is not None}
+    revoked = created("owner", "*")
+    service.request("POST", Route.REVOKE_KEY.format(key=revoked["key"]), headers=owner).raise_for_status()
+    service.known["key"] = created("viewer", "*")["key"]  # not one of those above: requests may revoke it
+    return keys | {"revoked owner": revoked["text"], "garbage": "qk_" + "0" * 16 + "_" + "f" * 64, "none": ""}
+
+
+def explore(service: Service, operation: Any, caller: Caller, key: str, examples: int) -> None:
+    """Sends so many requests to one operation as one caller, others each time, and checks each answer."""
+    described = operation.definition.raw
+    excluded = [check for check in CHECKS if check.__name__ == "response_schema_conformance"]
+    checks = [check for check in CHECKS if operation.path != Route.EVENTS or check not in excluded]
+    suppressed = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+    @settings(max_examples=examples, deadline=None, derandomize=False, database=None, suppress_health_check=suppressed)
+    @given(case=cases(service, operation))
+    def search(case: Any) -> None:
+        headers = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
+        sent = translated(case.as_transport_kwargs(base_url="http://localhost", headers=headers))
+        response = service.request(**{**sent, "headers": with_key(sent["headers"], key)})
+        case.validate_response(response, checks=checks)
+        who = f"{caller.name} at {operation.label}"
+        run = (case.path_parameters or {}).get("run")
+        if caller.allowed(described, run):
+            assert response.status_code != 401 or operation.label in FOR_EVERYBODY, f"{who}: {response.text}"
+            if caller.scope == "*":
+                kind = response.json().get("type") if response.status_code == 403 else None
+                assert kind != "/problems/not-permitted", f"{who}: {response.text}"
+        else:
+            assert 400 <= response.status_code < 500, f"{who}: {response.status_code} {response.text}"
+
+    search()
+
+
+def with_key(headers: dict[str, Any], key: str) -> dict[str, Any]:
+    """The headers with the caller's key in place of the credentials that schemathesis invents."""
+    others = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+    return {**others, "Authorization": f"Bearer {key}"} if key else others
+
+
+@pytest.mark.slow
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("number", range(OPERATIONS))
+def test_each_role_is_answered_as_documented(service: Service, keys: dict[str, str], number: int) -> None:
+    operation = operations(service)[number]
+    for caller in CALLERS:
+        explore(service, operation, caller, keys[caller.name], EACH)
+
+
+@pytest.mark.soak
+def test_soak(service: Service, keys: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """``make soak``: all operations with all credentials in turn, for SOAK_SECONDS."""
+    seconds, began, rounds = float(os.environ.get("SOAK_SECONDS", "600")), time.monotonic(), 0
+    while time.monotonic() - began < seconds:
+        for operation in operations(service):
+            for caller in CALLERS:
+                explore(service, operation, caller, keys[caller.name], 25)
+        rounds += 1
+    with capsys.disabled():
+        sent = rounds * OPERATIONS * len(CALLERS) * 25
+        print(f"\n{sent} requests with the credentials of {len(CALLERS)} callers in {seconds:.0f} s")
