@@ -52,7 +52,7 @@ def fleet(
             "--token",
             envvar="QUORATE_ENROLMENT_TOKEN",
             metavar="TOKEN",
-            help="From the operator; 'quorate serve' prints it.",
+            help="From an operator of the authority: 'quorate authority token' prints one.",
         ),
     ],
     coordinator: Url = DEFAULT_URL,

@@ -68,7 +68,7 @@ def closing_lines(setting: Setting, folder: Path, result: Result, *, ascii_only:
         lines.append(f"The bare loop has {bare:.2f} % with the same cohorts: {abs(final - bare):.2f} points apart.")
     lines += ["", f"The checkpoint is in {result.model}. Load it in Python:"]
     lines += [f"    {line}" for line in loading(setting, result.model)]
-    serve = shlex.join(["quorate", "serve", "--data", str(folder / "coordinator")])
+    serve = shlex.join(["quorate", "serve", "--data", str(folder / "coordinator"), "--dev-authority"])
     lines += ["", f"All of it is in {folder}. Look at it again: {serve}"]
     return lines
 

@@ -62,7 +62,9 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
     logs.mkdir(parents=True, exist_ok=True)
     with CommandChildren(logs, stop, screen.command) as children:
         server = children.start(
-            "serve", "serve", "--data", str(folder / "coordinator"), "--port", str(setting.port), "--json"
+            "serve",
+            *("serve", "--data", str(folder / "coordinator"), "--port", str(setting.port)),
+            *("--dev-authority", "--json"),
         )
         _look_at_data(setting, screen)
         ready = json.loads(children.first_line(server, READY_S))

@@ -25,8 +25,7 @@ class Chance:
 
     def unit(self, purpose: str) -> float:
         """Uniform on [0, 1)."""
-        count = self._draws.get(purpose, 0)
-        self._draws[purpose] = count + 1
+        count = self._draws[purpose] = self._draws.get(purpose, -1) + 1
         return blake2b_unit(self._prefix + f"{purpose}#{count}".encode())
 
     def between(self, purpose: str, low: float, high: float) -> float:
@@ -41,9 +40,8 @@ class Chance:
 
     def strikes(self, fault: str, where: str, probability: float) -> bool:
         """Whether this fault happens here and now."""
-        place = f"{fault}@{where}"
-        count = self._draws.get(place, 0)
-        self._draws[place] = count + 1
+        place, draws = f"{fault}@{where}", self._draws
+        count = draws[place] = draws.get(place, -1) + 1
         if probability <= 0.0:
             return False
         name = f"{place}#{count}"
@@ -56,8 +54,7 @@ class Chance:
         """A stream of bytes in place of ``os.urandom``."""
 
         def read(count: int) -> bytes:
-            number = self._draws.get(purpose, 0)
-            self._draws[purpose] = number + 1
+            number = self._draws[purpose] = self._draws.get(purpose, -1) + 1
             return blake2b_bytes(self._prefix + f"{purpose}#{number}".encode(), count)
 
         return read

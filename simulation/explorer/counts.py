@@ -9,9 +9,9 @@ from simulation.explorer.faults import FAULTS
 from simulation.explorer.shape import PHASES
 
 EVENTS = (
-    "enrol", "check-in", "assignment", "hold-over", "leave", "fetch", "started", "admit", "update", "withdraw",
+    "register", "check-in", "assignment", "hold-over", "leave", "fetch", "started", "admit", "update", "withdraw",
     "outcome", "tick", "draw", "fold", "commit", "discard", "create", "pause", "resume", "stop", "score", "revoke",
-    "poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return",
+    "take-list", "poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return",
 )  # fmt: skip
 """Every call of the coordinator, by its name in the explorer."""
 

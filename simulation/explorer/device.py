@@ -1,7 +1,8 @@
 """One device: the real ``participate`` session and its real record, with the faults of devices.
 
-It performs the session's actions against the explorer's network and clock, and can vanish after any of them, for a
-while or for good, and come back with its record or an older copy of it.
+It performs the session's actions against the explorer's network and authority, by its own clock, and can vanish after
+any of them, for a while or for good, and come back with its record or an older copy of it. A device whose key is
+revoked stops for good. One whose certificate has expired gets a new enrolment token from a person.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, assert_never
 from client_sdk.device.actions import (
     Action,
     Answered,
+    Certify,
     Failed,
     Fetch,
     Fetched,
@@ -27,28 +29,32 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled
+from client_sdk.protocol.devices import Assignment, CheckIn, Registered
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
+from simulation.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from simulation.explorer.faults import Broken
+from simulation.explorer.holders import Holder, token_of
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, SentRequest
+from simulation.explorer.request import Answer
+from simulation.explorer.sender import RequestSender
 from simulation.explorer.shape import LEARNER
 from simulation.explorer.world import World
 
 URL = "http://explorer"
 HOLD_S = 25.0
 OLD_COPIES = 6
+CLOCKS_OFF_S = (15.0, 40.0, 400.0, 90_000.0)
+"""By how many seconds a clock may be wrong."""
 
 
 class ExplorerDevice:
-    def __init__(self, world: World, network: Network, number: int, key: DeviceKey, learner: str = LEARNER) -> None:
+    def __init__(self, world: World, network: Network, number: int, holder: Holder, learner: str = LEARNER) -> None:
         self.world = world
-        self.network = network
         self.number = number
         self.name = f"d{number}"
-        self.key = key
+        self.holder = holder
+        self.sender = RequestSender(world, network, holder)
         self.examples = 1 + (number * 7) % 60
         self.storage = MemoryStorage()
         self.up = False
@@ -56,6 +62,8 @@ class ExplorerDevice:
         self.life = 0
         self.trainings = 0
         self._session: Session | None = None
+        self._tokens = 0
+        """How many enrolment tokens it has had, beyond the first."""
         self._waiting_for = 0
         self._read = ""
         """Digest of the checkpoint that this process fetched last."""
@@ -71,14 +79,17 @@ class ExplorerDevice:
         self.life += 1
         self.up = True
         self._read = ""
+        self.sender.restarted()
+        record = self.storage.load()
+        certified = record is not None and record.certificate and not self.world.authority.short
         self._session = participate(
-            self.storage.load(),
+            record,
             coordinator=URL,
             offer=lambda: self._offer,
-            enrolment_token=self.world.token,
+            enrolment_token=None if certified else token_of(self._tokens),
             label=self.name,
-            signer=self.key,
-            entropy=self.world.chance.entropy(f"key {self.name}"),
+            signer=self.holder.key,
+            at=self.sender.now(),
         )
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
 
@@ -123,7 +134,8 @@ class ExplorerDevice:
             except StopIteration:
                 raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
             except ProblemError as error:
-                raise Broken("no-bug", f"{self.name} had to stop: {error.problem.kind}: {error}") from error
+                self._stops(error)
+                return
             except Exception as error:
                 raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
             if not isinstance(action, Save):
@@ -138,11 +150,23 @@ class ExplorerDevice:
             step = self._sending(None)
         self._perform(action)
 
+    def _stops(self, error: ProblemError) -> None:
+        """The session has ended: rightly where its key is revoked, or its certificate was not renewed in time."""
+        world, kind = self.world, error.problem.kind
+        world.log(f"{self.name} stops: {kind}: {error}")
+        if kind == "revoked-key" and self.holder.key_id in world.authority.revoked:
+            self.vanish(None)
+        elif kind in UNCERTIFIED and self.holder.id in world.authority.short:
+            self._tokens += 1
+            self.vanish(PERSON_S)
+        else:
+            raise Broken("no-bug", f"{self.name} had to stop: {kind}: {error}") from error
+
     def _sending(self, reply: Reply) -> Callable[[], Action]:
         session = self._session
         return lambda: session.send(reply)  # type: ignore[union-attr]
 
-    def _perform(self, action: Send | Fetch | Train | Sleep) -> None:
+    def _perform(self, action: Certify | Send | Fetch | Train | Sleep) -> None:
         world = self.world
         self._waiting_for += 1
         ticket = (self.life, self._waiting_for)
@@ -154,15 +178,18 @@ class ExplorerDevice:
                 world.agenda.after(wait_s, self._resume, ticket, None)
             case Train():
                 self._train(action, ticket)
+            case Certify():
+                certify(world, self.sender, action, self.name, lambda reply: self._resume(ticket, reply))
             case Fetch() | Send():
                 update = action.update if isinstance(action, Send) else None
                 body = self._update(action, update) if update and isinstance(action, Send) else b""
-                request = SentRequest(
-                    action, body, gone=lambda: ticket != (self.life, self._waiting_for) or not self.up
-                )
                 held = isinstance(action, Send) and action.route is Route.CHECK_IN
-                self.network.send(
-                    request, lambda answer: self._answered(ticket, action, answer), HOLD_S if held else 0.0
+                self.sender.send(
+                    action,
+                    lambda answer: self._answered(ticket, action, answer),
+                    body=body,
+                    hold_s=HOLD_S if held else 0.0,
+                    gone=lambda: ticket != (self.life, self._waiting_for) or not self.up,
                 )
             case _:
                 assert_never(action)
@@ -170,10 +197,10 @@ class ExplorerDevice:
     def _update(self, action: Send, digest: str) -> bytes:
         """Returns the saved update that the record names. In one round a device sends the same bytes each time."""
         record = self.storage.load()
-        if record is None or record.update_digest != digest or record.enrolled is None:
+        if record is None or record.update_digest != digest or record.registered is None:
             raise Broken("receipt", f"{self.name} sends an update that its record does not name")
         place = (
-            record.enrolled.device,
+            record.registered.device,
             str(action.path["run"]),
             int(action.path["round"]),
             int(action.path["attempt"]),
@@ -183,7 +210,7 @@ class ExplorerDevice:
         return self.storage.update(digest).read()
 
     def _answered(self, ticket: tuple[int, int], action: Send | Fetch, answer: Answer) -> None:
-        at = self.world.agenda.now
+        at = self.sender.now()
         reply: Reply
         if answer is None:
             reply = Unreachable("No answer came.", at)
@@ -196,7 +223,7 @@ class ExplorerDevice:
         self._resume(ticket, reply)
 
     def _received(self, action: Send | Fetch, body: bytes) -> Reply:
-        at = self.world.agenda.now
+        at = self.sender.now()
         if self.world.strikes("corrupt", "checkpoint"):
             body = body[:-1] + bytes([body[-1] ^ 1])
         assert isinstance(action, Fetch)  # noqa: S101 - only a fetch is answered with bytes
@@ -215,18 +242,19 @@ class ExplorerDevice:
     def _train(self, action: Train, ticket: tuple[int, int]) -> None:
         world, assignment = self.world, action.assignment
         self.trainings += 1
-        left_s = max(0.0, action.due_at - world.agenda.now)
+        now = self.sender.now()
+        left_s = max(0.0, action.due_at - now)
         seconds = world.chance.between("train-s", 0.2, 3.0)
         if world.strikes("device-slow", self.name):
             seconds = left_s * world.chance.between("slow-s", 0.7, 2.0)
         if world.strikes("device-cannot", self.name):
-            reply: Reply = Failed("The device ran out of memory.", world.agenda.now + seconds)
+            reply: Reply = Failed("The device ran out of memory.", now + seconds)
         else:
             partial = world.strikes("device-partial", self.name)
             body = self.make(assignment, partial=partial, variant=self.trainings)
             if world.strikes("device-invalid", self.name):
                 body = body[:-4] + b"\xff" * 4  # NaN, as float32 and as float16
-            reply = Trained(body, not partial, world.agenda.now + seconds)
+            reply = Trained(body, not partial, now + seconds)
         world.agenda.after(seconds, self._resume, ticket, reply)
 
     def make(self, assignment: Assignment, *, partial: bool = False, variant: int = 0, mark: float = 1.0) -> bytes:
@@ -245,9 +273,9 @@ class ExplorerDevice:
         )
 
     @property
-    def enrolled(self) -> Enrolled | None:
+    def registered(self) -> Registered | None:
         record = self.storage.load()
-        return record.enrolled if record is not None else None
+        return record.registered if record is not None else None
 
 
 def _copy(storage: MemoryStorage) -> MemoryStorage:

@@ -5,14 +5,13 @@ The explorer's checks read them directly, not through a replica.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, cast
@@ -62,23 +61,9 @@ class Durable:
             self._left.append(self.store)
             self._database, self.store = copy, open_store(f"sqlite:///{copy}", lock_timeout_s=1.0)
 
-    def device_of(self, token: str | None) -> str:
-        row = self.store.device_by_token(hash_of(token or ""))
-        return row.device if row is not None else ""
-
-    def worker_of(self, token: str | None) -> str:
-        row = self.store.worker_by_token(hash_of(token or ""))
-        return row.worker if row is not None else ""
-
     def close(self) -> None:
         for store in (*self._left, self.store):
             store.close()
-
-
-@lru_cache(maxsize=4096)
-def hash_of(token: str) -> str:
-    """What the store has of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class _Bytes(bytes):

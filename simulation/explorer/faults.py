@@ -15,7 +15,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Fault:
     family: str
-    """network, device, coordinator, store, blobs, clock, operator or datacenter."""
+    """network, device, authority, coordinator, store, blobs, clock, operator or datacenter."""
     rate: float
     """Probability at each opportunity in a schedule of average weather."""
     description: str
@@ -25,8 +25,9 @@ class Fault:
 FAULTS: dict[str, Fault] = {
     "lose-request": Fault("network", 0.03, "a request never arrives"),
     "lose-answer": Fault("network", 0.03, "the request is served, its answer never arrives"),
-    "duplicate": Fault("network", 0.04, "a request arrives twice"),
-    "redeliver-late": Fault("network", 0.02, "a request arrives again, minutes later"),
+    "duplicate": Fault("network", 0.04, "a request is sent twice, each time signed afresh"),
+    "redeliver-late": Fault("network", 0.02, "a request is sent again minutes later, signed afresh"),
+    "replayed": Fault("network", 0.04, "a signed request is delivered again as it was, soon or minutes later"),
     "delay": Fault("network", 0.04, "a request takes many seconds, and others overtake it"),
     "corrupt": Fault("network", 0.01, "some bytes of a body change on the way"),
     "truncate": Fault("network", 0.01, "a body ends before its announced length"),
@@ -37,6 +38,9 @@ FAULTS: dict[str, Fault] = {
     "device-invalid": Fault("device", 0.03, "the device makes an update that is not valid"),
     "device-partial": Fault("device", 0.08, "the device's time budget ends before its task does"),
     "lie": Fault("device", 0.5, "a dishonest device sends what it should not"),
+    "clock-off": Fault("device", 0.3, "the clock of a device or a worker is wrong, by seconds or by a day"),
+    "certificate-expires": Fault("authority", 0.3, "the authority is silent until a certificate has expired"),
+    "revoked": Fault("authority", 0.25, "the authority revokes the key of a device or a worker"),
     "crash": Fault("coordinator", 0.006, "the coordinator's process dies between two effects"),
     "crash-before-answer": Fault("coordinator", 0.006, "the coordinator dies with the answer unsent"),
     "pause": Fault("coordinator", 0.005, "the coordinator's process stands still while the world goes on"),
@@ -65,7 +69,7 @@ FAULTS: dict[str, Fault] = {
     "worker-slow": Fault("datacenter", 0.03, "training takes longer than the round has time"),
     "worker-cannot": Fault("datacenter", 0.03, "training fails in the datacenter"),
     "worker-wrong": Fault("datacenter", 0.03, "the result is no checkpoint of the run's model"),
-    "worker-twin": Fault("datacenter", 0.5, "a second process works under the same worker's token"),
+    "worker-twin": Fault("datacenter", 0.5, "a second process works with the same worker's certificate"),
     "worker-lie": Fault("datacenter", 0.6, "a worker sends messages under a fence that is old, or not granted yet"),
 }
 

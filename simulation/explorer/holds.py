@@ -1,7 +1,8 @@
 """Requests that a replica holds open until there is an answer, as ``service.holds`` does with connections.
 
-A held request is called again when its signal is woken, and on a timer. It ends when its hold has expired, when a newer
-request of the same peer arrives, or when the peer has disconnected.
+A held request is called again when its signal is woken, on a timer, and when its sender's certificate expires. It ends
+when its hold has expired, when its sender is served no more, when a newer request of the same peer arrives, or when the
+peer has disconnected.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from client_sdk.protocol.problems import Problem
 from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.process import Process
 
 BUSY_S = 0.5
 """Seconds until a process that stands still is called again."""
+
+UNCERTIFIED = (401, 403)
+"""With which status a held request ends whose sender is not certified, or not registered, any more."""
 
 Call = tuple[str, Callable[[Coordinator], Any]]
 """A call of the coordinator, with its name in the explorer."""
@@ -28,6 +33,8 @@ class HeldRequest:
     key: str
     """The key of the signal that it waits for."""
     hold_s: float
+    valid_s: float
+    """How long its sender's certificate is valid, in seconds."""
     is_gone: Callable[[], bool]
     respond: Callable[[Any], None]
     look: Call
@@ -35,7 +42,7 @@ class HeldRequest:
     over: Call
     """Returns its answer when the hold has expired."""
     on_gone: Call | None = None
-    """Called when the peer has disconnected."""
+    """Called when the peer has disconnected, or is served no more."""
 
 
 class HeldRequests:
@@ -66,6 +73,8 @@ class HeldRequests:
         world = self._replica.world
         world.agenda.after(min(held.hold_s, world.settings.max_hold_s), self._over, held)
         world.agenda.after(world.settings.reread_s, self._reread, held)
+        if held.valid_s < held.hold_s:
+            world.agenda.after(held.valid_s + 0.001, self._look, held)
 
     def woken(self, key: str) -> None:
         """Calls the requests again that wait for this key."""
@@ -88,6 +97,8 @@ class HeldRequests:
         answer = self._replica.attempt(*held.look)
         if answer is not None and self._held.get(held.peer) is held:
             del self._held[held.peer]
+            if isinstance(answer, Problem) and answer.status in UNCERTIFIED and held.on_gone is not None:
+                self._replica.attempt(*held.on_gone)
             held.respond(answer)
 
     def _over(self, held: HeldRequest) -> None:

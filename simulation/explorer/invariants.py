@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from client_sdk.device.record import Joined
-from client_sdk.protocol.devices import Enrolled
 from coordinator.blobs import BlobError
 from coordinator.datacenter.worker.actions import Ended
 from coordinator.verify import verify
 from simulation.explorer import public_rows
-from simulation.explorer.durable import Durable, hash_of
+from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.marks import Made, Register, marks_in, next_model, what_went_wrong
@@ -47,7 +46,9 @@ INVARIANTS: dict[str, str] = {
     "refusal": "A refused request leaves the state as it was.",
     "lease": "A datacenter round is one worker's at a time; its fence only rises; the last lease's result counts.",
     "offer": "What a device or a worker is offered, or gets as its outcome, is what the log says.",
-    "permission": "A worker that was revoked, and a token that was replaced, get nothing.",
+    "permission": "Who is served has signed, is registered and certified, and on no list that was seen.",
+    "replay": "A process takes a signed request once.",
+    "list": "A revocation list is replaced by a newer one only.",
     "parent": "An update is made from the checkpoint that its round began with.",
     "draw": "A draw is repeated from its pool, seed and round; the pool has the devices that wait and are free.",
     "deadline": "A phase ends at its deadline, or when it is complete: not before.",
@@ -220,16 +221,6 @@ def read(durable: Durable, digest: str, what: str = "a checkpoint", name: str = 
             return file.read()
     except BlobError as error:
         raise Broken(name, f"{what} is not on the disk: {error}") from None
-
-
-def enrolled(durable: Durable, answer: Enrolled) -> None:
-    row = durable.store.device_by_token(hash_of(answer.token))
-    if row is None or row.device != answer.device:
-        raise Broken("ack-durable", f"{answer.device} got an answer that it is enrolled, and its token is unknown")
-    if row.examples_cap != answer.examples_cap:
-        raise Broken(
-            "ack-durable", f"{answer.device} was told a cap of {answer.examples_cap}; it is {row.examples_cap}"
-        )
 
 
 def fetched(request: SentRequest, body: bytes) -> None:

@@ -2,21 +2,24 @@
 
 They send other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not
 open yet, or not theirs, other attempts, bodies whose report names another round, withdrawals after the report. None of
-it may count beside the first update of the device, and none of it may affect others.
+it may count beside the first update of the device, and none of it may affect others. They name keys of others, and
+register with certificates that are not theirs, not of the authority, or of another class: all of that is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from client_sdk.credentials.certificate import Certificate
 from client_sdk.device.actions import Send
-from client_sdk.protocol.devices import Enrolled, EnrolRequest, Noted, Outcome, Receipt, Started, Withdrawal
+from client_sdk.protocol.devices import CheckIn, Noted, Outcome, Receipt, Registered, Registration, Started, Withdrawal
 from client_sdk.protocol.names import Message, Route
+from client_sdk.protocol.workers import WorkerRegistered, WorkerRegistration
 from simulation.explorer.device import ExplorerDevice
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
-from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, SentRequest
+from simulation.explorer.holders import DAY_S, Holder, certificate_of, holder_of
+from simulation.explorer.request import Answer
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.world import World
 
@@ -31,16 +34,18 @@ LIES = (
     "outcome",
     "copy",
     "copy",
-    "enrol",
+    "other-key",
+    "other-certificate",
+    "foreign-certificate",
+    "other-class",
 )
 
 
 class Liar:
-    """Lies with the token of one device, at its own times."""
+    """Lies with the key of one device, at its own times."""
 
-    def __init__(self, world: World, network: Network, watch: InvariantWatch, device: ExplorerDevice) -> None:
+    def __init__(self, world: World, watch: InvariantWatch, device: ExplorerDevice) -> None:
         self._world = world
-        self._network = network
         self._watch = watch
         self._device = device
 
@@ -51,8 +56,7 @@ class Liar:
 
     def _lie(self) -> None:
         world, device = self._world, self._device
-        enrolled = device.enrolled
-        if enrolled is None or not self._watch.runs or not world.strikes("lie", device.name):
+        if device.registered is None or not self._watch.runs or not world.strikes("lie", device.name):
             return
         lie = world.chance.pick("lie", LIES)
         run = world.chance.pick("lie-run", list(self._watch.runs.values()))
@@ -79,14 +83,30 @@ class Liar:
             case "withdraw":
                 message = Withdrawal(attempt=0, reason="The liar says so.")
                 self._send("POST", Route.WITHDRAWN, {"run": run.run, "round": now}, Noted, message=message)
-            case "enrol":
-                key = device.key.public_hex
-                enrolment = EnrolRequest(public_key=key, proof="00" * 64, label="a liar", enrolment_token=world.token)
-                self._send("POST", Route.ENROL, {}, Enrolled, message=enrolment, answered=_require_refused)
+            case "other-key":
+                self._send("POST", Route.CHECK_IN, {}, Noted, message=CheckIn(hold_s=0), as_holder=self._victim)
+            case "other-certificate":
+                self._register(certificate_of(self._victim, 0, world.authority.ends_at))
+            case "foreign-certificate":
+                self._register(certificate_of(device.holder, 0, world.authority.ends_at + DAY_S, "another authority"))
+            case "other-class":
+                certificate = certificate_of(device.holder, 0, world.authority.ends_at)
+                asked = WorkerRegistration(certificate=certificate.encoded.hex())
+                answered = _require_refused
+                self._send("POST", Route.REGISTER_WORKER, {}, WorkerRegistered, message=asked, answered=answered)
             case "started":
                 self._send("POST", Route.STARTED, {"run": run.run, "round": now}, Noted, message=Started())
             case _:
                 self._send("GET", Route.OUTCOME, {"run": run.run, "round": now}, Outcome)
+
+    @property
+    def _victim(self) -> Holder:
+        """Another device, whose key the liar does not have."""
+        return holder_of(f"device-{(self._device.number + 1) % self._world.shape.devices}")
+
+    def _register(self, certificate: Certificate) -> None:
+        message = Registration(certificate=certificate.encoded.hex(), label="a liar")
+        self._send("POST", Route.REGISTER, {}, Registered, message=message, answered=_require_refused)
 
     def _update(self, run: Followed, round: int, *, attempt: int = 0, body_round: int | None = None) -> None:
         world, device = self._world, self._device
@@ -114,18 +134,17 @@ class Liar:
         message: Message | None = None,
         body: bytes = b"",
         answered: Callable[[Answer], None] | None = None,
+        as_holder: Holder | None = None,
     ) -> None:
-        enrolled = self._device.enrolled
-        token = enrolled.token if enrolled is not None else ""
-        send = Send(method=method, route=route, answers=(answer,), path=path, message=message, token=token)
+        send = Send(method=method, route=route, answers=(answer,), path=path, message=message)
 
         def ignore(_: Answer) -> None:
             """A liar needs no answer."""
 
-        self._network.send(SentRequest(send, body), answered or ignore)
+        self._device.sender.send(send, answered or ignore, body=body, as_holder=as_holder)
 
 
 def _require_refused(answer: Answer) -> None:
-    """Who does not have the key does not get the device's token."""
-    if isinstance(answer, Enrolled):
-        raise Broken("permission", f"{answer.device} was enrolled without its key's signature")
+    """Nobody is registered with what is no certificate of its own key."""
+    if isinstance(answer, Registered | WorkerRegistered):
+        raise Broken("permission", f"a liar was registered: {answer!r}")

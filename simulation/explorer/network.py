@@ -1,7 +1,8 @@
-"""The network between devices and replicas: it loses, delays, duplicates, reorders, and delivers again minutes later.
+"""The network between devices and replicas: it loses, delays, reorders, and delivers again what it has delivered.
 
-A request and its answer are two deliveries, and each may fail alone. Where the schedule's shape has it, messages are
-converted to JSON and back.
+A request and its answer are two deliveries, and each may fail alone. A request arrives again because its sender sends
+it again, signed afresh, or because the network repeats it as it was: a replay. Where the schedule's shape has it,
+messages are converted to JSON and back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ M = TypeVar("M", Message, Problem)
 
 TIMEOUT_S = 60.0
 """Seconds after which a sender stops waiting for an answer, beyond the hold of its request."""
+REPLAYS_S = ((0.002, 0.1), (0.1, 5.0), (5.0, 60.0), (60.0, 200.0))
+"""After how many seconds a request is replayed: at once, soon, within its time, and beyond it."""
 
 
 class Network:
@@ -46,7 +49,7 @@ class Network:
             """The answer to a copy is dropped."""
 
         if world.shape.wire and isinstance(request.send, Send) and request.send.message is not None:
-            request = replace(request, send=replace(request.send, message=_through_json(request.send.message)))
+            request.send = replace(request.send, message=_through_json(request.send.message))
         if world.strikes("lose-request", event):
             world.tally.lost += 1
             world.log(f"a request is lost: {event}")
@@ -55,14 +58,24 @@ class Network:
         world.agenda.after(self._delay(event), self._arrive, request, first)
         if world.strikes("duplicate", event):
             world.tally.duplicated += 1
-            world.log(f"a request will arrive twice: {event}")
-            world.agenda.after(self._delay(event), self._arrive, request, ignore)
+            world.log(f"a request is sent twice: {event}")
+            world.agenda.after(self._delay(event), self._arrive, replace(request), ignore)
         if world.strikes("redeliver-late", event):
             world.tally.duplicated += 1
             late_s = world.chance.between("late-s", 20.0, 200.0)
-            world.log(f"a request will arrive again {late_s:.0f} s later: {event}")
-            world.agenda.after(late_s, self._arrive, request, ignore)
+            world.log(f"a request will be sent again {late_s:.0f} s later: {event}")
+            world.agenda.after(late_s, self._arrive_afresh, request, ignore)
+        if world.strikes("replayed", event):
+            world.tally.duplicated += 1
+            low_s, high_s = world.chance.pick("replay", REPLAYS_S)
+            after_s = world.chance.between("replay-s", low_s, high_s)
+            world.log(f"a request will be replayed {after_s:.1f} s later: {event}")
+            world.agenda.after(after_s, self._arrive, request, ignore)
         world.agenda.after(TIMEOUT_S + hold_s, first, None)
+
+    def _arrive_afresh(self, request: SentRequest, respond: Callable[[Answer], None]) -> None:
+        """Its sender sends it again, and signs it now."""
+        self._arrive(replace(request), respond)
 
     def _delay(self, event: str) -> float:
         if self._world.strikes("delay", event):

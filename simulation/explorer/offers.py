@@ -1,4 +1,4 @@
-"""Checks what devices and workers are offered: assignments, leases, outcomes; and who is served at all.
+"""Checks what devices and workers are offered: assignments, leases, outcomes.
 
 Each check compares an answer with the run's log (``Followed``) and with the durable rows at the moment of the answer,
 so the caller leaves out answers that were suspended on the way.
@@ -13,9 +13,7 @@ from typing import Any
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Outcome, Task, Wait
 from client_sdk.protocol.workers import DatacenterTask, Lease, LeaseRenewed, WorkerPoll
 from client_sdk.tensors import HEADER_LIMIT
-from coordinator.requests.callers import Caller
-from coordinator.store.port import DeviceRow, WorkerRow
-from simulation.explorer.durable import Durable, hash_of
+from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.world import World
@@ -24,38 +22,6 @@ HEARTBEATS = 4
 """Heartbeats in the length of a lease."""
 SOON = (0.0, 1.0)
 """Seconds until the next request of a peer that some run may use."""
-CACHED_S = 12.0
-"""Seconds for which a replica may still serve a token that was replaced: five, and what a clock that falls adds."""
-
-
-def served(world: World, durable: Durable, caller: Caller, token: str) -> None:
-    """A caller is who the token says, is not revoked, and has the rights that it has now."""
-    match caller:
-        case DeviceRow():
-            row, replaced_at = durable.store.device(caller.device), world.replaced.get(caller.token_hash)
-            if caller.token_hash != hash_of(token) or row is None:
-                raise Broken("permission", f"{caller.device} was served with the token of another")
-            if row.token_hash != caller.token_hash and world.agenda.now > (replaced_at or 0.0) + CACHED_S:
-                raise Broken("permission", f"{caller.device} was served with a token that was replaced")
-            if row.examples_cap != caller.examples_cap:
-                raise Broken("permission", f"{caller.device} was served with a cap of {caller.examples_cap} examples")
-        case WorkerRow():
-            worker = durable.store.worker_by_token(hash_of(token))
-            if worker is None or worker.worker != caller.worker or worker.revoked_at is not None:
-                raise Broken("permission", f"{caller.worker} was served, and it is revoked or has another token")
-        case _:
-            pass
-
-
-def token_is_good(world: World, durable: Durable, token: str) -> None:
-    """Who was served at once has a token that is good, or was replaced just now."""
-    hashed = hash_of(token)
-    worker = durable.store.worker_by_token(hashed)
-    if worker is not None and worker.revoked_at is not None:
-        raise Broken("permission", f"{worker.worker} was served, and it is revoked")
-    known = worker or durable.store.device_by_token(hashed)
-    if token and known is None and world.agenda.now > world.replaced.get(hashed, 0.0) + CACHED_S:
-        raise Broken("permission", "a request was served with a token that is not known any more")
 
 
 def assigned(world: World, run: Followed, device: str, answer: Assignment, now: float) -> None:

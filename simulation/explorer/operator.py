@@ -175,6 +175,7 @@ class ExplorerOperator:
         if world.strikes(jump, replica.name):
             seconds = world.chance.pick("jump-s", JUMPS_S)
             replica.clock_offset_s += seconds if jump == "clock-ahead" else -seconds
+            replica.admitted.forget()
             world.log(f"the clock of {replica.name} jumps {'ahead' if jump == 'clock-ahead' else 'back'} {seconds:g} s")
 
 

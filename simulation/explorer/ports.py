@@ -16,12 +16,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from coordinator.store.port import ClaimRow, Json, Reader, Store, StoreError, Transaction, WaitingRow
+from coordinator.store.port import (
+    ClaimRow,
+    DeviceRow,
+    Json,
+    Reader,
+    Store,
+    StoreError,
+    Transaction,
+    WaitingRow,
+    WorkerRow,
+)
+from simulation.explorer.admission import is_older
 from simulation.explorer.draws import free
 from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
 
-WATCHED = ("raise_fence", "append", "put_claims", "set_token")
+WATCHED = ("raise_fence", "append", "put_claims", "certify_device", "certify_worker", "revoke_worker")
 """Methods of a transaction that are watched."""
 
 
@@ -56,8 +67,8 @@ class FaultyStore:
                 torn = replica.strikes("store-torn", "statement")
                 transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
                 fenced = Fenced(replica, inner) if run is not None else None
-                if run is None:
-                    _watch_tokens(replica, inner)
+                if run is None and (replica.world.authority.short or replica.world.shape.workers):
+                    _watch_holders(replica, inner)
                 try:
                     yield transaction
                 finally:
@@ -129,17 +140,30 @@ def _unwatch(transaction: Any) -> None:
         vars(transaction).pop(name, None)
 
 
-def _watch_tokens(replica: Process, transaction: Any) -> None:
-    """Watches one transaction of no run: when a token is replaced."""
-    set_token = transaction.set_token
+def _watch_holders(replica: Process, transaction: Any) -> None:
+    """Watches one transaction of no run: a certificate is replaced by a newer one only; when a worker is revoked. Where
+    no certificate is short, all of a holder are the same."""
+    certify_device, certify_worker = transaction.certify_device, transaction.certify_worker
+    revoke_worker = transaction.revoke_worker
 
-    def replaced(device: str, token_hash: str) -> None:
-        row = transaction.device(device)
-        if row is not None:
-            replica.world.replaced[row.token_hash] = replica.world.agenda.now
-        set_token(device, token_hash)
+    def device(name: str, key_id: str, certificate: str) -> None:
+        _require_newer(name, transaction.device(name), certificate)
+        certify_device(name, key_id, certificate)
 
-    transaction.set_token = replaced
+    def worker(name: str, key_id: str, certificate: str) -> None:
+        _require_newer(name, transaction.worker(name), certificate)
+        certify_worker(name, key_id, certificate)
+
+    def revoked(name: str, at: float) -> None:
+        revoke_worker(name, at)
+        replica.world.revoked_here[name] = replica.world.agenda.now
+
+    transaction.certify_device, transaction.certify_worker, transaction.revoke_worker = device, worker, revoked
+
+
+def _require_newer(name: str, row: DeviceRow | WorkerRow | None, certificate: str) -> None:
+    if row is not None and row.certificate and is_older(certificate, row.certificate):
+        raise Broken("permission", f"an older certificate of {name} replaces a newer one")
 
 
 class _Torn:

@@ -15,6 +15,7 @@ from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs import BlobError, DiskFull
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import StoreError
+from simulation.explorer.admission import Admitted
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken, Crash
 from simulation.explorer.stacks import Stacks
@@ -59,6 +60,9 @@ class Process(ABC):
         """How often a call ended with an error of the store or the disk."""
         self.fences: dict[str, int] = {}
         """The fence that this process raised last, by run."""
+        self.admitted = Admitted()
+        self.list_counter = 0
+        """The highest counter of a revocation list that this process has taken, or found in the store at its start."""
         self._condemned = False
 
     @abstractmethod

@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from client_sdk.credentials.errors import RolledBackList
+from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import Problem
 from coordinator.blobs import BlobError
 from coordinator.runtime import sweeping
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Task
+from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.signals import Signals
+from coordinator.runtime.signing import Verify
 from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.store.port import StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken, Crash
+from simulation.explorer.holders import counter_of, is_of_key, trusted
 from simulation.explorer.holds import HeldRequest, HeldRequests
 from simulation.explorer.ports import FaultyStore
 from simulation.explorer.process import Process
@@ -33,6 +39,10 @@ if TYPE_CHECKING:
 IDLE_S = 10.0
 """The longest time between two calls of ``tick``, in seconds."""
 RETRY_S = 2.0
+LIST_AGAIN_S = 2.0
+"""Seconds until a list that could not be taken is handed over again."""
+SOON_S = 1.0
+"""Seconds in which what is held open for a revoked key ends."""
 
 
 class Replica(Process):
@@ -58,6 +68,11 @@ class Replica(Process):
         self.up, self._condemned, self._working, self._ticking_at = True, False, False, float("inf")
         self.fences, self.frozen, self.halted, self._watched = {}, 0, 0, 0
         world.log(f"{self.name} starts")
+        self.admitted.forget()
+        self.list_counter = self._stored_list()
+        verify: Verify = RequestSignature.require_signed
+        if not world.shape.http:
+            verify = is_of_key
         try:
             self.coordinator = Coordinator(
                 FaultyStore(self.durable.store, self),
@@ -67,6 +82,8 @@ class Replica(Process):
                 settings=world.settings,
                 entropy=world.chance.entropy(f"entropy {self.name}"),
                 troubles=RaisedTroubles(),
+                authority=PinnedAuthority(trusted()),
+                verify=verify,
             )
             if world.shape.replicas == 1:
                 sweeping.sweep(self.coordinator.core)
@@ -84,6 +101,8 @@ class Replica(Process):
 
             self.app = ServedApp(self, self._number, self.coordinator)
         self.watch.discarded()
+        if self.list_counter < world.authority.newest_list.counter:
+            world.agenda.after(world.chance.between("fetch-list", 0.05, 5.0), self.take_list, None)
         self._tick_after(0.0)
         self._work_after(0.0)
 
@@ -110,6 +129,58 @@ class Replica(Process):
     def held_for(self, key: str) -> Sequence[HeldRequest | ServedRequest]:
         """The held requests that the signal of this key wakes."""
         return self.holds.waiting_for(key) if self.app is None else self.app.waiting_for(key)
+
+    # ------------------------------------------------------------ the authority's list
+
+    def take_list(self, found: RevocationList | None, *, again: bool = False) -> None:
+        """The process is handed this revocation list; None: the newest. A new one is handed to it until it is taken."""
+        world = self.world
+        if self.gone or not self.up:
+            return  # it gets the newest one when it starts
+        offered = found or world.authority.newest_list
+        if self.busy() or (self.halted and self._locked()):
+            world.agenda.after(LIST_AGAIN_S, lambda: self.take_list(found, again=True))
+            return
+
+        def take(coordinator: Coordinator) -> int:
+            try:
+                return coordinator.identities.take_list(offered.encoded).counter
+            except RolledBackList:
+                return 0
+
+        counter, before = self.attempt("take-list", take), self.list_counter
+        if not isinstance(counter, int):
+            world.agenda.after(LIST_AGAIN_S, lambda: self.take_list(found, again=True))
+            return
+        if 0 < counter < before and not self.disturbed:
+            raise Broken("list", f"{self.name} took list {counter} after list {before}")
+        world.log(f"{self.name} " + (f"has list {counter}" if counter else f"refuses list {offered.counter}"))
+        self.list_counter = max(counter, before)
+        if self._stored_list() < self.list_counter:
+            raise Broken("ack-durable", f"{self.name} took list {counter}, and the store does not have it")
+        if not again and world.shape.replicas == 1 and counter > before and not self.disturbed:
+            self._expect_ended(before)
+
+    def _expect_ended(self, before: int) -> None:
+        """What is held open for keys that are new on the list ends soon, where nothing comes between."""
+        world = self.world
+        new = {name for name, counter in world.authority.left_out.items() if before < counter <= self.list_counter}
+        keys = (*(f"device:{name}" for name in sorted(new)), "workers")
+        held = [one for key in keys for one in self.held_for(key) if one.peer.split()[0] in new]
+        place = (self.life, self.failures, world.interruptions)
+
+        def look() -> None:
+            if place == (self.life, self.failures, world.interruptions) and self.up and not self.frozen:
+                for one in held:
+                    if self.held_by(one.peer) is one:
+                        raise Broken("liveness", f"{one.peer} is held open, and its key was revoked a second ago")
+
+        if held:
+            world.agenda.after(SOON_S, look)
+
+    def _stored_list(self) -> int:
+        stored = self.durable.store.revocations(self.world.authority.id)
+        return 0 if stored is None else counter_of(stored)
 
     # ------------------------------------------------------------ what a driver does
 

@@ -12,21 +12,20 @@ After every step the ``InvariantWatch`` checks the durable state against the inv
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from client_sdk.device.record import Record
-from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import Enrolled
+from client_sdk.protocol.devices import Registered
 from coordinator.runtime import run_log
-from coordinator.store.port import DeviceRow, Transaction, WorkerRow
+from coordinator.store.port import AuthorityRow, DeviceRow, Transaction, WorkerRow
 from simulation.explorer import invariants
+from simulation.explorer.credentials import Credentials
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
 from simulation.explorer.faults import FAULTS, Broken
+from simulation.explorer.holders import authority_ref, holder_of, parsed_once
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
 from simulation.explorer.operator import ExplorerOperator
@@ -46,6 +45,8 @@ PAGE = 3
 CALM_COMMITS = 2
 """In a world without faults each run must commit so many rounds; after a storm some run must commit one."""
 SETTLE_S = 3.0
+SHORT = 2
+"""How many devices have short certificates, where certificates may expire."""
 VERIFIED = 12
 """One of so many schedules ends with ``quorate verify``, and so do all over SQLite."""
 STAYS_UP = 12
@@ -87,7 +88,7 @@ class Schedule:
 
     def play(self) -> None:
         world, shape = self.world, self.shape
-        with opened(world) as self.durable, small_pages(), quiet_failures(), self._over_http():
+        with opened(world) as self.durable, small_pages(), quiet_failures(), parsed_once(), self._over_http():
             self.stacks = Stacks(self._loop)
             self.wakes = Wakes(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
@@ -125,12 +126,18 @@ class Schedule:
         for number in range(self.shape.devices):
             stranger = self.shape.devices - self.shape.strangers <= number
             learner = STRANGE if stranger else LEARNER
-            self.devices.append(ExplorerDevice(self.world, self.network, number, _key(number), learner))
+            holder = holder_of(f"device-{number}")
+            self.devices.append(ExplorerDevice(self.world, self.network, number, holder, learner))
+        authority = self.world.authority
+        if self.shape.rates and "certificate-expires" in self.world.possible:
+            authority.short = {f"device-{number}" for number in range(SHORT)} | {"worker-0"}
         with self.durable.store.transaction() as tx:
+            tx.put_revocations(authority.id, authority.newest_list.counter, authority.newest_list.encoded)
+            tx.insert_authority(AuthorityRow(authority=authority.id, inside=False, since=BEGINNING))
             for device in self.devices[self.shape.enrolments :]:
-                self._enrol(tx, device)
+                self._register_device(tx, device)
             for number in range(self.shape.workers):
-                self._register(tx, number)
+                self._register_worker(tx, number)
         for replica in self.replicas:
             replica.boot()
         self.world.stormy = bool(self.shape.rates)
@@ -145,41 +152,49 @@ class Schedule:
             self.operator.plan_storm()
             for worker in self.workers:
                 worker.plan_storm()
+            Credentials(self.world, self.replicas, self.devices, self.workers).plan_storm()
             if "fleet-away" in self.world.possible:
                 for _ in range(max(2, int(self.shape.storm_s / 12))):
                     self.world.agenda.after(
                         self.world.chance.between("away-at", 0.0, self.shape.storm_s), self._fleet_away
                     )
             for device in self.devices[self.shape.devices - self.shape.liars :]:
-                Liar(self.world, self.network, self.watch, device).plan_storm()
+                Liar(self.world, self.watch, device).plan_storm()
             for device in self.devices[: self.shape.dead]:
                 self.world.agenda.after(
                     self.world.chance.between("death", 1.0, self.shape.storm_s), device.vanish, None
                 )
         self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
 
-    def _enrol(self, tx: Transaction, device: ExplorerDevice) -> None:
-        """Writes the rows of an enrolled device."""
-        name, token = f"device-{device.number}", f"token {device.number}"
+    def _register_device(self, tx: Transaction, device: ExplorerDevice) -> None:
+        """Writes the rows of a device that was registered before."""
+        name, certificate = device.holder.id, self.world.authority.issue(device.holder).encoded.hex()
         row = DeviceRow(
             device=name,
-            public_key=device.key.public_hex,
-            token_hash=hashlib.sha256(token.encode()).hexdigest(),
+            key_id=device.holder.key_id,
+            certificate=certificate,
             label=device.name,
             examples_cap=max(1, device.examples - device.number % 3),
             enrolled_at=BEGINNING,
         )
         tx.insert_device(row)
-        enrolled = Enrolled(device=name, token=token, examples_cap=row.examples_cap)
-        device.storage.save(Record(coordinator=URL, enrolled=enrolled))
+        registered = Registered(device=name, examples_cap=row.examples_cap)
+        device.storage.save(
+            Record(coordinator=URL, authority=authority_ref(), certificate=certificate, registered=registered)
+        )
 
-    def _register(self, tx: Transaction, number: int) -> None:
-        """Writes the row of a registered worker."""
-        name, token = f"worker-{number}", f"worker token {number}"
-        hashed = hashlib.sha256(token.encode()).hexdigest()
-        tx.insert_worker(WorkerRow(worker=name, token_hash=hashed, label="explorer", created_at=BEGINNING))
+    def _register_worker(self, tx: Transaction, number: int) -> None:
+        """Writes the row of a worker that was registered before."""
+        holder = holder_of(f"worker-{number}", "worker")
+        certificate = self.world.authority.issue(holder).encoded.hex()
+        row = WorkerRow(
+            worker=holder.id, key_id=holder.key_id, certificate=certificate, label="explorer", created_at=BEGINNING
+        )
+        tx.insert_worker(row)
         data = () if self.shape.idle_worker and number == self.shape.workers - 1 else (DATA,)
-        self.workers.append(ExplorerWorker(self.world, self.network, self.watch, name, token, data))
+        registered = Registered(device=holder.id, examples_cap=0)
+        record = Record(coordinator=URL, authority=authority_ref(), certificate=certificate, registered=registered)
+        self.workers.append(ExplorerWorker(self.world, self.network, self.watch, holder, record, data))
 
     def _fleet_away(self) -> None:
         if not self.world.strikes("fleet-away", "fleet"):
@@ -196,9 +211,10 @@ class Schedule:
             self.world.agenda.after(0.5, self._heal)
             return
         self.world.log("the storm is over")
+        first = self.replicas[0]  # its clock is wrong perhaps; the others differ from it as at the beginning
+        wrong_s = 0.0 if self.world.authority.short else first.clock_offset_s - first.skew_s
         for replica in self.replicas:
-            first = self.replicas[0]  # its clock is wrong perhaps; the others differ from it as at the beginning
-            replica.clock_offset_s = first.clock_offset_s - first.skew_s + replica.skew_s
+            replica.clock_offset_s = wrong_s + replica.skew_s
             replica.boot()
         self.world.agenda.after(1.0, self._resume)
         for device in self.devices:
@@ -317,8 +333,3 @@ def quiet_failures() -> Iterator[None]:
         yield
     finally:
         storage.disabled = before
-
-
-@cache
-def _key(number: int) -> DeviceKey:
-    return DeviceKey(hashlib.sha256(f"explorer device {number}".encode()).digest())

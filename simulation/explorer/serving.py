@@ -1,30 +1,49 @@
 """Serves a request of a device or a worker by a replica, over the table of requests.
 
 The explorer serves the table of the product. An update, or a result, takes two calls with the transfer of the body
-between them: one for its limit, one for the stored body. The answer is a message, a problem document, or None where the
-connection broke.
+between them: one for its limit, one for the stored body. A held request is let in again each time it is looked at. The
+answer is a message, a problem document, or None where the connection broke.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any, assert_never
 
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.devices import CheckIn
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import Problem, problem
 from coordinator import requests
-from coordinator.requests import Body, Direct, Entry, Held, NotYet, Permission, Shape, identify
+from coordinator.requests import (
+    Body,
+    Caller,
+    Credentials,
+    Direct,
+    Entry,
+    Held,
+    NotYet,
+    Permission,
+    Shape,
+    check_credentials,
+    identify,
+)
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.identities import SignedBy
+from coordinator.runtime.signing import Arrived
 from coordinator.store.port import DeviceRow
-from simulation.explorer import draws, holds, offers
+from simulation.explorer import admission, draws, holds
 from simulation.explorer.replica import Replica
 from simulation.explorer.request import Respond, SentRequest
 from simulation.explorer.world import World
 
 Answered = Callable[[Any], None]
+URL = "http://explorer"
+"""The public URL of all replicas, for which requests are signed."""
 
 
 def serve(world: World, replica: Replica, request: SentRequest, respond: Respond) -> None:
@@ -32,6 +51,8 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
     send = request.send
 
     def answer(result: Any) -> None:
+        if isinstance(result, Problem) and result.kind == "wrong-clock":
+            request.date = formatdate(replica.now(), usegmt=True)
         if result is not None:
             replica.watch.answered(request, result, replica.disturbed, replica.now())
         respond(result)
@@ -40,16 +61,19 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
         replica.app.serve(request, respond)
         return
     if isinstance(send, Fetch):
-        answer(replica.attempt(request.event, lambda coordinator: _read(replica, coordinator, send)))
+        at = replica.now()
+        answer(replica.attempt(request.event, lambda coordinator: _read(replica, coordinator, request, send, at)))
         return
     entry = request.table.find(send.method, send.route)
     match entry.shape:
         case Direct():
-            call = entry.shape.call
+            call, at = entry.shape.call, replica.now()
             answer(
                 replica.attempt(
                     entry.name,
-                    lambda coordinator: _request_of(replica, coordinator, entry, send).call(call, coordinator),
+                    lambda coordinator: _request_of(replica, coordinator, entry, request, send, at)[0].call(
+                        call, coordinator
+                    ),
                 )
             )
         case Held():
@@ -60,25 +84,49 @@ def serve(world: World, replica: Replica, request: SentRequest, respond: Respond
             assert_never(entry.shape)
 
 
-def _request_of(replica: Replica, coordinator: Coordinator, entry: Entry[Shape], send: Send) -> requests.Request:
-    """Returns the request with its caller, who may be served."""
-    caller = identify(coordinator, entry.permission, send.token or "")
-    offers.served(replica.world, replica.durable, caller, send.token or "")
-    return requests.Request(entry, caller, send.message, send.path)
+def _request_of(
+    replica: Replica, coordinator: Coordinator, entry: Entry[Shape], request: SentRequest, send: Send, at: float
+) -> tuple[requests.Request, Credentials]:
+    """Returns the request with its caller, who may be served, and who has signed it. ``at``: when it arrived."""
+    credentials = _signed(replica, coordinator, entry.permission, request, send.method, send.route, at, send.message)
+    caller = entry.caller(coordinator, credentials, send.path)
+    admission.served(replica, request, caller)
+    return requests.Request(entry, caller, send.message, send.path), credentials
+
+
+def _signed(
+    replica: Replica,
+    coordinator: Coordinator,
+    permission: Permission,
+    request: SentRequest,
+    method: str,
+    route: str,
+    at: float,
+    message: Any = None,
+) -> Credentials:
+    """Who has signed the request, which the replica lets in."""
+    arrived = Arrived(signature=request.signature, method=method, uri=URL + route, at=at)
+    credentials = check_credentials(coordinator, permission, arrived, message)
+    replica.admitted.add(replica, request, at)
+    return credentials
 
 
 def _held(
     replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered
 ) -> None:
-    def first(coordinator: Coordinator) -> tuple[requests.Request, Any]:
-        admitted_request = _request_of(replica, coordinator, entry, send)
-        return admitted_request, admitted_request.call(shape.first, coordinator)
+    at = replica.now()
+
+    def first(coordinator: Coordinator) -> tuple[requests.Request, SignedBy, float, Any]:
+        admitted_request, signed = _request_of(replica, coordinator, entry, request, send, at)
+        assert isinstance(signed, SignedBy)  # noqa: S101 - only devices and workers are held
+        valid_s = coordinator.identities.valid_s(signed) if replica.world.authority.short else math.inf
+        return admitted_request, signed, valid_s, admitted_request.call(shape.first, coordinator)
 
     result = replica.attempt(entry.name, first)
     if not isinstance(result, tuple):
         answer(result)
         return
-    admitted_request, found = result
+    admitted_request, credentials, valid_s, found = result
     if found is not None and not isinstance(found, NotYet):
         answer(found)
         return
@@ -88,8 +136,12 @@ def _held(
         draws.checked_in(replica.durable, caller.device, message, replica.now(), replica.world.settings.waiting_s)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
 
-    def step(handler: Callable[..., Any], *more: Any) -> holds.Call:
-        return step_name(handler), lambda coordinator: admitted_request.call(handler, coordinator, *more)
+    def again(coordinator: Coordinator) -> Any:
+        admission.served(replica, request, entry.caller(coordinator, credentials, send.path))
+        return admitted_request.call(shape.again, coordinator)
+
+    def over(coordinator: Coordinator) -> Any:
+        return admitted_request.call(shape.expired, coordinator)
 
     def gone(handler: Callable[..., Any]) -> holds.Call:
         def leave(coordinator: Coordinator) -> None:
@@ -104,10 +156,11 @@ def _held(
             shape.peer(admitted_request.caller, admitted_request.message),
             shape.key(admitted_request.caller, admitted_request.message),
             admitted_request.message.hold_s,
+            valid_s,
             request.gone,
             answer,
-            look=step(shape.again),
-            over=step(shape.expired),
+            look=(step_name(shape.again), again),
+            over=(step_name(shape.expired), over),
             on_gone=None if shape.gone is None else gone(shape.gone),
         )
     )
@@ -117,9 +170,10 @@ def _upload(
     world: World, replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Body, send: Send, answer: Answered
 ) -> None:
     """Serves a request with a body: its limit, its transfer, and the stored body."""
+    at = replica.now()
 
     def admit(coordinator: Coordinator) -> tuple[requests.Request, int]:
-        admitted_request = _request_of(replica, coordinator, entry, send)
+        admitted_request, _ = _request_of(replica, coordinator, entry, request, send, at)
         return admitted_request, admitted_request.call(shape.limit, coordinator)
 
     admitted = replica.attempt(step_name(shape.limit), admit)
@@ -160,7 +214,9 @@ def _upload(
     world.agenda.after(world.chance.between("upload", 0.005, 0.5), finish)
 
 
-def _read(replica: Replica, coordinator: Coordinator, fetch: Fetch) -> bytes:
+def _read(replica: Replica, coordinator: Coordinator, request: SentRequest, fetch: Fetch, at: float) -> bytes:
     """Returns a checkpoint to a device or a worker that may be served."""
-    offers.served(replica.world, replica.durable, identify(coordinator, Permission.PEER, fetch.token), fetch.token)
+    credentials = _signed(replica, coordinator, Permission.PEER, request, "GET", Route.CHECKPOINT, at)
+    caller: Caller = identify(coordinator, Permission.PEER, credentials)
+    admission.served(replica, request, caller)
     return coordinator.operators.checkpoint_file(fetch.checkpoint.digest).read_bytes()

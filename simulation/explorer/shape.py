@@ -26,6 +26,8 @@ FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
 """The part of the schedules in which a device has too few examples, and of those in which one has another learner."""
+SHORT_CERTIFICATES = 0.1
+"""The part of the schedules in which certificates may expire: each costs signatures, which few others need."""
 SQL_STORM_S = 15.0
 """The longest storm over SQLite, where a step takes ten times as long."""
 
@@ -47,7 +49,7 @@ class Shape:
     wire: bool
     """Whether messages are converted to JSON as over HTTP, rather than passed as objects."""
     enrolments: int
-    """How many devices enrol by the protocol; the rest are enrolled before it begins."""
+    """How many devices enrol and register by the protocol; the rest are registered before it begins."""
     storm_s: float
     """Virtual seconds in which faults strike; afterwards the world heals and must make progress."""
     plan: dict[str, Any] = field(default_factory=dict)
@@ -299,4 +301,6 @@ def _rates(chance: Chance, phase: str, faults: Container[str]) -> dict[str, floa
         return {}
     strength = 0.4 if weather < 0.4 else 1.0 if weather < 0.8 else 2.5
     some = {name: fault.rate for name, fault in FAULTS.items() if name in faults and chance.unit(f"has {name}") < 0.6}
+    if chance.unit("short certificates") >= SHORT_CERTIFICATES:
+        some.pop("certificate-expires", None)
     return {name: min(0.9, rate * strength) for name, rate in some.items()} | _PROLONGED.get(phase, {})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from simulation.explorer.search import PRODUCT, Product, play
 from simulation.explorer.shape import Shape
 
-QUIET = (" receives wait", " receives noted", " receives enrolled", " lies: ")
+QUIET = (" receives wait", " receives noted", " receives registered", " lies: ")
 """Lines that a short trace leaves out."""
 
 

@@ -11,12 +11,12 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from client_sdk.protocol.devices import Assignment, Enrolled, Noted, Outcome, Receipt, Wait
+from client_sdk.protocol.devices import Assignment, Noted, Outcome, Receipt, Registered, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
-from client_sdk.protocol.workers import Lease, LeaseRenewed, ResultReceipt
+from client_sdk.protocol.workers import Lease, LeaseRenewed, ResultReceipt, WorkerRegistered
 from coordinator.store.port import EventRow
-from simulation.explorer import draws, invariants, offers
+from simulation.explorer import admission, draws, invariants, offers
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
@@ -141,7 +141,7 @@ class InvariantWatch:
     def answered(self, request: SentRequest, answer: Any, disturbed: bool, now: float) -> None:
         """Checks an answer of a replica: what it acknowledges is durable at this moment. ``now``: by its clock.
 
-        ``disturbed``: others were served meanwhile, so a token may have been replaced by a newer one since.
+        ``disturbed``: others were served meanwhile, so it may have been true a moment ago only.
         """
         self.step()
         match answer:
@@ -171,23 +171,21 @@ class InvariantWatch:
             case Lease() | LeaseRenewed() if not disturbed:
                 self._lease_held(request, answer)
                 if isinstance(answer, Lease):
-                    worker, poll = self.durable.worker_of(request.send.token), request.send.message  # type: ignore[union-attr]
+                    worker, poll = request.holder.id, request.send.message  # type: ignore[union-attr]
                     offers.leased(self.run(answer.run), worker, poll, answer, now)  # type: ignore[arg-type]
                 else:
                     offers.renewed(self.run(str(request.send.path["run"])), answer, now)  # type: ignore[union-attr]
             case Assignment() if not disturbed:
-                device = self.durable.device_of(request.send.token) or answer.device
-                offers.assigned(self.world, self.run(answer.run), device, answer, now)
+                offers.assigned(self.world, self.run(answer.run), request.holder.id, answer, now)
             case Outcome() if not disturbed:
-                device = self.durable.device_of(request.send.token) or answer.device
-                offers.outcome(self.durable, self.run(answer.run), device, answer)
+                offers.outcome(self.durable, self.run(answer.run), request.holder.id, answer)
             case Wait() if not disturbed and self._is_read:
                 offers.waits(self.world, self.runs.values(), request.send.message, answer)  # type: ignore[union-attr,arg-type]
-            case Enrolled() if not disturbed:
-                invariants.enrolled(self.durable, answer)
+            case Registered() | WorkerRegistered() if not disturbed:
+                admission.registered(self.durable, request, answer)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
-                device = self.durable.device_of(request.send.token)
+                device = request.holder.id
                 run = self.run(path["run"])
                 if run.round == path["round"] and run.phase == "collecting" and device not in run.left:
                     raise Broken("ack-durable", f"the withdrawal of {device} was noted, the log does not have it")
@@ -199,7 +197,7 @@ class InvariantWatch:
     def _refused_update(self, request: SentRequest, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         run, number = self.run(path["run"]), int(path["round"])
-        device = self.durable.device_of(request.send.token)
+        device = request.holder.id
         known = run.known(number, device)
         ending = run.ended.get(number)
         open_or_counted = run.round == number if ending is None else ending.committed
@@ -221,7 +219,7 @@ class InvariantWatch:
         """A device that has left the round gets the same answer again."""
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         message: Any = request.send.message  # type: ignore[union-attr]
-        run, device = self.run(path["run"]), self.durable.device_of(request.send.token)
+        run, device = self.run(path["run"]), request.holder.id
         if (run.round, run.phase, message.attempt) == (path["round"], "collecting", 0) and device in run.left:
             raise Broken(
                 "receipt", f"{device} has left round {run.round} of {run.run}, says so again, and got: {answer}"
@@ -240,7 +238,7 @@ class InvariantWatch:
         """Its reason is recorded, and a committed result is not refused when it is sent again."""
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
         report: Any = request.send.message  # type: ignore[union-attr]
-        run, number, worker = self.run(path["run"]), int(path["round"]), self.durable.worker_of(request.send.token)
+        run, number, worker = self.run(path["run"]), int(path["round"]), request.holder.id
         ending = run.ended.get(number)
         taken = ending is not None and ending.committed and ending.lease[0::2] == (worker, report.fence)
         same = ending is not None and ending.digest == hashlib.sha256(request.body).hexdigest()
@@ -260,7 +258,7 @@ class InvariantWatch:
             run, answered = self.run(answer.run), (answer.worker, answer.attempt, answer.fence)
         else:
             run = self.run(str(request.send.path["run"]))  # type: ignore[union-attr]
-            answered = (self.durable.worker_of(request.send.token), message.attempt, message.fence)
+            answered = (request.holder.id, message.attempt, message.fence)
         if run.phase != "training" or run.lease != answered:
             raise Broken(
                 "lease", f"{answered} got an answer that it has the round; the log has {run.lease}, {run.phase}"

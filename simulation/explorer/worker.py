@@ -1,8 +1,8 @@
 """One worker of a datacenter: the real ``work`` session, with training that makes marks, and the faults of workers.
 
 It performs the session's actions against the explorer's network and clock. It can die after any of them, come back as
-another instance, or never; stand still past its lease; have a twin that works under the same token; and send what no
-honest worker sends, under fences that are old or not issued yet. Like real workers it has no record.
+another instance, or never; stand still past its lease; have a twin that works with the same certificate; and lie
+(``worker_lies``). Like real workers it saves its certificate only.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Sleep, Unreachable
-from client_sdk.protocol.devices import Noted
-from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, ProblemError, problem
-from client_sdk.protocol.workers import (
-    Heartbeat,
-    Lease,
-    LeaseEnd,
-    LeaseRenewed,
-    ResultReceipt,
-    ResultReport,
-    WorkerPoll,
+from client_sdk.device.actions import (
+    Answered,
+    Certify,
+    Failed,
+    Fetch,
+    Fetched,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Unreachable,
 )
+from client_sdk.device.record import Record
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import Problem, ProblemError, problem
+from client_sdk.protocol.workers import Lease, ResultReport, WorkerPoll
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -37,36 +40,43 @@ from coordinator.datacenter.worker.actions import (
     WorkerReply,
 )
 from coordinator.datacenter.worker.session import WorkerSession, work
+from simulation.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from simulation.explorer.faults import Broken
+from simulation.explorer.holders import Holder, token_of
 from simulation.explorer.network import Network
-from simulation.explorer.request import Answer, SentRequest
+from simulation.explorer.request import Answer
+from simulation.explorer.sender import RequestSender
 from simulation.explorer.shape import DATA, LEARNER
 from simulation.explorer.watch import InvariantWatch
+from simulation.explorer.worker_lies import WorkerLies
 from simulation.explorer.world import World
 
+URL = "http://explorer"
 HOLD_S = 25.0
-LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes", "fetch")
 
 
 class ExplorerWorker:
-    """``twin``: a process that works under another worker's name and token, as another instance."""
+    """``twin``: a process that works with another worker's certificate, as another instance."""
 
     def __init__(
         self,
         world: World,
         network: Network,
         watch: InvariantWatch,
-        name: str,
-        token: str,
+        holder: Holder,
+        record: Record,
         data: tuple[str, ...] = (DATA,),
         twin: bool = False,
     ) -> None:
         self.world = world
         self.network = network
         self.watch = watch
-        self.name = f"{name}'s twin" if twin else name
-        self.worker = name
-        self.token = token
+        self.holder = holder
+        self.worker = holder.id
+        self.name = f"{holder.id}'s twin" if twin else holder.id
+        self.sender = RequestSender(world, network, holder)
+        self.record = record
+        """What it has saved."""
         self.data = data
         """Names of the data that it holds."""
         self.up = False
@@ -76,7 +86,10 @@ class ExplorerWorker:
         self.history: list[Ended] = []
         self.delivered: dict[tuple[str, int, int], str] = {}
         """(run, round, fence) -> digest of the result that this worker's processes sent last."""
+        self._lies = WorkerLies(world, watch, self.sender)
         self._session: WorkerSession | None = None
+        self._tokens = 0
+        """How many enrolment tokens it has had, beyond the first."""
         self._waiting_for = 0
         self._bodies: dict[str, bytes] = {}
         self._fetched = b""
@@ -97,7 +110,10 @@ class ExplorerWorker:
                 world.agenda.after(world.chance.between("twin-at", 0.0, storm_s), self._have_a_twin)
         if "worker-lie" in world.possible:
             for _ in range(int(storm_s / 4)):
-                world.agenda.after(world.chance.between("worker-lie-at", 0.0, storm_s), self._lie)
+                world.agenda.after(
+                    world.chance.between("worker-lie-at", 0.0, storm_s),
+                    lambda: self._lies.tell(self.name, self.leases, self._fetched),
+                )
 
     def start(self) -> None:
         if self.up or self.dead:
@@ -108,7 +124,16 @@ class ExplorerWorker:
         offer = WorkerPoll(
             instance=instance, installation=self.name, learners={LEARNER: "1"}, data=self.data, hold_s=HOLD_S
         )
-        self._session = work(self.token, lambda: offer)
+        self.sender.restarted()
+        self._session = work(
+            self.record,
+            lambda: offer,
+            coordinator=URL,
+            enrolment_token=token_of(self._tokens),
+            label="explorer",
+            signer=self.holder.key,
+            at=self.sender.now(),
+        )
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
 
     def vanish(self, back_after_s: float | None) -> None:
@@ -137,7 +162,7 @@ class ExplorerWorker:
         world = self.world
         if self.up and world.strikes("worker-twin", self.name):
             world.log(f"a second process starts as {self.worker}")
-            twin = ExplorerWorker(world, self.network, self.watch, self.worker, self.token, self.data, twin=True)
+            twin = ExplorerWorker(world, self.network, self.watch, self.holder, self.record, self.data, twin=True)
             twin.delivered = self.delivered
             twin.start()
             world.agenda.after(world.chance.between("twin-s", 2.0, 25.0), twin.vanish, None)
@@ -151,14 +176,25 @@ class ExplorerWorker:
         except StopIteration:
             raise Broken("no-bug", f"the session of {self.name} ended by itself") from None
         except ProblemError as error:
-            row = self.watch.durable.store.worker(self.worker)
-            if error.problem.kind == "unauthenticated" and row is not None and row.revoked_at is not None:
-                self.vanish(None)
-                return
-            raise Broken("no-bug", f"{self.name} had to stop: {error.problem.kind}: {error}") from error
+            self._stops(error)
+            return
         except Exception as error:
             raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
         self._perform(action)
+
+    def _stops(self, error: ProblemError) -> None:
+        """The session has ended: rightly where its key is revoked, or its certificate was not renewed in time."""
+        world, kind = self.world, error.problem.kind
+        world.log(f"{self.name} stops: {kind}: {error}")
+        row = self.watch.durable.store.worker(self.worker)
+        revoked = self.holder.key_id in world.authority.revoked or (row is not None and row.revoked_at is not None)
+        if kind == "revoked-key" and revoked:
+            self.vanish(None)
+        elif kind in UNCERTIFIED and self.worker in world.authority.short:
+            self._tokens += 1
+            self.vanish(PERSON_S)
+        else:
+            raise Broken("no-bug", f"{self.name} had to stop: {kind}: {error}") from error
 
     def _perform(self, action: WorkerAction) -> None:
         world = self.world
@@ -167,6 +203,11 @@ class ExplorerWorker:
         if self._dies(type(action).__name__.lower()):
             return
         match action:
+            case Save():
+                self.record = action.record
+                self._resume(ticket, None)
+            case Certify():
+                certify(world, self.sender, action, self.name, lambda reply: self._resume(ticket, reply))
             case Send():
                 hold_s = HOLD_S if action.route is Route.LEASES else 0.0
                 self._ask(action, lambda answer: self._resume(ticket, self._reply(action, answer)), ticket, hold_s)
@@ -205,11 +246,12 @@ class ExplorerWorker:
     ) -> None:
         body = self._bodies[send.update] if isinstance(send, Send) and send.update is not None else b""
         life, waiting = ticket
-        request = SentRequest(send, body, gone=lambda: life != self.life or not self.up or waiting < 0)
-        self.network.send(request, respond, hold_s)
+        self.sender.send(
+            send, respond, body=body, hold_s=hold_s, gone=lambda: life != self.life or not self.up or waiting < 0
+        )
 
     def _reply(self, action: Send | Fetch, answer: Answer) -> Any:
-        at = self.world.agenda.now
+        at = self.sender.now()
         if answer is None:
             return Unreachable("No answer came.", at)
         if isinstance(answer, Problem):
@@ -254,7 +296,7 @@ class ExplorerWorker:
         self._wrong = world.strikes("worker-wrong", self.name) or self._wrong
         if world.strikes("worker-cannot", self.name):
             self._training = None
-            self._end_job(ticket, Failed("The loss is not finite.", world.agenda.now))
+            self._end_job(ticket, Failed("The loss is not finite.", self.sender.now()))
 
     def _trained(self, lease: Lease, ticket: tuple[int, int]) -> None:
         world, at = self.world, self.world.agenda.now
@@ -267,7 +309,7 @@ class ExplorerWorker:
         body = world.register.result_of(lease.run, lease.round, lease.fence, self._fetched, wrong=self._wrong)
         digest = hashlib.sha256(body).hexdigest()
         self._bodies = {digest: body}
-        self._end_job(ticket, Finished(digest=digest, bytes=len(body), steps=10, examples=640, at=at))
+        self._end_job(ticket, Finished(digest=digest, bytes=len(body), steps=10, examples=640, at=self.sender.now()))
 
     def _end_job(self, ticket: tuple[int, int], reply: WorkerReply) -> None:
         if ticket != (self.life, self._job) or not self.up:
@@ -294,55 +336,4 @@ class ExplorerWorker:
         if self._job_reply is None:
             self._happens_to_training((self.life, self._job))
         reply, self._job_reply = self._job_reply, None
-        self._resume(ticket, reply if reply is not None else Going(1, {"loss": 0.5}, self.world.agenda.now))
-
-    # ------------------------------------------------------------ lies
-
-    def _lie(self) -> None:
-        """Sends something under a lease of its past, or under one that was never issued. Ignores the answer."""
-        world = self.world
-        if not self.leases or not world.strikes("worker-lie", self.name):
-            return
-        lease = world.chance.pick("lie-lease", self.leases)
-        lie = world.chance.pick("worker-lie", LIES)
-        world.log(f"{self.name} lies: {lie} of round {lease.round}, fence {lease.fence}")
-        under = {"attempt": lease.attempt, "fence": lease.fence}
-        run = self.watch.run(lease.run)
-        current = run.phase == "training" and run.fence == lease.fence
-        match lie:
-            case "heartbeat":
-                self._send(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
-            case "end" if not current:
-                self._send(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
-            case "fetch":
-                self.network.send(SentRequest(Fetch(checkpoint=lease.checkpoint, token=self.token)), _ignore)
-            case "next-fence":
-                self._send_result(lease, lease.fence + 1000, lease.attempt + 1)
-            case "other-bytes" | "result" if not current:
-                self._send_result(lease, lease.fence, lease.attempt)
-            case _:
-                pass
-
-    def _send(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
-        path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
-        send = Send(method="POST", route=route, answers=(answer,), path=path, message=message, token=self.token)
-        self.network.send(SentRequest(send), _ignore)
-
-    def _send_result(self, lease: Lease, fence: int, attempt: int) -> None:
-        if not self._fetched:
-            return
-        body = self.world.register.result_of("a lie", lease.round, 60 + fence, self._fetched)
-        send = Send(
-            method="PUT",
-            route=Route.RESULT,
-            answers=(ResultReceipt,),
-            path={"run": lease.run, "round": lease.round, "attempt": attempt},
-            message=ResultReport(fence=fence, steps=1, examples=1),
-            update=hashlib.sha256(body).hexdigest(),
-            token=self.token,
-        )
-        self.network.send(SentRequest(send, body), _ignore)
-
-
-def _ignore(_: Answer) -> None:
-    """A liar needs no answer."""
+        self._resume(ticket, reply if reply is not None else Going(1, {"loss": 0.5}, self.sender.now()))

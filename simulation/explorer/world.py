@@ -6,16 +6,17 @@ A ``Schedule`` makes one and passes it to its devices, replicas, workers and che
 from __future__ import annotations
 
 from functools import cache
+from itertools import count
 
 from coordinator.settings import Settings
 from coordinator.store.port import WaitingRow
+from simulation.explorer.authority import ExplorerAuthority
 from simulation.explorer.chance import Chance
 from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.marks import Register
 from simulation.explorer.shape import OF_WORK, Shape
 from simulation.virtual.agenda import Agenda
 
-TOKEN = "let-me-in-please"  # noqa: S105 - of a world that does not exist
 BEGINNING = 1_000_000.0
 """Unix seconds at which each schedule begins."""
 FOCUS_RATE = 0.25
@@ -29,14 +30,16 @@ class World:
         self.trace = trace
         self.chance = Chance(shape.seed, without)
         self.agenda = Agenda(BEGINNING)
+        self.stormy = False
         self.tally = ScheduleTally(schedules=1)
         self.coverage = Coverage()
         self.settings = _settings()
-        self.token = TOKEN
+        self.authority = ExplorerAuthority(self)
+        self.nonces = count(1)
+        """Of all signed requests of the schedule."""
         self.register = Register(shape)
         self._rates, self._focus = shape.rates, shape.focus
         self.possible = {fault for fault, rate in shape.rates.items() if rate} | {shape.focus[0]}
-        self.stormy = False
         self.calm_since = BEGINNING if shape.rates else float("-inf")
         """When the storm ended, in the world's time."""
         self.phase = "idle"
@@ -45,8 +48,8 @@ class World:
         """The newest fence of each run."""
         self.used_fences: dict[str, int] = {}
         """The fence under which each run was committed last."""
-        self.replaced: dict[str, float] = {}
-        """When the tokens of these hashes were replaced, in the world's time."""
+        self.revoked_here: dict[str, float] = {}
+        """When an operator of the coordinator has revoked these workers, in the world's time."""
         self.waiting: dict[tuple[str, object], list[WaitingRow]] = {}
         """For each draw, by run and round: who waited, and was free."""
         self.interruptions = 0
@@ -82,4 +85,4 @@ class World:
 
 @cache
 def _settings() -> Settings:
-    return Settings(enrolment_token=TOKEN)
+    return Settings()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast, get_args
 
+from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.http.operator import OperatorClient
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import By, Split
@@ -28,7 +29,9 @@ def worker_orders(
     learner: str,
     processes: int,
 ) -> list[WorkerOrders]:
-    """Orders for each worker process that has a device. ProblemError where no coordinator answers."""
+    """Orders for each worker process that has a device. ProblemError where no coordinator answers, ValueError where the
+    enrolment token is none."""
+    EnrolmentToken.parse(enrolment_token.strip())
     with OperatorClient(coordinator) as operator:
         operator.require_answer()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -55,6 +55,7 @@ class WorkerOrders(BaseModel):
 
     coordinator: str
     enrolment_token: str
+    """Of an authority: each device enrols with it, with a key of its own."""
     folder: Path
     split: Split
     habits: FleetHabits
@@ -76,7 +77,7 @@ class FleetTally(BaseModel):
     devices: int = 0
     examples: int = 0
     enrolled: int = 0
-    """Devices that have an id, from this start or an earlier one."""
+    """Devices that have a certificate, from this start or an earlier one."""
     kinds: dict[str, int] = {}
     """Happenings by kind: see ``Happening``; and ``vanished``."""
     fatal: str | None = None
@@ -167,7 +168,7 @@ class FleetWorker:
             self._count(number, happening.kind)
 
         record = storage.load()
-        if record is not None and record.enrolled is not None and record.coordinator == self._orders.coordinator:
+        if record is not None and record.registered is not None and record.coordinator == self._orders.coordinator:
             self._count(number, "back")
         try:
             with Client(

@@ -21,7 +21,7 @@ class Agenda:
 
     def after(self, delay_s: float, do: Callable[..., None], *arguments: Any) -> None:
         self._count += 1
-        heappush(self._heap, (self.now + max(0.0, delay_s), self._count, do, arguments))
+        heappush(self._heap, (self.now + delay_s if delay_s > 0.0 else self.now, self._count, do, arguments))
 
     @property
     def next_at(self) -> float:
@@ -31,7 +31,8 @@ class Agenda:
     def take(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
         """Moves the time to the next call and returns it."""
         at, _, do, arguments = heappop(self._heap)
-        self.now = max(self.now, at)
+        if at > self.now:
+            self.now = at
         return do, arguments
 
     def run_out(self) -> None:

@@ -39,7 +39,7 @@ class SimulatedDatacenter:
         self._agenda = agenda
         self._learner = learner
         self._data = data
-        self._worker = WorkerRow(worker=_NAME, token_hash="", label="simulated", created_at=agenda.now)
+        self._worker = WorkerRow(worker=_NAME, key_id=None, certificate="", label="simulated", created_at=agenda.now)
         with coordinator.core.store.transaction() as tx:
             if tx.worker(_NAME) is None:
                 tx.insert_worker(self._worker)

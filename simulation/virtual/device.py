@@ -1,18 +1,19 @@
 """One simulated device: the ``participate`` session that a real one runs, without a network between it and the
 coordinator.
 
-It exists for one round: it is enrolled, checks in, and is removed when its part has ended. The world, which has the
+It exists for one round: it is registered, checks in, and is removed when its part has ended. It has no key and no
+certificate, since no request leaves the process: each names the device's row. The world, which has the
 virtual clock, performs what takes time: waiting and training.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Never, Protocol, assert_never
 
 from client_sdk.device.actions import (
     Action,
     Answered,
+    Certify,
     Failed,
     Fetch,
     Fetched,
@@ -26,7 +27,7 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.record import Record
 from client_sdk.device.session import Session, participate
-from client_sdk.protocol.devices import Assignment, CheckIn, Enrolled, Noted, Receipt, UpdateReport, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Receipt, Registered, UpdateReport, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.requests import TABLE, Body, Direct, Held, Request
@@ -39,7 +40,7 @@ URL = "simulation"
 
 
 class _NoKey:
-    """A simulated device is already enrolled: it signs nothing."""
+    """A simulated device signs nothing."""
 
     public_hex = ""
 
@@ -83,8 +84,8 @@ class Device:
         self.update: ArrivedUpdate | None = None
         """The update that it has sent and that is not answered yet."""
         self.over = False
-        enrolled = Enrolled(device=row.device, token=row.token_hash, examples_cap=row.examples_cap)
-        record = Record(coordinator=URL, enrolled=enrolled)
+        registered = Registered(device=row.device, examples_cap=row.examples_cap)
+        record = Record(coordinator=URL, registered=registered)
         self._session: Session = participate(
             record, coordinator=URL, offer=lambda: offer, rounds=1, signer=_NO_KEY, label=row.label
         )
@@ -142,6 +143,8 @@ class Device:
                 return None
             case Fetch():
                 return Fetched(self._world.now)
+            case Certify():
+                raise TypeError("a simulated device has no authority to ask")
             case Train():
                 self._world.begins_training(self)
                 return _LATER
@@ -186,12 +189,12 @@ _LATER = object()
 
 
 def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:
-    """Returns the row of a device that enrolled before the run: its key and token cannot be used."""
-    secret = hashlib.sha256(f"simulated {device}".encode()).hexdigest()
+    """Returns the row of a device that was registered before the run. Its own id stands for that of a key, and it has
+    no certificate: no request can be signed for it, and ``verify`` knows it as simulated."""
     return DeviceRow(
         device=device,
-        public_key=secret,
-        token_hash=secret,
+        key_id=device,
+        certificate="",
         label=label,
         examples_cap=max(1, examples),
         enrolled_at=at,

@@ -1,4 +1,4 @@
-"""Clients as the coordinator knows them: their rows, as if each had enrolled before the run, and what each offers."""
+"""Clients as the coordinator knows them: their rows, as if each had registered before the run, and what each offers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from unittest.mock import patch
 from client_sdk.cli import app as cli_app
 from client_sdk.learning import Learner
 from client_sdk.protocol import devices, names, operators, problems, workers
-from client_sdk.protocol.devices import enrolment_bytes
 from client_sdk.protocol.names import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.update import encode_update
 from coordinator.engine.events import Event, from_json, to_json
@@ -123,12 +122,16 @@ _PROBLEM = {
 MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     # devices
     "task": (devices.Task, _TASK, tuple(name for name in _TASK if name != "learner")),
-    "enrol": (
-        devices.EnrolRequest,
-        {"public_key": _D["1"], "enrolment_token": "token", "proof": _D["2"] * 2, "examples": 60, "label": "ward 3"},
+    "registration": (
+        devices.Registration,
+        {"certificate": _D["1"] * 3, "examples": 60, "label": "ward 3"},
         ("examples", "label"),
     ),
-    "enrolled": (devices.Enrolled, {"device": "d1", "token": "secret", "examples_cap": 100}, ()),
+    "registered": (
+        devices.Registered,
+        {"device": "d1", "examples_cap": 100, "authority_inside": True},
+        ("authority_inside",),
+    ),
     "secure-bounds": (devices.SecureBounds, _BOUNDS, tuple(_BOUNDS)),
     "policy": (devices.Policy, _POLICY, tuple(_POLICY)),
     "check-in": (
@@ -232,11 +235,12 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "seq": 70,
             "funnel": _FUNNEL,
             "kind": "secure",
+            "authority": "inside",
             "exhausted": "too many have signed",
             "stalled": "no eligible device waits",
             "trouble": "ValueError: the log cannot be read",
         },
-        ("kind", "exhausted", "stalled", "trouble"),
+        ("kind", "authority", "exhausted", "stalled", "trouble"),
     ),
     "advance-run": (operators.AdvanceRun, {"by": "the owner"}, ()),
     "lease-view": (operators.LeaseView, _LEASE_VIEW, ("metrics",)),
@@ -259,6 +263,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "digest": _D["c"],
             "metrics": {"loss": 0.5},
             "lease": _LEASE_VIEW,
+            "authority": "apart",
             "departures": "2 devices withdrew: the battery is low",
         },
         (
@@ -275,6 +280,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "digest",
             "metrics",
             "lease",
+            "authority",
             "departures",
         ),
     ),
@@ -379,8 +385,12 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {"run": "r1", "round": 7, "attempt": 2, "worker": "w1", "digest": _D["c"], "version": 5},
         (),
     ),
-    "create-worker": (workers.CreateWorker, {"label": "cluster"}, ("label",)),
-    "worker-created": (workers.WorkerCreated, {"worker": "w1", "token": "secret"}, ()),
+    "worker-registration": (
+        workers.WorkerRegistration,
+        {"certificate": _D["1"] * 3, "label": "cluster"},
+        ("label",),
+    ),
+    "worker-registered": (workers.WorkerRegistered, {"worker": "w1"}, ()),
     "worker-view": (
         workers.WorkerView,
         {
@@ -497,6 +507,5 @@ CONSTANTS: dict[str, str] = {
     "report key": names.REPORT_KEY,
     "digest header": names.DIGEST_HEADER,
     "digest": content_digest(_D["a"]),
-    "enrolment": enrolment_bytes(_D["1"], "token").decode(),
     "result header": workers.RESULT_HEADER,
 }

@@ -89,7 +89,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
 
     try:
         with OperatorClient(server.url) as operator:
-            token = operator.add_worker("cluster").token
+            token = server.worker_token
             devices = fleet()
             worker = start(agent(tmp_path, server.url, token))
             for device in devices:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RunView
 from client_sdk.tensors import from_bytes, to_bytes
@@ -89,14 +90,15 @@ class Finder(importlib.abc.MetaPathFinder):
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
-url, token, my_data = "http://127.0.0.1:1", "token", []
+url, token, my_data = "http://127.0.0.1:1", sys.argv[2], []
 """
 
 
 @pytest.mark.parametrize("module", ["numpy", "pydantic", "httpx2"])
 def test_ctrl_c_while_the_app_imports_its_packages_stops_it_cleanly(module: str, tmp_path: Path) -> None:
+    token = EnrolmentToken("http://127.0.0.1:1", bytes(32), bytes(16)).text
     app = subprocess.run(
-        [sys.executable, "-c", STOPPED_AT_AN_IMPORT + snippet_of_the_app(), module],
+        [sys.executable, "-c", STOPPED_AT_AN_IMPORT + snippet_of_the_app(), module, token],
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,

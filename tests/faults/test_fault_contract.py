@@ -27,7 +27,7 @@ MOST_SCHEDULES = 40
 MOST_DEVICES = 7
 IN_MEMORY = ("memory", "memory")
 """Store and blobs."""
-FAMILIES = {"network", "device", "coordinator", "store", "blobs", "clock", "operator", "datacenter"}
+FAMILIES = {"network", "device", "authority", "coordinator", "store", "blobs", "clock", "operator", "datacenter"}
 
 
 class EveryOf(frozenset[str]):

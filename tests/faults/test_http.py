@@ -52,7 +52,7 @@ def test_answers_of_all_kinds_travel_over_http(monkeypatch: pytest.MonkeyPatch) 
         if Shape.of(seed).devices <= 8:
             _, broken = play(over_http(seed))
             assert broken is None, (seed, broken)
-    assert {("check-in", 200), ("fetch", 200), ("update", 200), ("update", 409), ("enrol", 201)} <= met.keys()
+    assert {("check-in", 200), ("fetch", 200), ("update", 200), ("update", 409), ("register", 201)} <= met.keys()
     assert met["check-in", 0], "some clients disconnect before they have an answer"
 
 

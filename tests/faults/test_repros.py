@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from client_sdk.device.actions import Answered, Reply, RequestRefused, Send
+from client_sdk.device.record import Record
 from client_sdk.device.session import participate
-from client_sdk.protocol.devices import CheckIn, Enrolled, Wait
+from client_sdk.protocol.devices import CheckIn, Registered, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import MemoryBlobs
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction
+from simulation.explorer.holders import DAY_S, authority_ref, certificate_of, holder_of
 from tests.coordinator.world import World
 
 
@@ -158,25 +160,30 @@ def test_repro_refused_copy_deletes_what_is_about_to_be_acknowledged() -> None:
     world.require({1: [honest, liar, third]})
 
 
-def test_repro_late_copies_of_an_enrolment_stop_the_device_for_good() -> None:
-    """Seed 5059: each copy replaced the device's token; the second time the device gave up."""
-    session = participate(None, coordinator="http://c", offer=CheckIn, enrolment_token="t")
+def test_repro_device_that_is_unknown_again_and_again_stops_for_good() -> None:
+    """Seed 5059: late copies of an enrolment made the coordinator forget the device's token; the second time the device
+    gave up."""
+    holder = holder_of("device-1")
+    certificate = certificate_of(holder, 0, 90 * DAY_S).encoded.hex()
+    registered = Registered(device=holder.id, examples_cap=1)
+    record = Record(coordinator="http://c", authority=authority_ref(), certificate=certificate, registered=registered)
+    session = participate(record, coordinator="http://c", offer=CheckIn, signer=holder.key)
     sends: list[Route] = []
     reply: Reply = None
     action = next(session)
     for _ in range(30):
         if isinstance(action, Send):
             sends.append(action.route)
-            answer = Enrolled(device="d1", token=f"token {len(sends)}", examples_cap=1)
-            replaced = sends.count(Route.CHECK_IN) < 4
-            refusal = RequestRefused(problem("unauthenticated", "This token was replaced.").problem, 1.0)
+            unknown = sends.count(Route.CHECK_IN) < 4
+            refusal = RequestRefused(problem("unregistered", "This key is not known here.").problem, 1.0)
             wait = Answered(Wait(reason="no run", min_s=5, max_s=5), 1.0)
-            reply = Answered(answer, 1.0) if action.route is Route.ENROL else refusal if replaced else wait
+            answer = Answered(registered, 1.0)
+            reply = answer if action.route is Route.REGISTER else refusal if unknown else wait
         else:
             reply = None
         action = session.send(reply)
-    assert sends.count(Route.ENROL) == 4
-    assert sends[-1] is Route.CHECK_IN, "the device goes on with the token that lasted"
+    assert sends.count(Route.REGISTER) == 3
+    assert sends[-1] is Route.CHECK_IN, "the device goes on as soon as it is known"
 
 
 def test_repro_device_is_given_a_day_when_the_clock_has_fallen() -> None:

@@ -11,6 +11,7 @@ from threading import Event, Lock, Thread
 import numpy as np
 import pytest
 
+from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.data import Examples
 from client_sdk.device.checkpoint_cache import WrongBytes
 from client_sdk.device.storage import read_history
@@ -335,10 +336,13 @@ def test_a_learner_that_is_not_there_is_named():
     assert "simulation.learners:mnist_mlp" in catalogue_of("simulation.learners:mnist_mlp").versions
 
 
+TOKEN = EnrolmentToken("http://127.0.0.1:9", bytes(32), bytes(16)).text
+
+
 def orders(folder: Path, data: str, **more: object) -> WorkerOrders:
     given = {
         "coordinator": "http://127.0.0.1:9",
-        "enrolment_token": "none",
+        "enrolment_token": TOKEN,
         "folder": folder,
         "split": Split(data=data, devices=3),
         "habits": FleetHabits(),
@@ -357,7 +361,7 @@ def test_no_fleet_without_a_coordinator(tmp_path: Path):
             "client_sdk.cli",
             "fleet",
             "--enrolment-token",
-            "t",
+            TOKEN,
             "--coordinator",
             "http://127.0.0.1:9",
         ],
@@ -368,6 +372,20 @@ def test_no_fleet_without_a_coordinator(tmp_path: Path):
     assert done.returncode == 1
     assert done.stderr.startswith("Error: No coordinator answers at http://127.0.0.1:9")
     assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_that_is_none_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="This is no enrolment token: one begins with qe1_"):
+        worker_orders(
+            Split(data="mnist", devices=1),
+            FleetHabits(),
+            coordinator="http://127.0.0.1:9",
+            enrolment_token="let-me-in",
+            folder=tmp_path / "devices",
+            learner="simulation.learners:mnist_mlp",
+            processes=1,
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,6 @@ from coordinator.service.app import create_app
 from coordinator.service.core import Service
 from coordinator.settings import Settings
 from simulation.explorer.faults import Broken
-from simulation.explorer.world import TOKEN
 
 
 class CurrentCoordinator:
@@ -41,7 +40,7 @@ def started(replica: int, coordinator: Coordinator) -> FastAPI:
 @cache
 def _built(replica: int) -> tuple[FastAPI, CurrentCoordinator]:
     """One for each replica, since two of them serve at the same time."""
-    settings = Settings(enrolment_token=TOKEN)
+    settings = Settings()
     current = CurrentCoordinator()
     current.coordinator = _Unused(settings)
     return create_app(cast("Coordinator", current), settings), current
@@ -52,7 +51,7 @@ class _Unused:
 
     def __init__(self, settings: Settings) -> None:
         self.core = self
-        self.signals = None
+        self.signals = self.identities = None
         self.settings = settings
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
+from client_sdk.credentials.request_signature import sign_request
 from client_sdk.device.actions import Answered, Fetch, RequestRefused, Send
 from client_sdk.http.exchange import headers, understood
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
@@ -25,6 +26,7 @@ from simulation.explorer.world import World
 LOOK_S = 2.0
 """Seconds between two looks of a connection whether its client has gone."""
 HOST = b"127.0.0.1:8470"
+URL = f"http://{HOST.decode()}"
 
 
 class Connection:
@@ -42,23 +44,39 @@ class Connection:
         self.held = False
         self.gone = False
         """Whether the application knows that the client has disconnected."""
-        self.changed = False
-        """Whether bytes of the body change on the way."""
+        self.changed = ""
+        """Digest of the body as it arrives, where bytes of it change on the way."""
         self._world = world
         self._status = 0
         self._headers: dict[str, str] = {}
         self._body = bytearray()
         self._complete = False
         send = request.send
-        sent = headers(send.token)
+        sent = headers()
         body = b""
         if isinstance(send, Fetch):
             self._method, self._path = "GET", Route.CHECKPOINT.format(digest=send.checkpoint.digest)
         else:
             self._method, self._path, body = send.method, send.url, self._body_of(send, sent)
+        sent |= self._signed(body, sent.get(RESULT_HEADER))
         self._parts = self._cut(body)
         named = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
         self._sent = [(b"host", HOST), *named]
+
+    def _signed(self, body: bytes, result: str | None) -> dict[str, str]:
+        """The headers that sign the request, with a real key; a replay has the same. A liar names another's key."""
+        request = self.request
+        signed = sign_request(
+            request.holder.key,
+            method=self._method,
+            uri=URL + self._path,
+            sha256=hashlib.sha256(body).digest(),
+            at=request.signature.created,
+            nonce=bytes.fromhex(request.signature.nonce),
+            result=result,
+        )
+        own, named = request.holder.key_id, request.signature.key_id
+        return {name: value.replace(own, named) for name, value in signed.items()}
 
     def _body_of(self, send: Send, sent: dict[str, str]) -> bytes:
         """The bytes of the body; adds the headers that belong to it."""
@@ -79,9 +97,9 @@ class Connection:
         world = self._world
         update = bool(self.request.body)
         if update and world.strikes("corrupt", "body"):
-            self.changed = True
             place = world.chance.below("flip", len(body))
             body = body[:place] + bytes([body[place] ^ 0x55]) + body[place + 1 :]
+            self.changed = hashlib.sha256(body).hexdigest()
         size = max(1, len(body) // (3 if update else 1) + 1)
         parts: list[bytes | None] = [body[start : start + size] for start in range(0, len(body), size)] or [b""]
         if update and world.strikes("truncate", "body"):

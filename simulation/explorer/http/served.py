@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import Any
 
 from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import WorkerPoll
 from coordinator.runtime.coordinator import Coordinator
-from simulation.explorer import draws, offers
+from simulation.explorer import admission, draws
 from simulation.explorer.faults import Broken
 from simulation.explorer.http.app import started
 from simulation.explorer.http.connection import Connection
@@ -37,6 +38,8 @@ class ServedRequest:
     peer: str
     key: str
     """The key of the signal that wakes it."""
+    at: float
+    """When it arrived, by the clock of the process."""
     called: tuple[int, float, bool] = (-1, 0.0, True)
     """After the last call of the coordinator for it: transactions so far, the replica's clock, whether others were
     served meanwhile."""
@@ -67,7 +70,7 @@ class ServedApp:
         peer, key = self._waits(request)
         left: asyncio.Future[None] = self._loop.create_future()
         connection = Connection(self._process.world, request, left, lambda: self._leaves(served))
-        served = ServedRequest(connection, respond, peer, key)
+        served = ServedRequest(connection, respond, peer, key, self._process.now())
         self._open[served] = None
         context = Context()
         context.run(_SERVED.set, served)
@@ -83,10 +86,9 @@ class ServedApp:
     def _waits(self, request: SentRequest) -> tuple[str, str]:
         message: Any = getattr(request.send, "message", None)
         if isinstance(message, CheckIn):
-            device = self._process.durable.device_of(request.send.token)
-            return device, f"device:{device}"
+            return request.holder.id, f"device:{request.holder.id}"
         if isinstance(message, WorkerPoll):
-            return f"{self._process.durable.worker_of(request.send.token)} {message.instance}", "workers"
+            return f"{request.holder.id} {message.instance}", "workers"
         return "", ""
 
     async def _serve(self, served: ServedRequest) -> None:
@@ -103,13 +105,24 @@ class ServedApp:
         if answer is None:
             return
         process, request = self._process, served.connection.request
-        if served.connection.changed and (not isinstance(answer, Problem) or answer.kind == "invalid-update"):
+        request.date = formatdate(process.now(), usegmt=True)
+        if served.connection.changed and self._took(request, served.connection.changed, answer):
             raise Broken("receipt", f"bytes that changed on the way were taken for those of their sender: {answer!r}")
         transactions, clock, disturbed = served.called
         moved = disturbed or (transactions, clock) != (process.watch.transactions, process.now())
         process.watch.answered(request, answer, moved, process.now())
-        if not isinstance(answer, Problem) and not served.peer:
-            offers.token_is_good(process.world, process.durable, request.send.token or "")
+        if not isinstance(answer, Problem):
+            process.admitted.add(process, request, served.at)
+            if not served.peer:
+                admission.is_good(process, request, served.at)
+
+    def _took(self, request: SentRequest, digest: str, answer: Answer) -> bool:
+        """Whether bytes that changed on the way were read as an update: they count, or were refused as invalid."""
+        if not isinstance(answer, Problem):
+            return True
+        path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
+        refusals = self._process.durable.store.refusals(str(path["run"]), int(path["round"]))
+        return any((row.kind, row.digest) == ("invalid-update", digest) for row in refusals)
 
     def _leaves(self, served: ServedRequest) -> None:
         """The place of a device that disconnects is dropped soon, where no fault comes between. Other requests of the

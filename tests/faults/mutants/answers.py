@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from client_sdk.protocol.devices import Assignment, Wait
-from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.workers import DatacenterTask, Lease, ResultReceipt
 from coordinator.engine import events as ev
 from coordinator.engine.phases import collecting, lifecycle
 from coordinator.engine.phases.refusing import refuse
 from coordinator.engine.state import RunState
-from coordinator.requests import callers
-from coordinator.runtime import fleet, run_log
+from coordinator.runtime import run_log
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.worker_results import WorkerResults
@@ -125,28 +123,6 @@ def _pause_refused() -> Patches:
         return paused(state, event)
 
     return [(lifecycle, "paused", idle_only)]
-
-
-@mutant("enrolled-without-key", "permission", focus=("lie", "collecting"), liars=2)
-def _enrolled_without_key() -> Patches:
-    """The signature of an enrolment is not checked: whoever has the enrolment token gets the token of any device."""
-    return [(fleet, "verify", lambda *enrolment: True)]
-
-
-@mutant("revoked-worker-reads", "permission", plan=CENTER, workers=2, focus=("op-revoke", "training"), storm_s=60.0)
-def _revoked_worker_reads() -> Patches:
-    """A worker that an operator has revoked still gets checkpoints."""
-
-    def peer(coordinator: Any, token: str) -> Any:
-        try:
-            return coordinator.devices.authenticate(token)
-        except ProblemError:
-            worker = coordinator.workers.known(token)
-            if worker is None:
-                raise
-            return worker
-
-    return [(callers, "_peer", peer)]
 
 
 @mutant("uncapped-report", "draw", "fleet")

@@ -8,6 +8,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.protocol.devices import Receipt
 from coordinator.runtime.signals import Signals
 from coordinator.service import holds, uploads
@@ -43,7 +44,8 @@ def _answered_before_stored() -> Patches:
         if not request.url.path.endswith("/update"):
             return await receive(self, request, limit, finish, caller)
         coordinator = service.coordinator
-        device = coordinator.devices.authenticate(request.headers["authorization"].split()[1]).device
+        key = RequestSignature.parse(request.scope["headers"]).key_id
+        device = coordinator.core.store.device_by_key(key).device
         digest, data = await receive(
             self, request, limit, lambda spool: (spool.digest, spool.path.read_bytes()), caller
         )

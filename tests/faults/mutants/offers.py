@@ -8,7 +8,6 @@ from typing import Any
 
 from client_sdk.device.session import _Session
 from client_sdk.protocol.devices import Assignment, Outcome
-from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import effects as fx
 from coordinator.engine import selection
 from coordinator.engine.phases import selecting
@@ -18,15 +17,13 @@ from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.signals import Signals
-from coordinator.runtime.workers import WorkerRequests
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL
-from coordinator.store.port import DeviceRow, WaitingRow
+from coordinator.store.port import WaitingRow
 from tests.faults.mutants.datacenter import CENTER
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
-_authenticate = Fleet.authenticate
 _drawn = selecting.drawn
 EVER = float("-inf")
 
@@ -100,34 +97,6 @@ def _deadline_third() -> Patches:
         return following.with_round(replace(following.current, deadline=early)), effects
 
     return [(selecting, "drawn", drawn)]
-
-
-@mutant("old-tokens-for-ever", "permission", focus=("redeliver-late", "selecting"), enrolments=3, storm_s=60.0)
-def _old_tokens_for_ever() -> Patches:
-    """A token that a new enrolment has replaced stays valid."""
-    known: dict[str, DeviceRow] = {}
-
-    def authenticate(self: Fleet, token: str) -> DeviceRow:
-        try:
-            known[token] = _authenticate(self, token)
-        except ProblemError:
-            if token not in known:
-                raise
-        return known[token]
-
-    return [(Fleet, "authenticate", authenticate)]
-
-
-@mutant("revoked-worker-served", "permission", plan=CENTER, workers=2, focus=("op-revoke", "training"))
-def _revoked_worker_served() -> Patches:
-    """A worker that an operator has revoked is served."""
-
-    def authenticate(self: WorkerRequests, token: str) -> Any:
-        row = self.known(token)
-        assert row is not None
-        return row
-
-    return [(WorkerRequests, "authenticate", authenticate)]
 
 
 @mutant("claimed-drawn", "draw", "claims", focus=("pause", "selecting"), two_runs=True, replicas=3, storm_s=60.0)

@@ -10,7 +10,6 @@ from coordinator.engine import rounds
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, timekeeping
 from coordinator.runtime.core import Core
-from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.run_log import RunLog, _Proposal
 from coordinator.runtime.timekeeping import Timekeeping
@@ -133,18 +132,6 @@ def _expired_device() -> Patches:
     from coordinator.engine import selection
 
     return [(selection, "draw", lambda pool, k, **more: sorted(device for device, _ in pool))]
-
-
-@mutant("token-not-kept", "ack-durable")
-def _token_not_kept() -> Patches:
-    """A device that enrols again gets a token that is not stored."""
-    enrol = Fleet.enrol
-
-    def careless(self: Fleet, request: Any) -> Any:
-        answer = enrol(self, request)
-        return answer.model_copy(update={"token": self._entropy(32).hex()})
-
-    return [(Fleet, "enrol", careless)]
 
 
 @mutant("lost-pause", "ack-durable")

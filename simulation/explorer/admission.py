@@ -1,0 +1,118 @@
+"""Checks who is served: whoever has signed the request, registered, certified, in its time, and not revoked.
+
+Each check compares a request that a replica has let in with the durable rows, with the clock of the replica, and with
+the lists that have reached it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.request_signature import AHEAD_S
+from client_sdk.protocol.devices import Registered
+from client_sdk.protocol.workers import WorkerRegistered
+from coordinator.requests.callers import Caller
+from coordinator.store.port import DeviceRow, WorkerRow
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
+from simulation.explorer.request import SentRequest
+from simulation.explorer.world import World
+
+CACHED_S = 12.0
+"""Seconds for which a replica may still serve by a row that was changed: five, and what a clock that falls adds."""
+
+
+class ServingProcess(Protocol):
+    """The process that has let a request in."""
+
+    name: str
+    world: World
+    durable: Durable
+    list_counter: int
+
+    def now(self) -> float: ...
+
+
+class Admitted:
+    """The signed requests that one process has let in since it started."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+
+    def forget(self) -> None:
+        """The process may have forgotten nonces: it has started, or its clock has jumped."""
+        self._seen.clear()
+
+    def add(self, process: ServingProcess, request: SentRequest, at: float) -> None:
+        """A request was let in that arrived at ``at``, by the clock of the process."""
+        signature = request.signature
+        if not signature.created - AHEAD_S <= at <= signature.expires:
+            late_s = at - signature.created
+            raise Broken("permission", f"{process.name} served {request.event} of {request.holder.id} {late_s} s late")
+        name = (signature.key_id, signature.nonce)
+        if name in self._seen:
+            raise Broken("replay", f"{process.name} took the same signed {request.event} of {request.holder.id} twice")
+        self._seen.add(name)
+
+
+def served(process: ServingProcess, request: SentRequest, caller: Caller) -> None:
+    """The caller is who has signed, and has the rights that it has now."""
+    if not isinstance(caller, DeviceRow | WorkerRow):
+        return
+    name = caller.device if isinstance(caller, DeviceRow) else caller.worker
+    holder = request.holder
+    if name != holder.id or (holder.holder == "worker") is isinstance(caller, DeviceRow):
+        raise Broken("permission", f"{name} was served with a signature of {holder.id}")
+    row = is_good(process, request, process.now(), caller.certificate)
+    if isinstance(caller, DeviceRow) and isinstance(row, DeviceRow) and row.examples_cap != caller.examples_cap:
+        raise Broken("permission", f"{name} was served with a cap of {caller.examples_cap} examples")
+
+
+def is_good(
+    process: ServingProcess, request: SentRequest, now: float, certificate: str | None = None
+) -> DeviceRow | WorkerRow:
+    """Who has signed this request is registered, and its certificate is valid at ``now`` by the clock of the process,
+    which has seen no list with its key. Returns its row. ``certificate``: of the row by which it was served; None: the
+    registered one."""
+    world, holder = process.world, request.holder
+    store = process.durable.store
+    row = store.device(holder.id) if holder.holder == "device" else store.worker(holder.id)
+    if row is None or row.key_id != holder.key_id:
+        raise Broken("permission", f"{holder.id} was served, and its key is not registered")
+    found = _parsed(row.certificate if certificate is None else certificate)
+    if not found.not_before <= now < found.not_after:
+        valid = f"from {found.not_before} to {found.not_after}"
+        raise Broken("permission", f"{holder.id} was served at {now}, and is certified {valid}")
+    counter = world.authority.revoked.get(holder.key_id)
+    if counter is not None and counter <= process.list_counter:
+        raise Broken("permission", f"{holder.id} was served by {process.name}, which has a list with its key")
+    revoked_at = world.revoked_here.get(holder.id)
+    if revoked_at is not None and world.agenda.now > revoked_at + CACHED_S:
+        raise Broken("permission", f"{holder.id} was served, and an operator has revoked it")
+    return row
+
+
+def registered(durable: Durable, request: SentRequest, answer: Registered | WorkerRegistered) -> None:
+    """Who was told that it is registered is so: with its key, and with this certificate or a newer one."""
+    store, message = durable.store, request.send.message  # type: ignore[union-attr]
+    name = answer.device if isinstance(answer, Registered) else answer.worker
+    row = store.device(name) if isinstance(answer, Registered) else store.worker(name)
+    if row is not None and row.key_id != request.holder.key_id:
+        raise Broken("permission", f"{name} is registered by a request that {request.holder.id} has signed")
+    if row is None or is_older(row.certificate, message.certificate):  # type: ignore[union-attr]
+        raise Broken("ack-durable", f"{name} got an answer that it is registered, the store has {row}")
+    if isinstance(answer, Registered) and answer.examples_cap != row.examples_cap:  # type: ignore[union-attr]
+        raise Broken("ack-durable", f"{name} was told a cap of {answer.examples_cap}; it is another one: {row}")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(certificate: str) -> Certificate:
+    return Certificate.parse(bytes.fromhex(certificate))
+
+
+def is_older(certificate: str, other: str) -> bool:
+    """Whether the authority issued ``certificate`` before ``other``."""
+    one, two = _parsed(certificate), _parsed(other)
+    return (one.not_before, one.not_after) < (two.not_before, two.not_after)

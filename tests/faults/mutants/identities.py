@@ -1,0 +1,156 @@
+"""Bugs in who is served: expired and revoked keys, older lists and certificates, replays, requests out of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.nonces import NonceWindow
+from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.revocations import RevocationList
+from coordinator.engine import events as ev
+from coordinator.engine.phases import collecting
+from coordinator.engine.state import RunState
+from coordinator.runtime import held_list
+from coordinator.runtime.held_list import HeldList
+from coordinator.runtime.identities import Identities
+from coordinator.runtime.signals import Signals
+from coordinator.runtime.signing import SignedRequests
+from tests.faults.mutants.datacenter import CENTER
+from tests.faults.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+EXPIRING: dict[str, Any] = {"rates": {"certificate-expires": 0.3, "delay": 0.05}, "storm_s": 60.0}
+REVOKING: dict[str, Any] = {"rates": {"revoked": 0.8, "delay": 0.05}, "storm_s": 60.0}
+
+LATE_COPIES: dict[str, Any] = {
+    "rates": {"certificate-expires": 0.05, "redeliver-late": 0.6, "duplicate": 0.3, "delay": 0.3},
+    "storm_s": 60.0,
+}
+
+
+@mutant("expired-certificate-served", "permission", focus=("certificate-expires", "selecting"), **EXPIRING)
+def _expired_certificate_served() -> Patches:
+    """Whether a certificate is valid now is not asked."""
+    return [(Certificate, "require_valid", lambda self, at: None)]
+
+
+@mutant("revoked-key-served", "permission", focus=("revoked", "collecting"), **REVOKING)
+def _revoked_key_served() -> Patches:
+    """A key is served that the newest list has."""
+    return [(RevocationList, "require_good", lambda self, public_key: None)]
+
+
+@mutant("older-list-taken", "list", "permission", focus=("revoked", "collecting"), **REVOKING)
+def _older_list_taken() -> Patches:
+    """A list with a lower counter replaces the one that is held."""
+
+    def any_list(held: Any, offered: bytes, authority: Any) -> RevocationList:
+        found = RevocationList.parse(offered)
+        found.require_signed(authority)
+        return found
+
+    return [(held_list, "following", any_list)]
+
+
+@mutant("list-not-kept", "ack-durable", focus=("revoked", "collecting"), **REVOKING)
+def _list_not_kept() -> Patches:
+    """A list is held in memory only."""
+    from coordinator.store.memory import MemoryTransaction
+
+    return [(MemoryTransaction, "put_revocations", lambda self, authority, counter, encoded: None)]
+
+
+@mutant("revoked-poll-held", "liveness", focus=("revoked", "collecting"), replicas=1, **REVOKING)
+def _revoked_poll_held() -> Patches:
+    """What is held open for a revoked key stays open until it is looked at again."""
+    replace_list = HeldList._replace
+
+    def silent(self: HeldList, found: RevocationList) -> None:
+        signals, self._signals = self._signals, Signals()
+        try:
+            replace_list(self, found)
+        finally:
+            self._signals = signals
+
+    return [(HeldList, "_replace", silent)]
+
+
+@mutant("older-certificate-taken", "permission", focus=("certificate-expires", "selecting"), **LATE_COPIES)
+def _older_certificate_taken() -> Patches:
+    """A late copy of an older registration replaces the newer certificate."""
+    return [(Identities, "_require_newer", lambda self, certificate, registered: None)]
+
+
+@mutant("nonces-not-kept", "replay", focus=("replayed", "collecting"))
+def _nonces_not_kept() -> Patches:
+    """The nonces of requests are not remembered."""
+    return [(NonceWindow, "take", lambda self, signature, now: None)]
+
+
+@mutant("replay-counts", "counts-once", "log", "ack-durable", focus=("replayed", "collecting"), replicas=3)
+def _replay_counts() -> Patches:
+    """An update that arrives again counts once more."""
+    reported = collecting.reported
+
+    def again(state: RunState, event: ev.Reported) -> Any:
+        member = None if state.round is None else state.round.members.get(event.device)
+        if state.phase == "collecting" and member is not None and member.digest == event.digest:
+            state = state.with_member(event.device, replace(member, digest=None, status="selected"))
+        return reported(state, event)
+
+    return [(collecting, "reported", again)]
+
+
+@mutant("times-not-checked", "permission", focus=("replayed", "collecting"))
+def _times_not_checked() -> Patches:
+    """A signed request is let in at any time."""
+    return [(RequestSignature, "require_current", lambda self, now: None)]
+
+
+@mutant("signature-not-checked", "permission", focus=("lie", "collecting"), liars=2)
+def _signature_not_checked() -> Patches:
+    """Who names a registered key is taken for its owner."""
+    return [(SignedRequests, "_require_signed", lambda self, *request: None)]
+
+
+@mutant("any-authority", "permission", "no-bug", focus=("lie", "collecting"), liars=2)
+def _any_authority() -> Patches:
+    """A certificate of any authority is taken."""
+
+    def unsigned(self: Identities, certificate: Certificate, holder: str) -> None:
+        return None
+
+    return [(Identities, "require_certificate", unsigned)]
+
+
+@mutant("class-not-checked", "permission", focus=("lie", "collecting"), liars=2)
+def _class_not_checked() -> Patches:
+    """A device registers as a worker."""
+    require = Identities.require_certificate
+
+    def any_class(self: Identities, certificate: Certificate, holder: str) -> None:
+        require(self, certificate, certificate.holder)
+
+    return [(Identities, "require_certificate", any_class)]
+
+
+@mutant("revoked-worker-served", "permission", plan=CENTER, workers=2, focus=("op-revoke", "training"))
+def _revoked_worker_served() -> Patches:
+    """A worker that an operator has revoked is served."""
+
+    def peer(self: Identities, signed: Any) -> Any:
+        row, certificate, _ = self._known(signed.key_id)
+        self._require_good(certificate)
+        return row
+
+    return [(Identities, "peer", peer)]
+
+
+@mutant("registration-not-kept", "ack-durable", focus=("certificate-expires", "selecting"), **EXPIRING)
+def _registration_not_kept() -> Patches:
+    """A device is told that it is registered, and its new certificate is not stored."""
+    from coordinator.store.memory import MemoryTransaction
+
+    return [(MemoryTransaction, "certify_device", lambda self, device, key_id, certificate: None)]
