@@ -8,8 +8,8 @@ kind                 what it does, all of the time, from each of its addresses
 ==================== ==============================================================================================
 slow-loris           holds connections on which half a head, or half a body, comes a byte a second
 oversize             announces 100 MB for a check-in, or sends it in chunks without end
-bad credentials      check-ins with tokens that nobody has
-enrolment            enrolments with a good form and a wrong token, each with a key of its own
+bad credentials      check-ins that a key has signed which is not registered
+registration         registrations with a certificate of another authority, signed by its key
 ==================== ==============================================================================================
 """
 
@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
+from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.request_signature import NONCE_BYTES, sign_request
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 
 ADDRESSES = 4
@@ -33,7 +37,17 @@ SLOW = 64
 PAUSE_S = 0.02
 """Between two tries of one address: 50 a second, and 150 a second of each kind but the slow one."""
 CHECK_IN = b'{"examples": 1, "learners": {}, "hold_s": 0}'
-ENROL = json.dumps({"public_key": "11" * 32, "enrolment_token": "x" * 64, "proof": "22" * 64, "examples": 1}).encode()
+KEY = DeviceKey.create()
+CERTIFICATE = certify(
+    DeviceKey.create(),
+    id="stranger",
+    holder="device",
+    public_key=bytes.fromhex(KEY.public_hex),
+    not_before=0,
+    not_after=2**40,
+)
+UNSIGNED: Mapping[str, str] = {}
+REGISTRATION = json.dumps({"certificate": CERTIFICATE.encoded.hex(), "examples": 1}).encode()
 
 
 class Attackers:
@@ -49,7 +63,7 @@ class Attackers:
             "slow-loris": self._slow,
             "oversize": self._oversize,
             "bad credentials": self._stranger,
-            "enrolment": self._enrol,
+            "registration": self._register,
         }
         return [
             asyncio.create_task(self._repeat(kind, attack, f"127.2.{number}.{host}"))
@@ -89,11 +103,22 @@ class Attackers:
         await self._send(source, "oversize", self._head("POST", Route.CHECK_IN, 100_000_000) + b" " * 65_536)
 
     async def _stranger(self, source: str) -> None:
-        head = self._head("POST", Route.CHECK_IN, len(CHECK_IN), os.urandom(32).hex())
-        await self._send(source, "bad credentials", head + CHECK_IN)
+        await self._send(source, "bad credentials", self._signed(Route.CHECK_IN, CHECK_IN))
 
-    async def _enrol(self, source: str) -> None:
-        await self._send(source, "enrolment", self._head("POST", Route.ENROL, len(ENROL)) + ENROL)
+    async def _register(self, source: str) -> None:
+        await self._send(source, "registration", self._signed(Route.REGISTER, REGISTRATION))
+
+    def _signed(self, path: str, body: bytes) -> bytes:
+        """A whole request, signed by a key that nobody knows."""
+        headers = sign_request(
+            KEY,
+            method="POST",
+            uri=f"http://127.0.0.1:{self.port}{path}",
+            sha256=hashlib.sha256(body).digest(),
+            at=time.time(),
+            nonce=os.urandom(NONCE_BYTES),
+        )
+        return self._head("POST", path, len(body), headers) + body
 
     async def _send(self, source: str, kind: str, request: bytes) -> None:
         reader, writer = await self._open(source)
@@ -108,11 +133,15 @@ class Attackers:
     async def _open(self, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(source, 0))
 
-    def _head(self, method: str, path: str, length: int, token: str = "x" * 64) -> bytes:
-        return (
-            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{PROTOCOL_HEADER}: {PROTOCOL_VERSION}\r\n"
-            f"Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
-        ).encode()
+    def _head(self, method: str, path: str, length: int, more: Mapping[str, str] = UNSIGNED) -> bytes:
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            f"Host: 127.0.0.1:{self.port}",
+            f"{PROTOCOL_HEADER}: {PROTOCOL_VERSION}",
+            f"Content-Length: {length}",
+            *(f"{name}: {value}" for name, value in more.items()),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode()
 
 
 async def main(port: int) -> None:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
@@ -22,12 +26,13 @@ from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.vouching import vouched_by
 from client_sdk.tensors.floats import Float32
 
 STRICT = GraphRule(profile="strict")
@@ -35,6 +40,9 @@ FAST = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, 
 """At n = 300: 110 neighbours, 71 shares, 256 signers."""
 WEIGHT_CAP = 1000
 EXPIRES = 2_000_000_000
+AT = EXPIRES - 3600
+AUTHORITY = DeviceKey.create()
+REVOKED = sign_revocations(AUTHORITY, counter=1, issued=AT, next_update=EXPIRES, revoked=())
 
 
 def header_of(rule: GraphRule, dimension: int) -> AttemptHeader:
@@ -56,8 +64,8 @@ def header_of(rule: GraphRule, dimension: int) -> AttemptHeader:
         cipher="aes-256-ctr",
         rule=rule,
         minimum_cohort=64,
-        revocations=1,
-        revocations_digest=bytes(32),
+        revocations=REVOKED.counter,
+        revocations_digest=REVOKED.digest,
         expires_at=EXPIRES,
     )
 
@@ -69,6 +77,7 @@ class Crowd:
     n: int
     header: AttemptHeader
     identities: list[DeviceKey] = field(default_factory=list)
+    certificates: list[bytes] = field(default_factory=list)
     secrets: list[AttemptSecrets] = field(default_factory=list)
     held: list[dict[int, SharePair]] = field(default_factory=list)
     """By holder: dealer -> pair."""
@@ -82,16 +91,22 @@ class Crowd:
             identity, secrets = DeviceKey.create(), AttemptSecrets.draw(os.urandom)
             self.identities.append(identity)
             self.secrets.append(secrets)
+            public = bytes.fromhex(identity.public_hex)
+            made = certify(
+                AUTHORITY, id=_name(place), holder="device", public_key=public, not_before=AT, not_after=EXPIRES + 1
+            )
+            self.certificates.append(made.encoded)
             shown = secrets.advertisement(_name(place))
             signature = sign_advertisement(shown, self.header.digest, identity)
-            entries.append(RosterEntry(shown, signature, bytes.fromhex(identity.public_hex)))
+            entries.append(RosterEntry(shown, signature, made.encoded))
         self.cohort = join(self.header, Roster.of(self.header, entries), self.vouched)
         rng = np.random.default_rng(0)
         self.values = rng.standard_normal(self.header.dimension, np.float32) * np.float32(0.003)
 
-    def vouched(self, device: str, certificate: bytes) -> str:
-        """The identity of a device, whose certificate was checked in an earlier round."""
-        return certificate.hex()
+    @cached_property
+    def vouched(self) -> Vouching:
+        """The authority's word on the devices' identities. A certificate is verified once, in an earlier round."""
+        return vouched_by(TrustedAuthority(bytes.fromhex(AUTHORITY.public_hex)), REVOKED, AT, until=EXPIRES)
 
     def share(self) -> None:
         """Exchange 2, among all."""
@@ -182,7 +197,7 @@ class OneDevice:
         crowd, place = self.crowd, self.place
         device = SecureDevice(
             device=_name(place),
-            certificate=bytes.fromhex(crowd.identities[place].public_hex),
+            certificate=crowd.certificates[place],
             signer=crowd.identities[place],
             entropy=_same_secrets(crowd.secrets[place]),
             vouched=crowd.vouched,

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.http.authority import AuthorityClient
+from client_sdk.http.signing import RequestSigner
 from client_sdk.identity import DeviceKey
-from client_sdk.protocol.devices import EnrolRequest, enrolment_bytes
+from client_sdk.protocol.devices import Registration
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 
+Credentials = Callable[[str, str, bytes], dict[str, str]]
+"""The headers of a request that say who sends it, by its method, path and body."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ServerProcess:
-    """``quorate serve`` in a folder, on a free port. Linux only."""
+    """``quorate serve`` in a folder, on a free port, with an authority inside. Linux only."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--port", "0", "--data", str(folder)]
+        command.append("--dev-authority")
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
@@ -31,7 +40,7 @@ class ServerProcess:
             raise RuntimeError("the server did not start; its log above has the reason")
         settings = json.loads(ready)
         self.url: str = settings["url"]
-        self.token: str = settings["enrolment_token"]
+        self.token = EnrolmentToken.parse(settings["enrolment_token"])
         self.key = Path(settings["key_file"]).read_text("ascii").strip()
         """The owner's API key."""
         self.port = int(self.url.rsplit(":", 1)[1])
@@ -92,7 +101,9 @@ class Connection:
         self._source = source
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def request(self, method: str, path: str, body: bytes = b"", token: str | None = None) -> Answer:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", credentials: Credentials | None = None
+    ) -> Answer:
         if self._streams is None:
             self._streams = await asyncio.open_connection(
                 "127.0.0.1", self._port, limit=1 << 20, local_addr=(self._source, 0)
@@ -100,8 +111,8 @@ class Connection:
         reader, writer = self._streams
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Length: {len(body)}\r\n"
         head += f"{PROTOCOL_HEADER}: {PROTOCOL_VERSION}\r\n"
-        if token is not None:
-            head += f"Authorization: Bearer {token}\r\n"
+        for name, value in (credentials(method, path, body) if credentials is not None else {}).items():
+            head += f"{name}: {value}\r\n"
         writer.write(head.encode() + b"\r\n")
         if body:
             writer.write(body)
@@ -117,24 +128,39 @@ class Connection:
 
 
 class Peer:
-    """Somebody with credentials and a connection of its own: an enrolled device, or an operator."""
+    """Somebody with credentials and a connection of its own: a registered device, or an operator."""
 
-    def __init__(self, connection: Connection, token: str) -> None:
+    def __init__(self, connection: Connection, credentials: Credentials) -> None:
         self.connection = connection
-        self.token = token
+        self.credentials = credentials
 
     async def request(self, method: str, path: str, body: bytes = b"") -> Answer:
-        return (await self.connection.request(method, path, body, self.token)).ok()
+        return (await self.connection.request(method, path, body, self.credentials)).ok()
+
+
+def bearer(key: str) -> Credentials:
+    """The credentials of an operator."""
+    return lambda method, path, body: {"Authorization": f"Bearer {key}"}
+
+
+def signing(url: str, key: DeviceKey) -> Credentials:
+    """The credentials of a device: each request is signed."""
+    signer = RequestSigner(url, time.time)
+    signer.signer = key
+    return lambda method, path, body: signer.headers(method, path, hashlib.sha256(body).digest())
 
 
 async def enrol(server: ServerProcess, count: int, network: str = "") -> list[Peer]:
-    """Enrols ``count`` new devices; with a ``network`` such as ``127.1.0.``, each from an address of its own."""
+    """``count`` new devices, certified and registered; with a ``network`` such as ``127.1.0.``, each from an address of
+    its own."""
     peers = []
-    for number in range(1, count + 1):
-        key = DeviceKey.create()
-        proof = key.sign(enrolment_bytes(key.public_hex, server.token)).hex()
-        message = EnrolRequest(public_key=key.public_hex, enrolment_token=server.token, proof=proof, examples=100)
-        connection = Connection(server.port, f"{network}{number}" if network else "127.0.0.1")
-        answer = (await connection.request("POST", Route.ENROL, message.model_dump_json().encode())).ok()
-        peers.append(Peer(connection, answer.json()["token"]))
+    with AuthorityClient(server.token.url, server.token.authority) as authority:
+        for number in range(1, count + 1):
+            key = DeviceKey.create()
+            certificate = authority.enrol(server.token, key)
+            connection = Connection(server.port, f"{network}{number}" if network else "127.0.0.1")
+            peer = Peer(connection, signing(server.url, key))
+            message = Registration(certificate=certificate.encoded.hex(), examples=100)
+            await peer.request("POST", Route.REGISTER, message.model_dump_json().encode())
+            peers.append(peer)
     return peers

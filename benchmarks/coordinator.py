@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks._wire import Connection, Peer, ServerProcess, enrol
+from benchmarks._wire import Connection, Peer, ServerProcess, bearer, enrol
 from benchmarks.harness import Row, Spread, main
 from client_sdk.protocol.devices import CheckIn, Work
 from client_sdk.protocol.names import Route
@@ -51,7 +51,7 @@ class Federation:
     def __init__(self, server: ServerProcess, peers: list[Peer], parameters: int) -> None:
         self.server = server
         self.peers = peers
-        self.operator = Peer(Connection(server.port), server.key)
+        self.operator = Peer(Connection(server.port), bearer(server.key))
         self.model: Tensors = {"x": np.zeros(parameters, np.float32)}
         self.run = ""
 
