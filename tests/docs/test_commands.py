@@ -48,7 +48,6 @@ ELSEWHERE = {
     "authority ": "tests/coordinator/authority runs each of them, and serves an authority",
     "run create examples/fallback.toml": "tests/coordinator/datacenter/test_agent.py reads this plan",
     "rounds fallback": "of that run",
-    "worker add --label cluster": "README's worker add, with a label",
     "keys": "in docs/operators.md; tests/coordinator/test_cli.py runs them",
     "status --key-file": "tests/coordinator/test_cli.py runs it",
     "audit": "tests/coordinator/test_cli.py runs it",
@@ -105,7 +104,7 @@ def test_it_runs_for_long(line: str, tmp_path: Path) -> None:
 
 def scenario(page: str) -> list[tuple[str, ...]]:
     """The commands of a page's blocks, as words, without those that belong to other stories of the page."""
-    others = ("datacenter", "serve --data")
+    others = ("datacenter", "serve --data", "authority")
     return [
         command.words
         for command in commands()
@@ -115,11 +114,11 @@ def scenario(page: str) -> list[tuple[str, ...]]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[dict[str, str]]:
-    """``quorate serve`` in this folder; the environment for the other commands. On another port than the page's, for
-    several tests run at once."""
+    """``quorate serve --dev-authority`` in this folder; the environment for the other commands. On another port than
+    the page's, for several tests run at once."""
     environment = {**ENVIRONMENT, "XDG_STATE_HOME": str(folder / "state")}
     with subprocess.Popen(
-        [BIN / "quorate", "serve"],
+        [BIN / "quorate", "serve", "--dev-authority"],
         cwd=folder,
         env={**environment, "QUORATE_PORT": "0", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
@@ -127,9 +126,9 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
     ) as server:
         assert server.stdout is not None
         try:
-            printed = "".join(server.stdout.readline() for _ in range(4))
+            printed = "".join(server.stdout.readline() for _ in range(5))
             url = re.search(r"http://[\d.:]+", printed)
-            token = re.search(r"Enrolment token:\s*(\w+)", printed)
+            token = re.search(r"quorate device --enrolment-token (qe1_[\w-]+)", printed)
             assert url is not None
             assert token is not None
             yield {**environment, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
@@ -214,7 +213,6 @@ def test_the_readme_works_as_it_stands(tmp_path: Path) -> None:
             shown = succeed(lines("README.md", "quorate status;")[0], tmp_path, environment)
         assert "mnist is finished: reached 5 rounds." in shown
         succeed(lines("README.md", "quorate checkpoint")[0], tmp_path, environment)
-        assert "quorate datacenter join" in succeed(lines("README.md", "quorate worker")[0], tmp_path, environment)
     assert (tmp_path / "model.safetensors").exists()
 
 

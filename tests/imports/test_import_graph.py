@@ -85,6 +85,7 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
         ("coordinator/runtime/wrong.py", "import coordinator.requests", "One direction"),
         ("coordinator/requests/wrong.py", "import coordinator.service", "One direction"),
         ("coordinator/requests/wrong.py", "import fastapi", "The table of requests needs no server"),
+        ("coordinator/runtime/wrong.py", "import opentelemetry", "OpenTelemetry stays in"),
         ("coordinator/engine/wrong.py", "import time", "The engine is pure"),
         ("coordinator/engine/wrong.py", "def f():\n    from random import random", "The engine is pure"),
     ],
