@@ -4,8 +4,8 @@
 #   sbatch --export=ALL,COORDINATOR=https://...,QUORATE_WORKER_TOKEN=... slurm-worker.sh
 # It was written from the documentation of SLURM and has not been run on a cluster.
 #
-# The token is the one that `quorate worker add` printed. It stays in the environment: a command line is seen by all
-# users of a machine. SHARED must be a folder that all machines see; the worker goes on from what is saved there.
+# The token is the one that `quorate authority token --worker` printed. It stays in the environment: a command line is
+# seen by all users of a machine. SHARED must be a folder that all machines see; the worker goes on from what is saved there.
 
 #SBATCH --job-name=quorate-worker
 #SBATCH --nodes=2
@@ -17,7 +17,7 @@
 
 set -euo pipefail
 
-: "${COORDINATOR:?the URL of the coordinator}" "${QUORATE_WORKER_TOKEN:?the token that quorate worker add printed}"
+: "${COORDINATOR:?the URL of the coordinator}" "${QUORATE_WORKER_TOKEN:?the token that quorate authority token --worker printed}"
 DATA=${DATA:-mnist}
 SHARED=${SHARED:-$SLURM_SUBMIT_DIR/quorate-worker}
 
