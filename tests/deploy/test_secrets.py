@@ -362,7 +362,7 @@ def test_nor_with_postgresql_and_its_password(tmp_path: Path) -> None:
 def test_repro_a_start_that_fails_does_not_show_the_databases_password(tmp_path: Path, url: str) -> None:
     command = [sys.executable, "-m", "quorate", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
     asked = {**os.environ, "QUORATE_DATABASE": url}
-    done = subprocess.run(command, env=asked, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "database" in done.stderr
     assert "Traceback" not in done.stderr
