@@ -2,10 +2,11 @@
 
 ::
 
-    a registered key     times -> the key of this id -> signature, body -> nonce
+    a registered key     times -> the key of this id -> signature, body -> certificate valid and good -> nonce
     a registration       times -> the certificate, its class and its key -> signature, body -> nonce
 
-The nonce is taken last: who has no certified key cannot fill the window, nor use up a nonce of somebody else.
+The nonce is taken last: who has no certified key, or one that is revoked or expired, cannot fill the window, nor use up
+a nonce of somebody else.
 Everything runs in the thread that then handles the request.
 """
 
@@ -75,12 +76,13 @@ class SignedRequests:
     ) -> SignedBy:
         """Who has signed a request, among those who are registered. The parameters are those of ``Arrived``.
 
-        ProblemError *wrong-clock*, *unregistered*, *bad-signature*, *replayed-request*, *busy*. Whether the key's
-        certificate is valid and good is ``Identities``' matter."""
+        ProblemError *wrong-clock*, *unregistered*, *bad-signature*, *replayed-request*, *busy*, and those of
+        ``Identities.peer``: a held request asks for them again."""
         try:
             signature.require_current(at)
             key = self._identities.public_key(signature.key_id)
             self._require_signed(signature, key, method, uri, result, sha256)
+            self._identities.peer(SignedBy(signature.key_id, at))
             return self._taken(signature, at)
         except CredentialError as error:
             raise refusal_of(error) from None

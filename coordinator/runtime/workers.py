@@ -8,6 +8,7 @@ worker; ``StoreError`` and ``BlobError`` pass through where the database or the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TypeVar
 
 from client_sdk.protocol.devices import CheckpointRef, Wait
@@ -48,6 +49,12 @@ class WorkerRequests:
         self._fleet = fleet
         self._identities = identities
         self._results = WorkerResults(core, fleet)
+        self._leasing = Lock()
+        """Of two processes with one certificate that ask at once, one gets a lease, whichever runs have one to give."""
+
+    def locked(self) -> bool:
+        """Whether a thread gives a lease."""
+        return self._leasing.locked()
 
     # ------------------------------------------------------------ requests of operators
 
@@ -79,16 +86,20 @@ class WorkerRequests:
         return self.lease(worker, poll) or self._unfit_worker(poll)
 
     def lease(self, worker: WorkerRow, poll: WorkerPoll) -> Lease | None:
-        """Returns the lease of a round that this worker can take now; one that it has already comes first."""
-        logs = [log for log in self._core.logs() if log.state.plan.datacenter and not log.state.over]
-        states = [(log, log.catch_up()) for log in logs]
-        for log, state in sorted(states, key=lambda found: not _ours(found[1], worker.worker, poll)):
-            free = state.phase == "leasing" or _ours(state, worker.worker, poll)
-            if free and _against(state, poll) is None:
-                found = self._grant_lease(log, worker.worker, poll)
-                if found is not None:
-                    return found
-        return None
+        """Returns the lease of a round that this worker can take now; one that it has already comes first. None also
+        while another process with its certificate has a lease, of whichever run."""
+        with self._leasing:
+            logs = [log for log in self._core.logs() if log.state.plan.datacenter and not log.state.over]
+            states = [(log, log.catch_up()) for log in logs]
+            if any(_anothers(state, worker.worker, poll) for _, state in states):
+                return None
+            for log, state in sorted(states, key=lambda found: not _ours(found[1], worker.worker, poll)):
+                free = state.phase == "leasing" or _ours(state, worker.worker, poll)
+                if free and _against(state, poll) is None:
+                    found = self._grant_lease(log, worker.worker, poll)
+                    if found is not None:
+                        return found
+            return None
 
     def hold_over(self, worker: WorkerRow, poll: WorkerPoll) -> Wait:
         """Returns the answer to a poll whose hold has expired."""
@@ -98,7 +109,7 @@ class WorkerRequests:
         others = [
             f"round {state.round_number} of {state.run}, which another process has with this worker's certificate"
             for state in self._core.states()
-            if _holds(state, worker.worker) and not _ours(state, worker.worker, poll)
+            if _anothers(state, worker.worker, poll)
         ]
         if others:
             reason = f"this process waits for the end of the lease of {' and of '.join(others)}"
@@ -239,6 +250,11 @@ def _ours(state: RunState, worker: str, poll: WorkerPoll) -> bool:
     if lease is None or not _holds(state, worker):
         return False
     return lease.instance == poll.instance or is_restart(lease, poll.installation)
+
+
+def _anothers(state: RunState, worker: str, poll: WorkerPoll) -> bool:
+    """Whether another process with the worker's certificate has the round."""
+    return _holds(state, worker) and not _ours(state, worker, poll)
 
 
 def _against(state: RunState, poll: WorkerPoll) -> str | None:

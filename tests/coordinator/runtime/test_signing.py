@@ -146,6 +146,25 @@ def test_strangers_cannot_fill_the_window(world: World) -> None:
         signed.check(made(world), method="POST", uri=URI, at=world.clock.at)
 
 
+def test_repro_a_key_that_is_revoked_or_expired_takes_no_room(world: World) -> None:
+    """Its requests were verified and took nonces, and were refused only afterwards."""
+    signed = SignedRequests(world.coordinator.identities, world.clock.now, NonceWindow(most=1))
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    with world.refuses("revoked-key"):
+        signed.check(made(world), method="POST", uri=URI, at=world.clock.at)
+    worker = world.worker()
+    world.coordinator.workers.revoke(worker.worker)
+    with world.refuses("revoked-key", "by an operator of this coordinator"):
+        signed.check(made(world, key=world.worker_keys[0]), method="POST", uri=URI, at=world.clock.at)
+    assert len(signed.nonces) == 0
+    assert signed.check(made(world, key=world.keys[1]), method="POST", uri=URI, at=world.clock.at)
+    world.clock.at += 90 * 86_400
+    signed = SignedRequests(world.coordinator.identities, world.clock.now, NonceWindow(most=1))
+    with world.refuses("expired-certificate"):
+        signed.check(made(world, key=world.keys[1]), method="POST", uri=URI, at=world.clock.at)
+    assert len(signed.nonces) == 0
+
+
 def test_the_verification_can_be_another_one_and_all_else_stays(world: World) -> None:
     """As the fault explorer does it, which plays thousands of requests."""
     asked: list[tuple[str, bytes, str, str]] = []

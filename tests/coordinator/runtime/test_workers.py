@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -288,6 +289,42 @@ def test_a_second_agent_with_the_same_certificate_waits_until_the_lease_has_ende
     center.pass_time(2)
     taken = center.poll(worker, **second)
     assert (taken.attempt, taken.fence) == (2, 2)
+
+
+def test_repro_a_second_process_with_a_certificate_gets_no_round_of_another_run(center: Center) -> None:
+    """It trained the round of one run while the first process trained that of another one."""
+    center.fall_back()
+    center.create(name="second", datacenter=SECTION)
+    center.pass_time(11)
+    worker = center.worker()
+    lease = center.poll(worker, "i1", installation="here")
+    assert isinstance(lease, Lease)
+    assert center.poll(worker, "i2", installation="there") is None
+    assert isinstance(center.poll(center.worker(), "i3", installation="there"), Lease), "another certificate"
+    again = center.poll(worker, "i4", installation="here")
+    assert (again.run, again.fence) == (lease.run, lease.fence + 1), "the first, started again"
+
+
+def test_of_two_processes_that_ask_at_once_one_gets_a_lease(center: Center) -> None:
+    center.fall_back()
+    center.create(name="second", datacenter=SECTION)
+    center.pass_time(11)
+    worker = center.worker()
+    start = threading.Barrier(4)
+    found: list[object] = []
+
+    def ask(name: str) -> None:
+        asked = WorkerPoll(instance=name, installation=name, learners={LEARNER: "1"}, data=("proxy",), nproc=2)
+        start.wait(30)
+        found.append(center.coordinator.workers.poll(worker, asked))
+
+    threads = [threading.Thread(target=ask, args=(f"i{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [isinstance(one, Lease) for one in found].count(True) == 1
+    assert found.count(None) == 3
 
 
 def test_a_worker_says_that_it_cannot_or_gives_the_round_back(center: Center) -> None:
