@@ -147,13 +147,15 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        size, length, coding = len(self.url), None, None
+        size, length, coding, host = len(self.url), None, None, b""
         for name, value in self.headers:
             size += len(name) + len(value) + 4
             if name == b"content-length":
                 length = value
             elif name == b"transfer-encoding":
                 coding = value.lower()
+            elif name == b"host":
+                host = value.lower()
         if size > self._limits.head_bytes:
             raise self._too_large()
         version = self.parser.get_http_version()
@@ -161,6 +163,8 @@ class BoundedHttp(HttpToolsProtocol):
             raise problem("malformed-request", f"HTTP/{version} is not spoken here: use HTTP/1.1.")
         if coding is not None and (coding != b"chunked" or version == "1.0"):
             raise problem("malformed-request", "A body comes with a Content-Length, or chunked by HTTP/1.1.")
+        if b"#" in self.url or not (self.url.startswith(b"/") or _host_of(self.url) in (host, b"")):
+            raise problem("malformed-request", "A target names no fragment, and no other host than the Host header.")
         if self.parser.should_upgrade() and (coding is not None or length not in (None, b"0")):
             raise problem("malformed-request", "A request with a body cannot ask for another protocol.")
         self._count_request()
@@ -279,6 +283,11 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse(problem("request-timeout", detail).problem)
         else:
             self.transport.close()
+
+
+def _host_of(target: bytes) -> bytes:
+    """Host and port of a target in absolute form, in lower case; empty where it has none, as ``*``."""
+    return target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0].lower()
 
 
 def _reason(error: httptools.HttpParserError) -> str:

@@ -46,6 +46,9 @@ def post(*lines: str) -> bytes:
         pytest.param(head("/heal\0thz"), id="nul-in-the-target"),
         pytest.param(head("/heal\xffthz"), id="no-ascii-in-the-target"),
         pytest.param(b"GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n", id="a-target-without-a-path"),
+        pytest.param(head("http://evil.example/healthz"), id="another-host-in-the-target"),
+        pytest.param(head("http://localhost@evil.example/healthz"), id="a-user-and-another-host-in-the-target"),
+        pytest.param(head("/healthz#x"), id="a-fragment-in-the-target"),
         pytest.param(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", id="connect"),
         pytest.param(b"MAKE / HTTP/1.1\r\nHost: localhost\r\n\r\n", id="an-unknown-method"),
         pytest.param(b"GET /healthz HTTP/9.9\r\nHost: localhost\r\n\r\n", id="an-unknown-version"),
@@ -138,6 +141,12 @@ def test_the_name_of_a_host_has_no_case_and_may_end_with_a_dot(server: Server, h
     origin = f"Origin: http://{host.lower()}"
     own = head(STOP, origin, server.key_line, method="POST").replace(b"Host: localhost", b"Host: " + host.encode())
     assert ask(server.url, own).kind() == "unknown-run"
+
+
+def test_a_target_in_absolute_form_names_the_host_of_the_host_header(server: Server) -> None:
+    sent = b"GET http://LocalHost:8470/healthz HTTP/1.1\r\nHost: localhost:8470\r\n\r\n"
+    assert ask(server.url, sent).status == 200
+    assert ask(server.url, head("/healthz?a=http://evil.example/")).status == 200
 
 
 def test_the_hosts_of_others_are_refused_in_any_case(server: Server) -> None:
