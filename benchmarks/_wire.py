@@ -150,13 +150,13 @@ def signing(url: str, key: DeviceKey) -> Credentials:
     return lambda method, path, body: signer.headers(method, path, hashlib.sha256(body).digest())
 
 
-async def enrol(server: ServerProcess, count: int, network: str = "") -> list[Peer]:
+async def enrol(server: ServerProcess, count: int, network: str = "", known: DeviceKey | None = None) -> list[Peer]:
     """``count`` new devices, certified and registered; with a ``network`` such as ``127.1.0.``, each from an address of
-    its own."""
+    its own. ``known``: the key of one device; else each draws its own."""
     peers = []
     with AuthorityClient(server.token.url, server.token.authority) as authority:
         for number in range(1, count + 1):
-            key = DeviceKey.create()
+            key = known or DeviceKey.create()
             certificate = authority.enrol(server.token, key)
             connection = Connection(server.port, f"{network}{number}" if network else "127.0.0.1")
             peer = Peer(connection, signing(server.url, key))

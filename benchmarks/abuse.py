@@ -6,10 +6,12 @@
     honest_answers_under_abuse     share of honest check-ins that were answered with 200
     server_cpu_under_abuse         CPU seconds of the server in a second, while they attack; ``limit``: without them
     attackers_cpu                  CPU seconds of the attackers in a second: they take it from the same machine
-    attacks_per_s                  requests and connections that they tried in a second
+    attacks_per_s                  requests and connections that they tried in a second, of all kinds
+    answered_<status>_per_s        of these, the answers in a second; a connection that is only closed has none
 
-Honest devices check in at fixed times, whether the one before was answered in time or not: a slow answer does not hide
-those after it. The attackers (``_attackers``) are a process of their own.
+Honest devices sign each check-in, and check in at fixed times, whether the one before was answered in time or not: a
+slow answer does not hide those after it. The attackers (``_attackers``) are a process of their own. The authority that
+they flood is inside the coordinator's process, where it costs honest devices most.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks._wire import Peer, ServerProcess, enrol
 from benchmarks.harness import Row, Spread, main
+from client_sdk.credentials.authority_key import AUTHORITY_ID_BYTES
+from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.names import Route
 
@@ -41,9 +46,13 @@ CHECK_IN = CheckIn(examples=100, learners={}, hold_s=0).model_dump_json().encode
 class Attack:
     """The process of the attackers."""
 
-    def __init__(self, port: int) -> None:
-        command = [sys.executable, "-m", "benchmarks._attackers", str(port)]
+    def __init__(self, server: ServerProcess, victim: DeviceKey) -> None:
+        """``victim``: the registered key in whose name they attack, and whose requests they overhear."""
+        authority = server.token.authority[:AUTHORITY_ID_BYTES].hex()
+        command = [sys.executable, "-m", "benchmarks._attackers", str(server.port), authority]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdin is not None
+        self._process.stdin.write(victim.seed.hex() + "\n")
 
     def order(self, line: str) -> dict[str, float]:
         """Sends ``on``, ``off`` or ``report``; returns what they have spent and tried so far."""
@@ -68,6 +77,8 @@ class Window:
         self.refused = 0
         self.server_cpu = self.attackers_cpu = self.attacks = 0.0
         """Each in a second."""
+        self.answers: dict[str, float] = defaultdict(float)
+        """Answers to attackers, by status."""
 
     @property
     def p99_s(self) -> float:
@@ -95,7 +106,12 @@ async def window(server: ServerProcess, peers: list[Peer], attack: Attack, secon
     lasted_s, after = time.perf_counter() - began, attack.order("report")
     found.server_cpu = (server.cpu_s() - cpu_s) / lasted_s
     found.attackers_cpu = (after["cpu_s"] - before["cpu_s"]) / lasted_s
-    found.attacks = sum(after[name] - before.get(name, 0) for name in after if name.endswith("tried")) / lasted_s
+    for name, count in after.items():
+        what = name.rpartition(" ")[2]
+        if what == "tried":
+            found.attacks += (count - before.get(name, 0)) / lasted_s
+        elif what != "cpu_s":
+            found.answers[what] += (count - before.get(name, 0)) / lasted_s
     return found
 
 
@@ -107,9 +123,11 @@ async def pairs(quick: bool) -> tuple[list[Window], list[Window]]:
     attacked: list[Window] = []
     quiet: list[Window] = []
     with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder)) as server:
-        attack = Attack(server.port)
+        victim = DeviceKey.create()
+        peers = await enrol(server, DEVICES, "127.1.0.")
+        peers += await enrol(server, 1, "127.1.1.", victim)
+        attack = Attack(server, victim)
         try:
-            peers = await enrol(server, DEVICES, "127.1.0.")
             await window(server, peers, attack, seconds)
             for number in range(count):
                 for on in (True, False) if number % 2 else (False, True):
@@ -137,6 +155,9 @@ def measure(quick: bool) -> Iterator[Row]:
     yield Row(name="server_cpu_under_abuse", value=spent, unit="s/s", limit=base, ratio=spent / base)
     yield Row(name="attackers_cpu", value=statistics.median(one.attackers_cpu for one in attacked), unit="s/s")
     yield Row(name="attacks_per_s", value=statistics.median(one.attacks for one in attacked), unit="1/s")
+    for status in sorted({status for one in attacked for status in one.answers}):
+        per_s = statistics.median(one.answers[status] for one in attacked)
+        yield Row(name=f"answered_{status}_per_s", value=per_s, unit="1/s")
 
 
 if __name__ == "__main__":

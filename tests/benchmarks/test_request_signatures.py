@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.request_signatures import Requests, measure
-from client_sdk.credentials.errors import BadCredential
+from client_sdk.protocol.problems import ProblemError
 
 
 def test_rows_are_complete_and_the_difference_is_that_of_the_two_costs() -> None:
@@ -22,5 +22,5 @@ def test_rows_are_complete_and_the_difference_is_that_of_the_two_costs() -> None
 def test_a_request_that_is_refused_ends_the_benchmark() -> None:
     crowd = Requests(2)
     crowd.headers[1] = [(name, value.replace(b"tag", b"gat")) for name, value in crowd.headers[1]]
-    with pytest.raises(BadCredential):
+    with pytest.raises(ProblemError):
         crowd.verify_all()
