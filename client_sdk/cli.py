@@ -20,6 +20,8 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
+from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
+from client_sdk.commands.token_file import token_is_shown
 from client_sdk.commands.trust import with_ca
 from client_sdk.extensions import installed_version
 from client_sdk.imports.shadowing import Shadowed, check
@@ -97,7 +99,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Quorate: federated learning. A round counts when it is quorate.",
-    epilog="Example: quorate serve, then in another terminal: quorate device --data mnist --enrolment-token TOKEN",
+    epilog="Example: quorate serve, then in another terminal: quorate device --data mnist --token-file FILE",
 )
 app.add_typer(device_app, name="device")
 app.add_typer(secagg_app, name="secagg")
@@ -121,7 +123,11 @@ def _quorate(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command. An error is printed as one sentence; the exit code is 0, 1 or 2."""
-    start(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    start(given)
+    if token_is_shown(given):
+        print_error(TOKEN_IS_SHOWN)
+        sys.exit(1)
     try:
         check()
     except Shadowed as hidden:

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from client_sdk.commands.threads import Threads
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, say, say_json
+from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
+from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
 from simulation.commands.new import new
 from simulation.commands.simulate import simulate
 from simulation.explorer.command import explore
@@ -42,19 +43,10 @@ def _commands() -> None:
     """Many devices on one machine, and a whole federation to watch."""
 
 
-@app.command(epilog="Example: quorate fleet --enrolment-token TOKEN --data mnist --devices 400")
+@app.command(epilog="Example: quorate fleet --token-file device.token --data mnist --devices 400")
 @errors_as_sentences
 def fleet(
-    enrolment_token: Annotated[
-        str,
-        typer.Option(
-            "--enrolment-token",
-            "--token",
-            envvar="QUORATE_ENROLMENT_TOKEN",
-            metavar="TOKEN",
-            help="From an operator of the authority: 'quorate authority token' prints one.",
-        ),
-    ],
+    token_file: TokenFile = None,
     coordinator: Url = DEFAULT_URL,
     data: Data = "mnist",
     devices: Devices = 400,
@@ -82,11 +74,14 @@ def fleet(
     from simulation.fleet.orders import split_of, worker_orders
     from simulation.fleet.processes import FleetProcesses
 
+    token = enrolment_token(token_file)
+    if token is None:
+        fail(f"The devices of a fleet need an enrolment token: give --token-file FILE, or set {VARIABLE}.")
     orders = worker_orders(
         split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
         FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
         coordinator=coordinator,
-        enrolment_token=enrolment_token,
+        enrolment_token=token,
         folder=folder,
         learner=learner,
         processes=processes,

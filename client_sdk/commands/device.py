@@ -29,7 +29,7 @@ device_keys.add_to(app)
     invoke_without_command=True,
     help="Take part in a federation with this machine's data, which never leaves it.\n\n"
     "Its state is stored in the folder: started again, the device continues where it was. Ctrl-C stops it.",
-    epilog="Example: quorate device --enrolment-token TOKEN --data mnist --shard 3/400 --coordinator " + DEFAULT_URL,
+    epilog="Example: quorate device --token-file device.token --data mnist --shard 3/400 --coordinator " + DEFAULT_URL,
 )
 @errors_as_sentences
 @takes_joining

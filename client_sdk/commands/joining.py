@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from client_sdk.commands.threads import Threads
+from client_sdk.commands.token_file import TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
 
 if TYPE_CHECKING:
@@ -53,16 +54,7 @@ class Joining:
     """The options for joining: each field is one option, by its name."""
 
     coordinator: Url = DEFAULT_URL
-    enrolment_token: Annotated[
-        str | None,
-        typer.Option(
-            "--enrolment-token",
-            "--token",
-            envvar="QUORATE_ENROLMENT_TOKEN",
-            metavar="TOKEN",
-            help="From an operator of the authority, whose command 'quorate authority token' prints it. Needed once.",
-        ),
-    ] = None
+    token_file: TokenFile = None
     who_file: Annotated[
         Path | None,
         typer.Option(
@@ -122,7 +114,6 @@ class Joining:
 
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that the options name. Failure where an option is wrong."""
-        from client_sdk.credentials.enrolment_token import EnrolmentToken
         from client_sdk.data import Shard, load_data
         from client_sdk.http.urls import check_url
         from client_sdk.learners import catalogue_for
@@ -133,8 +124,6 @@ class Joining:
                 "Name this device's data with --data: an installed data set such as mnist, or a file such as mine.npz."
             )
         check_url(self.coordinator)
-        if self.enrolment_token is not None:
-            EnrolmentToken.parse(self.enrolment_token.strip())
         if self.who_file is not None and not self.who_file.is_file():
             fail(f"There is no file {self.who_file}: --who-file names what proves who this device is.")
         for name in self.allow or []:
@@ -176,18 +165,20 @@ class Joining:
     def take_part(self, who: str, storage: FileStorage, trainer: Trainer, stop: Event, as_json: bool) -> int:
         """Take part until ``stop`` or ``rounds``, and print each event. Returns how many rounds ended here.
 
-        ``who`` is the subject of the first line, as 'This device'. Failure where a new device has no token.
+        ``who`` is the subject of the first line, as 'This device'. Failure where a new device has no token, or the
+        token's file has none. Of a group only rank 0 comes here, and reads it.
         """
         from client_sdk.device.enrolling import lacking
         from client_sdk.http.client import Client
 
-        if self.enrolment_token is None and (sentence := lacking(storage.load())):
+        token = enrolment_token(self.token_file)
+        if token is None and (sentence := lacking(storage.load())):
             fail(sentence)
         with Client(
             self.coordinator,
             storage,
             trainer,
-            enrolment_token=self.enrolment_token,
+            enrolment_token=token,
             who=self._who,
             policy=self.policy(),
             label=self.label,

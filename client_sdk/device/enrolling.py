@@ -30,7 +30,7 @@ from client_sdk.protocol.problems import Problem, ProblemError, problem
 
 REGISTRATIONS = 6
 """How often a device registers again for one request before it gives up."""
-NEW = "This device has no certificate; start it with --enrolment-token ('quorate authority token' prints one)."
+NEW = "This device has no certificate; start it with --token-file FILE ('quorate authority token' makes one)."
 OLD = (
     "This device was enrolled at a coordinator, before authorities certified devices. It keeps its key and its history "
     "and needs an enrolment token of an authority ('quorate authority token' prints one)."

@@ -20,6 +20,8 @@ from client_sdk.commands.joining import Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
+from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
+from client_sdk.commands.token_file import token_is_shown
 from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error, speak_as, start
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -28,7 +30,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command(
     help="Take part in a federation as one device made of all processes of this torchrun group.",
     epilog="Example: torchrun --nproc-per-node 2 --max-restarts 3 -m client_sdk.learning.collective "
-    "--enrolment-token TOKEN --data mine.npz --coordinator " + DEFAULT_URL,
+    "--token-file device.token --data mine.npz --coordinator " + DEFAULT_URL,
 )
 @errors_as_sentences
 @takes_joining
@@ -81,6 +83,9 @@ def main() -> None:
     from client_sdk.commands.long_running import exit_process
 
     start(sys.argv[1:])
+    if token_is_shown(sys.argv[1:]):
+        print_error(TOKEN_IS_SHOWN)
+        exit_process(1)
     try:
         app(prog_name="python -m client_sdk.learning.collective")
     except SystemExit as over:

@@ -38,8 +38,10 @@ class InsideAuthority:
 
     answers: AuthorityAnswers
     clock: Callable[[], float]
-    device_token: str
-    worker_token: str
+    device_token_file: Path
+    """With a token by which a device enrols; mode 0600."""
+    worker_token_file: Path
+    """With a token by which a worker enrols; mode 0600."""
 
     @property
     def trusted(self) -> TrustedAuthority:
@@ -65,12 +67,12 @@ def inside_authority(folder: Path, url: str, clock: Callable[[], float]) -> Iter
             issuer = replace(issuer, policy=issuer.policy.model_copy(update={"url": url}))
             write_policy(folder, issuer.policy)
         with ledger.writing() as rows:
-            tokens = [_token(folder, rows, issuer, holder, clock()) for holder in ("device", "worker")]
-        yield InsideAuthority(AuthorityAnswers(issuer, ledger), clock, *tokens)
+            files = [_token_file(folder, rows, issuer, holder, clock()) for holder in ("device", "worker")]
+        yield InsideAuthority(AuthorityAnswers(issuer, ledger), clock, *files)
 
 
-def _token(folder: Path, rows: LedgerRows, issuer: Issuer, holder: HolderClass, at: float) -> str:
-    """The token of this class: that of the last start under today's URL, or a new one."""
+def _token_file(folder: Path, rows: LedgerRows, issuer: Issuer, holder: HolderClass, at: float) -> Path:
+    """The file with the token of this class: that of the last start under today's URL, or a new one."""
     path = folder / f"{holder}-token"
     token = _last(path, issuer)
     row = rows.token(token.secret_digest) if token is not None else None
@@ -79,7 +81,7 @@ def _token(folder: Path, rows: LedgerRows, issuer: Issuer, holder: HolderClass, 
             rows, issuer, holder=holder, uses=_USES, lasts_s=_LASTS_S, label="dev", who="quorate serve", at=at
         )
     write_private(path, token.text.encode() + b"\n")
-    return token.text
+    return path
 
 
 def _last(path: Path, issuer: Issuer) -> EnrolmentToken | None:

@@ -14,6 +14,7 @@ import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json, say_table
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
+from coordinator.commands.secret_file import require_new, write_secret
 from coordinator.commands.tables import moment
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def serve(
     serve_authority(data, settings, proof_named(proof), ready)
 
 
-@app.command(epilog="Example: quorate authority token --uses 40 --expires 7d --label clinics")
+@app.command(epilog="Example: quorate authority token --uses 40 --expires 7d --label clinics --output clinics.token")
 @errors_as_sentences
 def token(
     data: Data = DEFAULT_FOLDER,
@@ -104,12 +105,17 @@ def token(
     uses: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many may enrol with it.")] = 1,
     expires: Annotated[str, typer.Option(help="How long it may be used: 30m, 12h or 7d.")] = "1d",
     label: Annotated[str, typer.Option(help="A name for it, in the audit.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="A new file for the token, readable by you only."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an enrolment token. It is printed only once: the authority stores its hash."""
+    """Make an enrolment token. It is printed or written only once: the authority stores its hash."""
     from coordinator.authority.tokens import make_token
 
     lasts_s = _span(expires)
+    require_new(output)
     with _authority(data) as (issuer, ledger), ledger.writing() as rows:
         made = make_token(
             rows,
@@ -121,10 +127,13 @@ def token(
             who=_operator(),
             at=time.time(),
         )
+    if output is not None:
+        write_secret(output, made.text)
     if as_json:
-        say_json({"token": made.text, "uses": uses, "lasts_s": lasts_s})
+        shown = {"token": None, "file": str(output)} if output is not None else {"token": made.text}
+        say_json({**shown, "uses": uses, "lasts_s": lasts_s})
     else:
-        say(made.text)
+        say(made.text if output is None else f"The token is in {output}: give it by --token-file.")
 
 
 @app.command(epilog="Example: quorate authority devices")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from client_sdk.protocol.access import DAY_S, AuditHeadView, AuditView, CreateKey, RoleName
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json, say_table
+from coordinator.commands.secret_file import require_new, write_secret
 from coordinator.commands.tables import moment
 
 PAGE = 1000
@@ -42,13 +42,11 @@ def create(
     from client_sdk.http.operator import OperatorClient
 
     request = CreateKey(role=role, scope=scope, label=label, expires_in_s=days * DAY_S)
-    if output is not None and (output.exists() or not output.absolute().parent.is_dir()):
-        fail(f"{output} exists, or has no folder: name a new file.")
+    require_new(output)
     with OperatorClient(coordinator, key_file=key_file) as client:
         made = client.create_key(request)
     if output is not None:
-        with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(made.text + "\n")
+        write_secret(output, made.text)
     if as_json:
         say_json({**made.model_dump(mode="json"), **({"text": None, "file": str(output)} if output else {})})
         return

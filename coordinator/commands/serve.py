@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,8 +89,9 @@ def _ready(ready: Ready) -> None:
     tell(f"  Owner's API key:  in the file {ready.key_file}; commands of this user find it there")
     if inside is not None:
         tell("  Authority:        inside, for trials: this coordinator could make devices up")
-        tell(f"  A device joins:   quorate device --enrolment-token {inside.device_token} --data DATA")
-        tell(f"  A worker joins:   quorate datacenter join --enrolment-token {inside.worker_token} --data NAME")
+        tell(f"  A device joins:   quorate device --token-file {quote(str(inside.device_token_file))} --data DATA")
+        token = quote(str(inside.worker_token_file))
+        tell(f"  A worker joins:   quorate datacenter join --token-file {token} --data NAME")
     elif settings.authority is not None:
         tell(f"  Authority:        {settings.authority}; its operators hand out enrolment tokens")
     else:
@@ -109,8 +111,8 @@ def _ready_json(ready: Ready) -> None:
     if ready.inside is not None:
         line |= {
             "authority": ready.url,
-            "enrolment_token": ready.inside.device_token,
-            "worker_token": ready.inside.worker_token,
+            "device_token_file": str(ready.inside.device_token_file.resolve()),
+            "worker_token_file": str(ready.inside.worker_token_file.resolve()),
         }
     print(json.dumps(line), flush=True)
 

@@ -96,7 +96,7 @@ def devices(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
     say_table(
         ("device", "state", "run", "round", "examples", "last seen", "label"),
         rows,
-        "No devices yet. One joins: quorate device --enrolment-token TOKEN --data DATA",
+        "No devices yet. One joins: quorate device --token-file FILE --data DATA",
     )
 
 

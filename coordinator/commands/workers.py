@@ -34,7 +34,7 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
     say_table(
         ("worker", "state", "run", "round", "registered", "last seen", "label"),
         rows,
-        "No workers yet. One joins: quorate datacenter join --enrolment-token TOKEN --data NAME",
+        "No workers yet. One joins: quorate datacenter join --token-file FILE --data NAME",
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.commands.threads import Threads
+from client_sdk.commands.token_file import TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ GROUP_HOLD_S = 5.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 EPILOG = (
-    "Example: quorate datacenter join --enrolment-token TOKEN --data proxy=public.npz --nproc 2 --folder worker-1 "
+    "Example: quorate datacenter join --token-file worker.token --data proxy=public.npz --nproc 2 --folder worker-1 "
     "--coordinator " + DEFAULT_URL
 )
 
@@ -36,17 +37,7 @@ EPILOG = (
 @errors_as_sentences
 def join(
     coordinator: Url = DEFAULT_URL,
-    enrolment_token: Annotated[
-        str | None,
-        typer.Option(
-            "--enrolment-token",
-            "--token",
-            envvar="QUORATE_WORKER_TOKEN",
-            metavar="TOKEN",
-            help="From an operator of the authority, whose command 'quorate authority token --worker' prints it. "
-            "Needed once.",
-        ),
-    ] = None,
+    token_file: TokenFile = None,
     label: Annotated[str, typer.Option(help="A name that operators see, such as a cluster's or a machine's.")] = "",
     data: Annotated[
         list[str] | None,
@@ -98,7 +89,6 @@ def join(
     """
     from client_sdk.commands.long_running import log_plainly
     from client_sdk.commands.stopping import stopped_by_signals
-    from client_sdk.credentials.enrolment_token import EnrolmentToken
     from client_sdk.http.urls import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
     from coordinator.datacenter.agent_output import AgentOutput
@@ -109,8 +99,7 @@ def join(
     from coordinator.datacenter.worker.client import DatacenterWorker
 
     url = check_url(coordinator)
-    if enrolment_token is not None:
-        EnrolmentToken.parse(enrolment_token.strip())
+    token = enrolment_token(token_file)
     wanted = preflight_request(data or [], learner or [], nproc, device)
     if nnodes > 1:
         _check_endpoint(rdzv_endpoint)
@@ -132,7 +121,7 @@ def join(
             url,
             JobTrainer(agent_folder, {}, {}, machine),
             agent_folder.path,
-            enrolment_token=enrolment_token,
+            enrolment_token=token,
             label=label,
         ) as first:
             first.check()
@@ -149,7 +138,7 @@ def join(
                 url,
                 trainer,
                 agent_folder.path,
-                enrolment_token=enrolment_token,
+                enrolment_token=token,
                 label=label,
                 on_happening=output.of_worker,
                 hold_s=hold_s,

@@ -68,13 +68,14 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
         )
         _look_at_data(setting, screen)
         ready = json.loads(children.first_line(server, READY_S))
-        url, token = str(ready["url"]), str(ready["enrolment_token"])
+        url = str(ready["url"])
+        token = folder / Path(ready["device_token_file"]).relative_to(folder.resolve())
         screen.note(f"The coordinator is at {url}; its page: {ready['docs']}")
         plan = folder / "plan.toml"
         plan.write_text(setting.plan(), "utf-8")
         at = ("--coordinator", url)
         children.start(
-            "fleet", "fleet", "--enrolment-token", token, *at, *_fleet(setting), "--folder", str(folder / "devices")
+            "fleet", "fleet", "--token-file", str(token), *at, *_fleet(setting), "--folder", str(folder / "devices")
         )
         run = str(
             json.loads(

@@ -30,7 +30,7 @@ from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.workers import WorkerRegistered, WorkerRegistration
 from coordinator.datacenter.worker.actions import WorkerAction, WorkerReply
 
-NEW = "This worker has no certificate; start it with --enrolment-token ('quorate authority token --worker' prints one)."
+NEW = "This worker has no certificate; start it with --token-file FILE ('quorate authority token --worker' makes one)."
 
 
 class WorkerEnrolling(Enrolling):

@@ -31,7 +31,7 @@ def device(server: HttpScript, *more: str) -> list[str]:
 
 def test_a_device_takes_part_and_remembers(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(script(rounds=2, task=Task(learner=LEARNER))) as server:
-        assert quorate(*device(server, "--token", shared().text, "--rounds", "1", "--shard", "2/3")) == 0
+        assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1", "--shard", "2/3")) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == f"d1: This device has 3 examples and talks to {server.url}. Ctrl-C stops it."
         assert re.fullmatch(
@@ -83,7 +83,7 @@ def test_address_and_token_come_from_the_environment_too(workplace: Path, monkey
         (["--learner", "nothing_here:train"], "needs the module nothing_here, which is not installed."),
         (["--url", "localhost:8470"], "'localhost:8470' is not a coordinator's URL; it looks like http://"),
         (["--allow", "no colon"], "'no colon' is not a learner's name; it looks like package:name."),
-        ([], "This device has no certificate; start it with --enrolment-token"),
+        ([], "This device has no certificate; start it with --token-file FILE"),
         (["--token", "guess"], "This is no enrolment token: one begins with qe1_."),
         (["--who-file", "nowhere"], "There is no file nowhere: --who-file names what proves who this device is."),
     ],
@@ -109,7 +109,7 @@ def test_a_device_too_old_ends_with_one_sentence(workplace: Path, capsys: pytest
     coordinator = script(2, task=Task(learner=LEARNER))
     coordinator.interfere = lambda method, path: problem("protocol-version", "Upgrade this device's quorate.")
     with serving(coordinator) as server:
-        assert quorate(*device(server, "--token", shared().text)) == 1
+        assert quorate(*device(server, "--token-file", token_file())) == 1
     assert capsys.readouterr().err == "Error: d1: Upgrade this device's quorate.\n"
 
 
@@ -117,7 +117,7 @@ def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.C
     from client_sdk.device.storage import FileStorage
 
     with serving(script()) as server, FileStorage("d1"):
-        assert quorate(*device(server, "--token", shared().text)) == 1
+        assert quorate(*device(server, "--token-file", token_file())) == 1
     assert "in use by another device" in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.Cap
     with FileStorage(workplace / "d1") as storage:
         storage.save_secure(Memory(learners=frozenset({LEARNER, "other:net"})))
     with serving(script(task=Task(learner=LEARNER))) as server:
-        assert quorate(*device(server, "--token", shared().text, "--rounds", "1")) == 0
+        assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1")) == 0
         assert f"This device has joined secure rounds of {LEARNER}; its owner alone" in capsys.readouterr().out
     assert quorate("device", "allow-plain", LEARNER, "--folder", "d1") == 0
     assert capsys.readouterr().out == (
@@ -150,7 +150,7 @@ def test_history_of_no_device_is_an_error(workplace: Path, capsys: pytest.Captur
 def test_ctrl_c_ends_a_waiting_device_cleanly(workplace: Path) -> None:
     with serving(script(rounds=0)) as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "client_sdk.cli", *device(server, "--token", shared().text)],
+            [sys.executable, "-m", "client_sdk.cli", *device(server, "--token-file", token_file())],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -190,7 +190,7 @@ def test_a_device_computes_with_one_thread_unless_its_owner_says_otherwise(
         subprocess.run(
             [
                 *(sys.executable, "-m", "client_sdk.cli"),
-                *device(server, "--token", shared().text, "--rounds", "1", "--learner", "counting:train"),
+                *device(server, "--token-file", token_file(), "--rounds", "1", "--learner", "counting:train"),
                 *options,
             ],
             env={**others, **environment, "PYTHONPATH": f"{workplace}{os.pathsep}{ROOT}"},
@@ -212,7 +212,7 @@ def test_missing_data_is_reported_before_learners_are_imported(
 
 def test_a_device_without_a_label_is_named_by_its_folder(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(script(task=Task(learner=LEARNER))) as server:
-        assert quorate(*device(server, "--token", shared().text, "--rounds", "1", "--label", "ward 7")) == 0
+        assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1", "--label", "ward 7")) == 0
         assert {line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()} == {"ward 7"}
 
 
@@ -221,7 +221,7 @@ def test_a_learner_that_fails_is_reported_without_a_traceback(
 ) -> None:
     (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
     with serving(script(task=Task(learner="burning:train"))) as server:
-        assert quorate(*device(server, "--token", shared().text, "--rounds", "1", "--learner", "burning:train")) == 0
+        assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1", "--learner", "burning:train")) == 0
     output = capfd.readouterr()
     assert "Withdrew: RuntimeError: burnt" in output.out
     assert "Traceback" not in output.out + output.err

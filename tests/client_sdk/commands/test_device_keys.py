@@ -43,7 +43,7 @@ def take_part(server: HttpScript, *more: str) -> None:
 @pytest.fixture
 def device(workplace: Path, server: HttpScript, own: HttpAuthority, capsys: pytest.CaptureFixture[str]) -> Path:
     """The folder of a device that has joined one round."""
-    take_part(server, "--token", own.text)
+    take_part(server, "--token-file", token_file(own.text))
     capsys.readouterr()
     return workplace / "d1"
 
@@ -271,7 +271,7 @@ def test_after_leaving_a_new_token_makes_a_new_device_that_remembers_what_it_sig
         storage.save_secure(MARKS)
     first = shown(capsys)["id"]
     assert quorate("device", "leave", "--folder", "d1") == 0
-    take_part(server, "--token", own.text)
+    take_part(server, "--token-file", token_file(own.text))
     assert shown(capsys)["id"] != first
     with FileStorage(device) as storage:
         assert storage.load_secure() == MARKS

@@ -64,7 +64,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     coordinator.handle = listening  # type: ignore[method-assign]
     with serving(coordinator) as server:
         mine = ["--url", server.url, "--data", "mine.npz", "--learner", LEARNER, "--folder", "d1", "--rounds", "1"]
-        assert join(*mine, "--token", shared().text) == 0
+        assert join(*mine, "--token-file", token_file()) == 0
         monkeypatch.setenv("QUORATE_SECURE_ONLY", "1")
         more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
@@ -90,7 +90,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         (["--data", "mine.npz", "--url", "nowhere"], "nowhere"),
         (
             ["--data", "mine.npz", "--learner", LEARNER],
-            "This device has no certificate; start it with --enrolment-token",
+            "This device has no certificate; start it with --token-file FILE",
         ),
     ],
 )

@@ -42,6 +42,16 @@ class Server:
     """The owner's API key."""
 
     @property
+    def token_file(self) -> str:
+        """The file with ``token``, for a command."""
+        return str(self.folder / "authority" / "device-token")
+
+    @property
+    def worker_token_file(self) -> str:
+        """The file with ``worker_token``, for a command."""
+        return str(self.folder / "authority" / "worker-token")
+
+    @property
     def key_line(self) -> str:
         """The header of a raw request with the owner's key."""
         return f"Authorization: Bearer {self.key}"
@@ -65,7 +75,8 @@ class Server:
         key = Path(found["key_file"]).read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
         http = httpx2.Client(base_url=found["url"], timeout=30, headers=headers, verify=tls or True)
-        tokens = found.get("enrolment_token", ""), found.get("worker_token", "")
+        files = found.get("device_token_file"), found.get("worker_token_file")
+        tokens = [Path(name).read_text().strip() if name else "" for name in files]
         return cls(process, found["url"], *tokens, folder, http, key)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
