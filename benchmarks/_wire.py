@@ -40,7 +40,7 @@ class ServerProcess:
             raise RuntimeError("the server did not start; its log above has the reason")
         settings = json.loads(ready)
         self.url: str = settings["url"]
-        self.token = EnrolmentToken.parse(settings["enrolment_token"])
+        self.token = EnrolmentToken.parse(Path(settings["device_token_file"]).read_text("ascii").strip())
         self.key = Path(settings["key_file"]).read_text("ascii").strip()
         """The owner's API key."""
         self.port = int(self.url.rsplit(":", 1)[1])

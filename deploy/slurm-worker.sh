@@ -1,11 +1,12 @@
 #!/bin/bash
 # A worker of a coordinator on several machines under SLURM: the first machine leads and takes rounds, the others follow.
 # A template: read it, adapt the #SBATCH lines and the paths, then
-#   sbatch --export=ALL,COORDINATOR=https://...,QUORATE_WORKER_TOKEN=... slurm-worker.sh
+#   export QUORATE_ENROLMENT_TOKEN="$(cat worker.token)"
+#   sbatch --export=ALL,COORDINATOR=https://... slurm-worker.sh
 # It was written from the documentation of SLURM and has not been run on a cluster.
 #
-# The token is the one that `quorate authority token --worker` printed. It stays in the environment: a command line is
-# seen by all users of a machine. SHARED must be a folder that all machines see; the worker goes on from what is saved there.
+# The file is made by `quorate authority token --worker --output worker.token`. The token stays in the environment: a
+# command line is seen by all users of a machine. SHARED must be a folder that all machines see; the worker goes on from what is saved there.
 
 #SBATCH --job-name=quorate-worker
 #SBATCH --nodes=2
@@ -17,7 +18,7 @@
 
 set -euo pipefail
 
-: "${COORDINATOR:?the URL of the coordinator}" "${QUORATE_WORKER_TOKEN:?the token that quorate authority token --worker printed}"
+: "${COORDINATOR:?the URL of the coordinator}" "${QUORATE_ENROLMENT_TOKEN:?the token that quorate authority token --worker printed}"
 DATA=${DATA:-mnist}
 SHARED=${SHARED:-$SLURM_SUBMIT_DIR/quorate-worker}
 

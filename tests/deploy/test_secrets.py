@@ -99,10 +99,10 @@ def pem_body(content: bytes) -> str:
 
 def of_token(holder: str, token: str) -> list[Secret]:
     """The secret of an enrolment token, as it is sent, and where it ends the token's text."""
-    shown = (f"file authority/{holder}-token", "what serve prints when it is ready")
+    place = (f"file authority/{holder}-token",)
     return [
-        Secret(f"the secret of the {holder}s' token", EnrolmentToken.parse(token).secret.hex(), shown),
-        Secret(f"the {holder}s' enrolment token", token[-26:], shown),
+        Secret(f"the secret of the {holder}s' token", EnrolmentToken.parse(token).secret.hex(), place),
+        Secret(f"the {holder}s' enrolment token", token[-26:], place),
     ]
 
 

@@ -91,7 +91,7 @@ def test_a_training_under_slurm(run: Any, granted: str, gpus: str, threads: int)
 
 
 def test_a_worker_under_slurm_leads_on_the_first_machine_and_starts_killed_agents_again(run: Any) -> None:
-    token = {"COORDINATOR": "https://c:8470", "QUORATE_WORKER_TOKEN": "secret"}
+    token = {"COORDINATOR": "https://c:8470", "QUORATE_ENROLMENT_TOKEN": "secret"}
     agents = run("slurm-worker.sh", EACH_MACHINE, SLURM_GPUS_PER_NODE="a100:4", **token)
     assert [agent["env"]["SLURM_NODEID"] for agent in agents] == ["0", "0", "1", "1", "2", "2"], "each was killed once"
     assert all("secret" not in agent["words"] for agent in agents), "a command line is seen by all users"
@@ -105,7 +105,7 @@ def test_a_worker_under_slurm_leads_on_the_first_machine_and_starts_killed_agent
 
 
 def test_a_worker_that_ends_with_an_error_is_not_started_again_and_ends_the_job(run: Any) -> None:
-    token = {"COORDINATOR": "https://c:8470", "QUORATE_WORKER_TOKEN": "not valid"}
+    token = {"COORDINATOR": "https://c:8470", "QUORATE_ENROLMENT_TOKEN": "not valid"}
     assert len(run("slurm-worker.sh", EACH_MACHINE, code=1, ENDS_WITH="1", **token)) == 1
 
 
@@ -145,10 +145,10 @@ def test_a_worker_on_kubernetes_leads_in_pod_0(tmp_path: Path) -> None:
     (tmp_path / "quorate").chmod(0o755)
     token = {
         "COORDINATOR": "https://c:8470",
-        "QUORATE_WORKER_TOKEN": "secret",
+        "QUORATE_ENROLMENT_TOKEN": "secret",
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }
-    assert {entry["name"] for entry in agent["env"]} >= {"COORDINATOR", "QUORATE_WORKER_TOKEN", "MACHINE"}
+    assert {entry["name"] for entry in agent["env"]} >= {"COORDINATOR", "QUORATE_ENROLMENT_TOKEN", "MACHINE"}
     found = []
     for machine in range(pods["spec"]["replicas"]):
         done = subprocess.run(agent["command"], env={**token, "MACHINE": str(machine)}, capture_output=True, text=True)

@@ -128,10 +128,12 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
         try:
             printed = "".join(server.stdout.readline() for _ in range(5))
             url = re.search(r"http://[\d.:]+", printed)
-            token = re.search(r"quorate device --enrolment-token (qe1_[\w-]+)", printed)
+            file = re.search(r"quorate device --token-file (\S+) --data", printed)
             assert url is not None
-            assert token is not None
-            yield {**environment, "QUORATE_URL": url[0], "QUORATE_ENROLMENT_TOKEN": token[1]}
+            assert file is not None
+            assert (folder / file[1]).read_text().startswith("qe1_")
+            assert "qe1_" not in printed
+            yield {**environment, "QUORATE_URL": url[0]}
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)
@@ -157,9 +159,8 @@ def succeed(line: str, folder: Path, environment: dict[str, str], *, timeout_s: 
 def devices(line: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
     """The devices of a page's loop, in the background."""
     path = f"{BIN}{os.pathsep}{environment['PATH']}"
-    loop = line.replace("--enrolment-token TOKEN ", "")
     with subprocess.Popen(
-        ["sh", "-c", f"{loop}; wait"],
+        ["sh", "-c", f"{line}; wait"],
         cwd=folder,
         env={**environment, "PATH": path},
         stdout=subprocess.DEVNULL,

@@ -81,7 +81,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
         return command
 
     def fleet() -> list[Command]:
-        options = ["--coordinator", server.url, "--token", server.token, "--learner", NAME, "--json"]
+        options = ["--coordinator", server.url, "--token-file", server.token_file, "--learner", NAME, "--json"]
         return [
             start(Command(tmp_path, "device", *options, "--data", f"{number}.npz", "--folder", f"device-{number}"))
             for number in range(DEVICES)
@@ -89,7 +89,7 @@ def test_a_run_whose_fleet_dies_goes_on_in_the_datacenter_and_equals_its_trainin
 
     try:
         with OperatorClient(server.url) as operator:
-            token = server.worker_token
+            token = server.worker_token_file
             devices = fleet()
             worker = start(agent(tmp_path, server.url, token))
             for device in devices:

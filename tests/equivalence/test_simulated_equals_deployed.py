@@ -83,7 +83,14 @@ def deploy(
                 x, y = shard(number)
                 np.savez(folder / f"{number}.npz", x=x, y=y)
                 command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
-                command += ["--token", server.token, "--learner", "both_ways:learner", "--data", f"{number}.npz"]
+                command += [
+                    "--token-file",
+                    server.token_file,
+                    "--learner",
+                    "both_ways:learner",
+                    "--data",
+                    f"{number}.npz",
+                ]
                 command += ["--folder", f"device-{number}", "--label", f"shard-{number}", "--rounds", str(ROUNDS)]
                 devices.append(subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL))
             assert [device.wait(200) for device in devices] == [0] * len(SIZES)

@@ -39,7 +39,7 @@ def interrupted(folder: Path, module: str, *arguments: str) -> subprocess.Comple
     )
 
 
-DEVICE = ("device", "--data", "mine.npz", "--enrolment-token", "t")
+DEVICE = ("device", "--data", "mine.npz", "--token-file", "t")
 
 
 @pytest.mark.slow

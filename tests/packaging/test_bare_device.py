@@ -48,7 +48,7 @@ def test_a_device_joins_from_the_bare_wheel(bare_device_python: Path, tmp_path: 
             quorate = bare_device_python.with_name("quorate")
             options = ["--data", "data.npz", "--learner", "clinic:train", "--rounds", "2", "--url", server.url]
             device = subprocess.run(
-                [quorate, "device", *options, "--token", server.token],
+                [quorate, "device", *options, "--token-file", server.token_file],
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,

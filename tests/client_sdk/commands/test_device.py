@@ -18,6 +18,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.commands.run_cli import quorate
+from tests.client_sdk.commands.token_files import token_file
 from tests.client_sdk.http.http_authority import shared
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 
@@ -84,7 +85,7 @@ def test_address_and_token_come_from_the_environment_too(workplace: Path, monkey
         (["--url", "localhost:8470"], "'localhost:8470' is not a coordinator's URL; it looks like http://"),
         (["--allow", "no colon"], "'no colon' is not a learner's name; it looks like package:name."),
         ([], "This device has no certificate; start it with --token-file FILE"),
-        (["--token", "guess"], "This is no enrolment token: one begins with qe1_."),
+        (["--token-file", "guess"], "The token file guess cannot be read: No such file or directory."),
         (["--who-file", "nowhere"], "There is no file nowhere: --who-file names what proves who this device is."),
     ],
 )
@@ -221,7 +222,9 @@ def test_a_learner_that_fails_is_reported_without_a_traceback(
 ) -> None:
     (workplace / "burning.py").write_text("def train(model, data, task):\n    raise RuntimeError('burnt')\n")
     with serving(script(task=Task(learner="burning:train"))) as server:
-        assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1", "--learner", "burning:train")) == 0
+        assert (
+            quorate(*device(server, "--token-file", token_file(), "--rounds", "1", "--learner", "burning:train")) == 0
+        )
     output = capfd.readouterr()
     assert "Withdrew: RuntimeError: burnt" in output.out
     assert "Traceback" not in output.out + output.err

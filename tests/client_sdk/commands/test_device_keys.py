@@ -14,6 +14,7 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.problems import problem
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.commands.run_cli import quorate
+from tests.client_sdk.commands.token_files import token_file
 from tests.client_sdk.http.http_authority import HttpAuthority, authority
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 

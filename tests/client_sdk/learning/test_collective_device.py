@@ -62,7 +62,8 @@ def test_a_group_is_one_device_and_survives_the_death_of_a_rank(tmp_path: Path) 
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
         *("--nproc-per-node", "2", "--max-restarts", "2", "--monitor-interval", "0.1", "-m"),
-        *("client_sdk.learning.collective", "--url", server.url, "--token", server.token, "--json", "--device", "cpu"),
+        *("client_sdk.learning.collective", "--url", server.url, "--json", "--device", "cpu"),
+        *("--token-file", server.token_file),
         *("--learner", LEARNER, "--data", str(tmp_path / "data.npz"), "--folder", str(tmp_path / "device")),
     ]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

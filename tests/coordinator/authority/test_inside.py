@@ -26,6 +26,10 @@ APART = {
 }
 
 
+def token_in(file: Path) -> str:
+    return file.read_text().strip()
+
+
 def certified(inside: InsideAuthority, text: str, key: DeviceKey) -> Certificate:
     token = EnrolmentToken.parse(text)
     statement = enrolment_statement(inside.trusted.id, token.secret_digest, bytes.fromhex(key.public_hex))
@@ -38,7 +42,8 @@ def certified(inside: InsideAuthority, text: str, key: DeviceKey) -> Certificate
 def test_it_is_made_once_with_a_token_for_devices_and_one_for_workers(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "authority"
     with inside_authority(folder, URL, lambda: NOW) as inside:
-        for holder, text in (("device", text(inside.device_token_file)), ("worker", text(inside.worker_token_file))):
+        for holder, file in (("device", inside.device_token_file), ("worker", inside.worker_token_file)):
+            text = token_in(file)
             token = EnrolmentToken.parse(text)
             assert (token.url, token.authority) == (URL, inside.trusted.digest)
             assert certified(inside, text, DeviceKey.create()).holder == holder
@@ -52,14 +57,16 @@ def test_it_is_made_once_with_a_token_for_devices_and_one_for_workers(tmp_path: 
 def test_after_a_restart_at_another_port_the_tokens_hold_under_the_new_url(tmp_path: Path) -> None:
     folder, key = tmp_path / "authority", DeviceKey.create()
     with inside_authority(folder, URL, lambda: NOW) as first:
-        before = first.trusted, text(first.device_token_file), text(first.worker_token_file)
-        made = certified(first, text(first.device_token_file), key)
+        before = first.trusted, token_in(first.device_token_file), token_in(first.worker_token_file)
+        made = certified(first, token_in(first.device_token_file), key)
     other = "http://127.0.0.1:9999"
     with inside_authority(folder, other, lambda: NOW + 5) as second:
         assert second.trusted == before[0]
-        again = EnrolmentToken.parse(text(second.device_token_file))
+        again = EnrolmentToken.parse(token_in(second.device_token_file))
         assert (again.url, again.secret) == (other, EnrolmentToken.parse(before[1]).secret)
-        assert certified(second, text(second.device_token_file), key) == made, "the same key has the same certificate"
+        assert certified(second, token_in(second.device_token_file), key) == made, (
+            "the same key has the same certificate"
+        )
         assert certified(second, before[1], key) == made, "also by the token of before"
     with opened(folder) as (issuer, _):
         assert issuer.policy.url == other, "its operator's commands make tokens for this URL"
@@ -67,14 +74,15 @@ def test_after_a_restart_at_another_port_the_tokens_hold_under_the_new_url(tmp_p
 
 def test_a_token_that_is_damaged_or_old_is_replaced(tmp_path: Path) -> None:
     with inside_authority(tmp_path, URL, lambda: NOW) as first:
-        before = text(first.device_token_file)
+        before = token_in(first.device_token_file)
     (tmp_path / "device-token").write_text("junk")
     with inside_authority(tmp_path, URL, lambda: NOW) as second:
-        assert text(second.device_token_file) != before
-        assert text(second.worker_token_file) == text(first.worker_token_file)
+        replaced = token_in(second.device_token_file)
+        assert replaced != before
+        assert token_in(second.worker_token_file) == token_in(first.worker_token_file)
     later = NOW + 3_650 * 86_400
     with inside_authority(tmp_path, URL, lambda: later) as third:
-        assert text(third.device_token_file) != text(second.device_token_file)
+        assert token_in(third.device_token_file) != replaced
 
 
 @pytest.mark.parametrize(

@@ -150,13 +150,13 @@ class Command:
             self._more.notify_all()
 
 
-def agent(folder: Path, url: str, token: str, *more: str) -> Command:
+def agent(folder: Path, url: str, token_file: str, *more: str) -> Command:
     """``quorate datacenter join`` that holds ``proxy.npz`` of the folder as ``proxy``."""
     options = [
         "--coordinator",
         url,
-        "--enrolment-token",
-        token,
+        "--token-file",
+        token_file,
         "--data",
         "proxy=proxy.npz",
         "--learner",

@@ -36,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_learner(tmp_path)
     write_data(tmp_path / "proxy.npz", 50, seed=1)
     monkeypatch.chdir(tmp_path)
-    for name in ("QUORATE_URL", "QUORATE_WORKER_TOKEN", "QUORATE_DEBUG"):
+    for name in ("QUORATE_URL", "QUORATE_ENROLMENT_TOKEN", "QUORATE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -55,8 +55,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--data", "a=proxy.npz"], "This worker has no certificate; start it with --enrolment-token"),
-        (["--token", "t", "--data", "a=proxy.npz"], "This is no enrolment token: one begins with qe1_."),
+        (["--data", "a=proxy.npz"], "This worker has no certificate; start it with --token-file FILE"),
+        (
+            ["--token-file", "proxy.npz", "--data", "a=proxy.npz"],
+            "There is no enrolment token in the token file proxy.npz",
+        ),
         ([], "Name the data held here with --data"),
         (["--data", "nosuch"], "There is no data 'nosuch'; there are adult, "),
         (["--data", "proxy=nosuch.npz"], "There is no file "),
@@ -76,21 +79,23 @@ def test_errors_are_one_sentence(
 def test_a_worker_that_is_not_certified_or_was_revoked_is_refused(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = ["--data", "a=proxy.npz", "--coordinator", server.url, "--enrolment-token"]
-    assert "is for a device; a worker needs one" in refusal(capsys, *usual, server.token)
-    refusal(capsys, *usual, server.worker_token, "--learner", "nosuch:x", "--label", "to be revoked")
+    usual = ["--data", "a=proxy.npz", "--coordinator", server.url, "--token-file"]
+    assert "is for a device; a worker needs one" in refusal(capsys, *usual, server.token_file)
+    refusal(capsys, *usual, server.worker_token_file, "--learner", "nosuch:x", "--label", "to be revoked")
     with OperatorClient(server.url) as operator:
         (made,) = [one for one in operator.workers() if one.label == "to be revoked"]
         operator.revoke_worker(made.worker)
-    assert "was revoked by an operator" in refusal(capsys, *usual, server.worker_token)
+    assert "was revoked by an operator" in refusal(capsys, *usual, server.worker_token_file)
 
 
 @pytest.mark.slow
 def test_an_authority_or_coordinator_that_does_not_answer_ends_it_with_a_sentence(
     place: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = ["--data", "a=proxy.npz", "--coordinator", "http://127.0.0.1:9", "--enrolment-token"]
-    assert "The coordinator at http://127.0.0.1:9 cannot be reached" in refusal(capsys, *usual, server.worker_token)
+    usual = ["--data", "a=proxy.npz", "--coordinator", "http://127.0.0.1:9", "--token-file"]
+    assert "The coordinator at http://127.0.0.1:9 cannot be reached" in refusal(
+        capsys, *usual, server.worker_token_file
+    )
 
 
 @pytest.mark.slow
@@ -101,7 +106,7 @@ def test_what_this_machine_lacks_is_reported_before_it_polls(
     import torch
 
     (place / "cut.npz").write_bytes((place / "proxy.npz").read_bytes()[:100])
-    usual = ["--enrolment-token", server.worker_token, "--coordinator", server.url, "--data", "a=proxy.npz"]
+    usual = ["--token-file", server.worker_token_file, "--coordinator", server.url, "--data", "a=proxy.npz"]
     assert "needs the module nosuch, which is not installed" in refusal(capsys, *usual, "--learner", "nosuch:x")
     assert "cut.npz is not an .npz file" in refusal(capsys, *usual, "--data", "b=cut.npz")
     (place / "hidden").mkdir()
@@ -124,7 +129,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
     started: list[Command] = []
     try:
         with OperatorClient(server.url) as operator:
-            started.append(first := agent(place, server.url, server.worker_token))
+            started.append(first := agent(place, server.url, server.worker_token_file))
             run = operator.create_run(PLAN, operator.upload_checkpoint(to_bytes(learner.initial(1))), "a test").run
             assert first.wait_for("ready")["examples"] == {"proxy": 50}
             first.wait_for("started")
@@ -138,7 +143,7 @@ def test_a_stopped_agent_gives_its_round_back_and_a_lost_round_is_no_longer_trai
             assert gone(ranks)
             assert operator.run(run).phase == "leasing", "at once, not when the lease would have ended"
 
-            started.append(second := agent(place, server.url, server.worker_token, "--folder", "second"))
+            started.append(second := agent(place, server.url, server.worker_token_file, "--folder", "second"))
             assert second.wait_for("leased")["text"].endswith("(lease 2, fence 2).")
             second.wait_for("started")
             ranks = second.family()
@@ -169,13 +174,13 @@ def test_an_agent_that_wakes_up_after_its_lease_has_gone_to_another_changes_noth
     started: list[Command] = []
     try:
         with OperatorClient(server.url) as operator:
-            started.append(first := agent(place, server.url, server.worker_token, "--folder", "first"))
+            started.append(first := agent(place, server.url, server.worker_token_file, "--folder", "first"))
             first.wait_for("ready")
             run = operator.create_run(plan, operator.upload_checkpoint(to_bytes(learner.initial(1))), "a test").run
             first.wait_for("saved")
             ranks = first.family()
             first.process.send_signal(signal.SIGSTOP)
-            started.append(second := agent(place, server.url, server.worker_token, "--folder", "second"))
+            started.append(second := agent(place, server.url, server.worker_token_file, "--folder", "second"))
             assert second.wait_for("leased")["text"].endswith("(lease 2, fence 2).")
             assert second.wait_for("started")["step"] == 0, "another machine begins from the checkpoint"
             assert second.wait_for("committed")["text"].endswith("is version 1.")

@@ -58,7 +58,7 @@ class Place:
     def __init__(self, folder: Path, server: Server, learner: Any) -> None:
         self.folder, self.server, self.learner = folder, server, learner
         self.operator = OperatorClient(server.url)
-        self.token = server.worker_token
+        self.token = server.worker_token_file
         self.started: list[Command] = []
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
