@@ -14,7 +14,6 @@ from client_sdk.learning.collective import app as group_app
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.commands.token_files import token_file
-from tests.client_sdk.http.http_authority import shared
 from tests.client_sdk.http.http_script import script, serving
 
 LEARNER = "my_learner_of_tests:train"

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_who_is_enrolled_is_listed_revoked_and_audited(folder: str) -> None:
 def test_a_token_is_for_workers_where_that_is_said(folder: str) -> None:
     (made,) = lines("token", "--data", folder, "--worker", "--expires", "365d")
     assert enrolled(folder, made["token"], "cluster").id.startswith("w")
+
+
+def test_a_token_can_be_written_into_a_new_file_of_its_owner(folder: str, tmp_path: Path) -> None:
+    file = tmp_path / "clinics.token"
+    code, out, err = quorate("token", "--data", folder, "--output", str(file))
+    assert (code, out, err) == (0, f"The token is in {file}: give it by --token-file.\n", "")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    text = file.read_text()
+    assert EnrolmentToken.parse(text.strip()).url == URL
+    made = [entry for entry in lines("audit", "--data", folder) if entry["event"] == "token"]
+    for name in (str(file), str(tmp_path / "nowhere" / "t")):
+        code, out, err = quorate("token", "--data", folder, "--output", name)
+        assert (code, out, err) == (1, "", f"Error: {name} exists, or has no folder: name a new file.\n")
+    assert file.read_text() == text
+    assert [entry for entry in lines("audit", "--data", folder) if entry["event"] == "token"] == made, "none was made"
+    (shown,) = lines("token", "--data", folder, "-o", str(tmp_path / "other"), "--uses", "2")
+    assert shown == {"token": None, "file": str(tmp_path / "other"), "uses": 2, "lasts_s": 86_400}
 
 
 @pytest.mark.parametrize(
