@@ -179,7 +179,9 @@ def test_without_json_it_tells_people_what_to_do_next(tmp_path: Path, options: t
     assert "http://127.0.0.1:" in text
     assert "/docs" in text
     if options:
-        assert (tmp_path / "data" / "authority" / "device-token").read_text().strip() in text
+        for joins, holder in (("device", "device"), ("datacenter join", "worker")):
+            assert f"quorate {joins} --token-file {tmp_path}/data/authority/{holder}-token --data" in text
+        assert "qe1_" not in text
         assert "could make devices up" in text
     else:
         assert "none, so no device can register" in text
