@@ -75,9 +75,9 @@ class Server:
         key = Path(found["key_file"]).read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
         http = httpx2.Client(base_url=found["url"], timeout=30, headers=headers, verify=tls or True)
-        files = found.get("device_token_file"), found.get("worker_token_file")
-        tokens = [Path(name).read_text().strip() if name else "" for name in files]
-        return cls(process, found["url"], *tokens, folder, http, key)
+        names = (found.get(f"{holder}_token_file") for holder in ("device", "worker"))
+        device, worker = (Path(name).read_text().strip() if name else "" for name in names)
+        return cls(process, found["url"], device, worker, folder, http, key)
 
     def device(self, run: str = "none", slot: int = 0) -> Device:
         """A device that has the learner of the run of this name, and no other."""
