@@ -171,8 +171,9 @@ class Joining:
         from client_sdk.device.enrolling import lacking
         from client_sdk.http.client import Client
 
-        token = enrolment_token(self.token_file)
-        if token is None and (sentence := lacking(storage.load())):
+        sentence = lacking(storage.load())
+        token = enrolment_token(self.token_file, enrolled=not sentence)
+        if token is None and sentence:
             fail(sentence)
         with Client(
             self.coordinator,

@@ -47,8 +47,9 @@ def token_is_shown(arguments: Sequence[str]) -> bool:
     return any(_SHOWN.fullmatch(word) for word in arguments)
 
 
-def enrolment_token(file: Path | None) -> str | None:
-    """The text of the token in this file, or else in the environment; None where neither is given.
+def enrolment_token(file: Path | None, *, enrolled: bool = False) -> str | None:
+    """The text of the token in this file, or else in the environment; None where neither is given, and where who is
+    ``enrolled`` names a file that is not there any more, or an empty standard input.
 
     Failure, which does not show the content, where the file cannot be read or is empty, and where there is no token in
     it. Prints a note where other users can read the file.
@@ -59,7 +60,9 @@ def enrolment_token(file: Path | None) -> str | None:
     if str(file) == "-":
         where, line = "standard input", _first_line_of_input()
     else:
-        where, line = f"the token file {file}", _first_line(file)
+        where, line = f"the token file {file}", "" if enrolled and _is_gone(file) else _first_line(file)
+    if not line and enrolled:
+        return None
     if not line:
         fail(f"There is no enrolment token in {where}: its first line is empty.")
     return _checked(line, where)
@@ -70,6 +73,10 @@ def _first_line_of_input() -> str:
         return sys.stdin.readline(_LONGEST).strip()
     except UnicodeDecodeError:
         fail("There is no enrolment token in standard input: it is not text.")
+
+
+def _is_gone(file: Path) -> bool:
+    return not _SHOWN.match(str(file)) and not file.expanduser().exists()
 
 
 def _first_line(file: Path) -> str:

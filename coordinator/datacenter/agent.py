@@ -99,7 +99,7 @@ def join(
     from coordinator.datacenter.worker.client import DatacenterWorker
 
     url = check_url(coordinator)
-    token = enrolment_token(token_file)
+    token = enrolment_token(token_file, enrolled=(folder / "record.json").exists())
     wanted = preflight_request(data or [], learner or [], nproc, device)
     if nnodes > 1:
         _check_endpoint(rdzv_endpoint)

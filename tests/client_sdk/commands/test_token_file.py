@@ -96,6 +96,16 @@ def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert refusal(None) == f"In {VARIABLE}: This is no enrolment token: one begins with qe1_."
 
 
+def test_who_is_enrolled_needs_its_token_file_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be deleted once it was used; one that is there must still hold a token."""
+    assert enrolment_token(Path("nowhere"), enrolled=True) is None
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert enrolment_token(Path("-"), enrolled=True) is None
+    Path("t").write_text("hunter2")
+    with pytest.raises(Failure, match="This is no enrolment token"):
+        enrolment_token(Path("t"), enrolled=True)
+
+
 def test_a_token_in_place_of_a_file_is_not_shown() -> None:
     assert refusal(shared().text) == SENTENCE
 
