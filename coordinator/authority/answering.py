@@ -2,7 +2,7 @@
 
 ::
 
-    request -> signature's form and times -> key in the ledger -> signature -> nonce -> one transaction
+    request -> signature's form and times -> key in the ledger -> signature, body -> nonce -> one transaction
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AuthorityAnswers:
     def enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
         """The first certificate of a key, for who has a token and, where that is asked for, a proof of who it is."""
         with self.ledger.reading() as rows:
-            issuing.usable_token(rows, request, at)
+            issuing.require_enrollable(rows, self.issuer, request, at)
         try:
             subject = self.proof.subject(request.who, bytes.fromhex(request.public_key), at)
         except ProofRefused as error:
@@ -110,10 +110,12 @@ class AuthorityAnswers:
             if key.public_key is None:
                 raise problem("revoked-key", issuing.REVOKED)
             signature.require_signed(key.public_key, method="POST", uri=self.issuer.policy.url + request.path)
+            signature.require_body(hashlib.sha256(request.body).digest())
+            if key.revoked_at is not None and (request.path != AuthorityRoute.ROTATED or key.replaced_by is None):
+                raise problem("revoked-key", issuing.REVOKED)
             if request.complete_at > signature.expires:
                 raise problem("wrong-clock", "This request was complete only after its signature had expired.")
             self.nonces.take(signature, max(request.at, request.complete_at))
-            signature.require_body(hashlib.sha256(request.body).digest())
         except CredentialError as error:
             raise refusal_of(error) from None
         return key.key_id

@@ -22,7 +22,7 @@ MOST_ROTATIONS = 16
 REVOKED = "The authority has revoked this key: an operator of the authority can say why."
 
 
-def usable_token(rows: LedgerRows, request: CertificateRequest, at: float) -> TokenRow:
+def _usable_token(rows: LedgerRows, request: CertificateRequest, at: float) -> TokenRow:
     """The token of the request, which may still enrol this key at ``at`` (Unix seconds)."""
     token = rows.token(_digest(request))
     if token is None:
@@ -35,15 +35,21 @@ def usable_token(rows: LedgerRows, request: CertificateRequest, at: float) -> To
     return token
 
 
+def require_enrollable(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, at: float) -> TokenRow:
+    """The same token, where who asks has the private half of the key as well."""
+    token, public = _usable_token(rows, request, at), bytes.fromhex(request.public_key)
+    statement = enrolment_statement(issuer.trusted.id, token.secret_digest, public)
+    _require_possession(public, statement, request.proof)
+    return token
+
+
 def enrol(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, *, subject: str = "", at: float) -> bytes:
     """The certificate of the key in ``request``, encoded. ``subject``: who its holder is, where that was proven.
 
     The same token and key get the id that they got before, and use the token once. A valid key keeps its id under a
     further token too, which is how a holder whose certificate has expired comes back."""
-    token = usable_token(rows, request, at)
+    token = require_enrollable(rows, issuer, request, at)
     public = bytes.fromhex(request.public_key)
-    statement = enrolment_statement(issuer.trusted.id, token.secret_digest, public)
-    _require_possession(public, statement, request.proof)
     key = rows.key(key_id(public))
     if key is not None and (key.revoked_at is not None or key.id is None or key.certificate is None):
         raise problem("revoked-key", REVOKED)

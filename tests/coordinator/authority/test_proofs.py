@@ -7,6 +7,7 @@ from base64 import b64encode
 import pytest
 
 from client_sdk.extensions import CannotLoad
+from client_sdk.protocol.authority import CertificateRequest
 from coordinator.authority.proofs import AttestedSerial, EnrolmentProof, NoProof, attested_bytes, proof_named
 from tests.coordinator.authority.proof_contract import EnrolmentProofContract
 from tests.coordinator.authority.test_enrolling import refused
@@ -51,6 +52,26 @@ def test_nobody_is_asked_who_has_no_token() -> None:
     spent = world.token(lasts_s=1)
     world.at += 2
     refused("enrolment-refused", "expired", phone.enrol, spent)
+
+
+def test_repro_nobody_is_asked_about_a_key_whose_private_half_was_not_shown() -> None:
+    """The port promises so. A proof that may be used once would be spent by whoever has seen it."""
+    asked: list[bytes] = []
+
+    class Asked:
+        def subject(self, who: str, public_key: bytes, at: float) -> str:
+            asked.append(public_key)
+            return who
+
+    world = AuthorityWorld(proof=Asked())
+    token, phone = world.token(), Holder(world, "phone")
+    request = CertificateRequest(
+        secret=token.secret.hex(), public_key=public(phone.key).hex(), proof="00" * 64, who="A113"
+    )
+    refused("enrolment-refused", "not valid", world.answers.enrol, request, world.at)
+    assert asked == []
+    phone.enrol(token, who="A113")
+    assert asked == [public(phone.key)]
 
 
 @pytest.mark.parametrize("subject", ["x" * 201, "two\nlines"])

@@ -62,3 +62,16 @@ def test_repro_a_body_held_back_until_the_nonce_is_forgotten_does_not_replay_a_r
     world.at += 62
     phone.renew()
     refused("wrong-clock", "complete only after", world.answers.renew, late)
+
+
+def test_repro_a_revoked_key_or_another_body_takes_no_room() -> None:
+    world = AuthorityWorld()
+    phone, other = enrolled(world), enrolled(world, "other")
+    asked = phone.signed(AuthorityRoute.RENEWED)
+    refused("unauthenticated", "not the one that was signed", world.answers.renew, replace(asked, body=b"{}"))
+    world.revoke(phone.id)
+    for ask, path in [(world.answers.renew, AuthorityRoute.RENEWED), (world.answers.rotate, AuthorityRoute.ROTATED)]:
+        refused("revoked-key", "revoked", ask, phone.signed(path))
+    assert len(world.answers.nonces) == 0
+    other.renew()
+    assert len(world.answers.nonces) == 1
