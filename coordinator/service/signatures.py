@@ -71,7 +71,10 @@ def bearer(request: Request, permission: Permission) -> str:
     if not permission.needs_credentials:
         return ""
     _require_one_kind(request)
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    sent = request.headers.getlist("authorization")
+    if len(sent) > 1:
+        raise problem("unauthenticated", "This request has several Authorization headers: send one of them.")
+    scheme, _, token = (sent[0] if sent else "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         other = "" if permission.of_operators else ", or sign the request as a device or a worker"
         raise problem("unauthenticated", f"Send an operator's API key as 'Authorization: Bearer <key>'{other}.")

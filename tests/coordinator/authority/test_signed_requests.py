@@ -52,6 +52,14 @@ def test_too_many_requests_of_one_key_wait() -> None:
     phone.renew()
 
 
+def test_repro_a_body_that_was_not_signed_does_not_use_up_the_nonce() -> None:
+    world = AuthorityWorld()
+    phone = enrolled(world)
+    asked = phone.signed(AuthorityRoute.RENEWED)
+    refused("unauthenticated", "not the one that was signed", world.answers.renew, replace(asked, body=b"{}"))
+    world.answers.renew(asked)
+
+
 def test_repro_a_body_held_back_until_the_nonce_is_forgotten_does_not_replay_a_request() -> None:
     """Its head arrives in time, and its body when the window has forgotten the nonce."""
     world = AuthorityWorld()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import httpx2
+import pytest
+
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.operators import DeviceView, RunView
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes, plan
@@ -106,3 +110,12 @@ def test_rounds_are_listed_by_pages(server: Server) -> None:
 def test_the_process_says_that_it_lives_and_can_work(server: Server) -> None:
     assert server.http.get("/healthz").json() == {"ok": True}
     assert server.http.get("/readyz").json()["ok"] is True
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the key first", "the key last"])
+def test_repro_two_authorization_headers_are_refused_whichever_comes_first(server: Server, first: bool) -> None:
+    """A proxy in front could have judged the other one."""
+    values = [f"Bearer {server.key}", "Bearer other"][:: 1 if first else -1]
+    answer = httpx2.get(server.url + Route.RUNS, headers=[("Authorization", value) for value in values])
+    assert answer.status_code == 401
+    assert "several Authorization headers" in answer.json()["detail"]

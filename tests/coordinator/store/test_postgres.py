@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from sqlalchemy import column, insert, table
 
 from client_sdk.identity import DeviceKey
@@ -14,6 +16,7 @@ from coordinator.store import open_store
 from coordinator.store.migrate import _config
 from coordinator.store.port import Store
 from coordinator.store.sql import SqlStore
+from coordinator.store.tables import metadata
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import postgres, rows
 from tests.coordinator.store.contract import StoreContract
@@ -43,6 +46,40 @@ class TestPostgres(StoreContract):
         store = open_store(server.url(server.create(template)))
         yield store
         store.close()
+
+
+def test_devices_and_workers_of_the_fifth_schema_keep_their_ids_and_times(server: postgres.Server) -> None:
+    url = server.url(server.create())
+    plain = SqlStore(url)
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0005")
+        connection.commit()
+    with plain.transaction() as tx:
+        tx.insert_run(rows.run("r1"))
+    with plain.engine.connect() as connection:
+        for statement in (
+            "INSERT INTO devices (device, public_key, token_hash, label, examples_cap, enrolled_at, last_seen_at) "
+            "VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5), ('d3', 'other', 'else', 'a phone', 5, 1, NULL), "
+            "('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
+            "INSERT INTO workers (worker, token_hash, label, created_at, last_seen_at, revoked_at) "
+            "VALUES ('w1', 'token', 'a cluster', 12.25, NULL, 30.5)",
+            "INSERT INTO claims (device, run, round, attempt, until) VALUES ('d2', 'r1', 1, 0, 60.5)",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.commit()
+    plain.close()
+    store = open_store(url)
+    assert isinstance(store, SqlStore)
+    assert store.devices() == [
+        rows.device("d1", key_id=None, certificate="", last_seen_at=20.5),
+        rows.device("d2", key_id="d2", certificate="", label="simulated", examples_cap=7, enrolled_at=11.25),
+        rows.device("d3", key_id=None, certificate="", examples_cap=5, enrolled_at=1.0),
+    ]
+    assert store.workers() == [rows.worker("w1", key_id=None, certificate="", revoked_at=30.5)]
+    assert store.claims() == [rows.claim("d2")]
+    with store.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.close()
 
 
 def test_an_older_audit_with_gaps_becomes_one_chain(server: postgres.Server) -> None:
