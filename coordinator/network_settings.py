@@ -80,7 +80,11 @@ class NetworkSettings(BaseSettings):
     @field_validator("behind_proxy", "unlimited")
     @classmethod
     def _not_everybody(cls, value: tuple[IpNetwork, ...]) -> tuple[IpNetwork, ...]:
-        for network in value:
+        four = [network for network in value if isinstance(network, ipaddress.IPv4Network)]
+        six = [network for network in value if isinstance(network, ipaddress.IPv6Network)]
+        # Networks that lie side by side may be everybody together: 0.0.0.0/1 and 128.0.0.0/1.
+        together: list[IpNetwork] = [*ipaddress.collapse_addresses(four), *ipaddress.collapse_addresses(six)]
+        for network in together:
             if network.prefixlen == 0:
                 raise ValueError(f"{network} is every address: name the networks")
         return value

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.network_settings import NetworkSettings
 from coordinator.service.limits.addresses import counted_as, parse_address
 from coordinator.service.limits.forwarded import Forwarded, NotForwarded, forwarded
 
@@ -115,3 +116,10 @@ def test_ipv6_addresses_count_by_their_64_bits() -> None:
         assert counted_as(parse_address(text)) == "2001:db8:1:2::/64"
     assert counted_as(parse_address("2001:db8:1:3::1")) == "2001:db8:1:3::/64"
     assert counted_as(parse_address("::ffff:192.0.2.7")) == counted_as(parse_address("192.0.2.7")) == "192.0.2.7"
+
+
+@pytest.mark.parametrize("field", ["behind_proxy", "unlimited"])
+@pytest.mark.parametrize("networks", ["0.0.0.0/0", "::/0", "0.0.0.0/1, 128.0.0.0/1", "8000::/1, 10.0.0.0/8, ::/1"])
+def test_repro_networks_that_are_everybody_together_are_refused(field: str, networks: str) -> None:
+    with pytest.raises(ValueError, match="is every address"):
+        NetworkSettings.model_validate({field: networks, "public_url": "https://fl.example"})

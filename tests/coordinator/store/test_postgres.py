@@ -58,11 +58,10 @@ def test_devices_and_workers_of_the_fifth_schema_keep_their_ids_and_times(server
         tx.insert_run(rows.run("r1"))
     with plain.engine.connect() as connection:
         for statement in (
-            "INSERT INTO devices (device, public_key, token_hash, label, examples_cap, enrolled_at, last_seen_at) "
-            "VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5), ('d3', 'other', 'else', 'a phone', 5, 1, NULL), "
-            "('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
-            "INSERT INTO workers (worker, token_hash, label, created_at, last_seen_at, revoked_at) "
-            "VALUES ('w1', 'token', 'a cluster', 12.25, NULL, 30.5)",
+            "INSERT INTO devices VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5)",
+            "INSERT INTO devices VALUES ('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
+            "INSERT INTO devices VALUES ('d3', 'other', 'else', 'a phone', 5, 1, NULL)",
+            "INSERT INTO workers VALUES ('w1', 'token', 'a cluster', 12.25, NULL, 30.5)",
             "INSERT INTO claims (device, run, round, attempt, until) VALUES ('d2', 'r1', 1, 0, 60.5)",
         ):
             connection.exec_driver_sql(statement)
