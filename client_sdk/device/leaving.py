@@ -42,8 +42,9 @@ def kept_of(told_coordinator: bool, told_authority: bool) -> Kept:
         here="Here: the list of the rounds that this device joined, the marks of what it has signed in secure rounds "
         "(no secret, no data), and the newest revocation list. Delete the folder only if no device works in it again.",
         coordinator=(
-            "At the coordinator: the id, when it was first and last there and when it left; and the log of each round, "
-            "with the id, weight and digest of its update. What the model has learnt stays in it."
+            "At the coordinator: the id, the most examples that it could claim, when it was first and last there, and "
+            "the audit of when it registered and left; and the log of each round, with the id, what it reported "
+            "(examples, metrics, times), and weight and digest of its update. What the model has learnt stays in it."
             if told_coordinator
             else "At the coordinator: all that it had, since it was not told. It takes no request of this key any more."
         ),

@@ -134,7 +134,7 @@ REGISTER = Entry(
     method="POST",
     route=Route.REGISTER,
     permission=Permission.CERTIFIED,
-    audited=Audited("device.register", asks=("label",), makes=("device",)),
+    audited=Audited("device.register", makes=("device",)),
     message=Registration,
     answer=Registered,
     shape=Direct(register),

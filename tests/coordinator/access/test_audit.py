@@ -87,7 +87,8 @@ def test_a_request_is_recorded_with_who_asked(audited: Audited) -> None:
         assert secret not in repr(audited.rows())
 
 
-def test_who_registers_and_who_leaves_is_recorded(audited: Audited) -> None:
+def test_who_registers_and_who_leaves_is_recorded_without_the_devices_label(audited: Audited) -> None:
+    """Rows of the audit stay, and a device that leaves is promised that its label does not (``leaving.kept_of``)."""
     world, key = audited.world, key_of("a device")
     certificate = world.authority.certificate(key, at=world.clock.at)
     message = {"certificate": certificate.encoded.hex(), "label": "ward 7"}
@@ -95,10 +96,13 @@ def test_who_registers_and_who_leaves_is_recorded(audited: Audited) -> None:
     audited.ask("POST", Route.REGISTER, json=message, auth=signing).raise_for_status()
     audited.ask("POST", Route.LEAVE, auth=signing).raise_for_status()
     assert audited.rows() == [
-        (None, certificate.id, "device.register", "label=ward 7"),
+        (None, certificate.id, "device.register", ""),
         (None, certificate.id, "device.register done", f"device={certificate.id}"),
         (None, certificate.id, "device.leave", ""),
     ]
+    left = world.store.device(certificate.id)
+    assert left is not None
+    assert "ward 7" not in repr([left, audited.rows()])
 
 
 def test_what_was_created_is_named_and_the_audit_of_a_run_has_its_creation(audited: Audited) -> None:

@@ -69,6 +69,17 @@ def test_a_rotated_key_takes_the_place_of_the_old_one_under_the_same_id(make_wor
         identities.device(signed(KEY))
 
 
+def test_of_two_certificates_of_one_second_neither_is_older_unless_it_ends_before(make_world: MakeWorld) -> None:
+    """A key that is rotated in the second in which it was certified is not locked out."""
+    world = make_world(0)
+    identities, short = world.coordinator.identities, Certifier(days=30)
+    identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
+    with world.refuses("not-certified", "a newer certificate"):
+        identities.register_device(short.certificate(OTHER, at=world.clock.at, id="d1"))
+    identities.register_device(world.authority.certificate(OTHER, at=world.clock.at, id="d1"))
+    assert identities.device(signed(OTHER)).device == "d1"
+
+
 def test_one_key_is_not_two_devices(make_world: MakeWorld) -> None:
     world = make_world(0)
     world.coordinator.identities.register_device(world.authority.certificate(KEY, at=world.clock.at, id="d1"))
@@ -323,3 +334,14 @@ def test_a_round_says_whether_the_coordinator_could_have_made_devices_up(world: 
     world.play_round(1)
     assert [view.authority for view in coordinator.operators.rounds("marks")] == ["apart", "inside"]
     assert coordinator.operators.run("marks").authority == "inside"
+
+
+def test_a_database_that_went_back_brings_no_older_list_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was restored from a backup under a coordinator that runs."""
+    before = world.store.revocations(world.authority.issuer.trusted.id.hex())
+    newest = world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    monkeypatch.setattr(world.store, "revocations", lambda authority: before)
+    world.clock.at += 60
+    assert world.coordinator.identities.list() == newest
+    with world.refuses("revoked-key"):
+        world.coordinator.identities.device(signed(world.keys[0]))
