@@ -345,3 +345,13 @@ def test_a_database_that_went_back_brings_no_older_list_back(world: World, monke
     assert world.coordinator.identities.list() == newest
     with world.refuses("revoked-key"):
         world.coordinator.identities.device(signed(world.keys[0]))
+
+
+def test_after_the_clock_went_back_the_list_of_another_replica_is_seen_nevertheless(world: World) -> None:
+    ours, other = world.coordinator.identities, world.replica().identities
+    world.clock.at += 3600
+    assert ours.list() is not None
+    world.clock.at -= 3600
+    other.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    with world.refuses("revoked-key"):
+        ours.device(signed(world.keys[0]))

@@ -11,8 +11,10 @@ from starlette.requests import ClientDisconnect
 
 from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.problems import ProblemError
-from coordinator.requests import Held
+from client_sdk.protocol.workers import WorkerPoll
+from coordinator.requests import Entry, Held, Shape
 from coordinator.requests.devices import CHECK_IN
+from coordinator.requests.workers import POLL
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service
@@ -31,13 +33,13 @@ def arrived(world: World, number: int = 0) -> Arrived:
 
 
 class Connection:
-    """One held check-in of a device, which ends when the test closes it."""
+    """One held request, a device's check-in where nothing is said, which ends when the test closes it."""
 
-    def __init__(self, holds: Holds, given: Arrived) -> None:
-        shape, message = CHECK_IN.shape, CheckIn(examples=5, learners={LEARNER: "1"}, hold_s=50)
+    def __init__(self, holds: Holds, given: Arrived, entry: Entry[Shape] = CHECK_IN, message: Any = None) -> None:
+        shape, asked = entry.shape, message or CheckIn(examples=5, learners={LEARNER: "1"}, hold_s=50)
         assert isinstance(shape, Held)
         self._closed = asyncio.Event()
-        self.answer = asyncio.create_task(holds.answer(CHECK_IN, shape, given, message, {}, self._receive))
+        self.answer = asyncio.create_task(holds.answer(entry, shape, given, asked, {}, self._receive))
 
     async def _receive(self) -> dict[str, Any]:
         await self._closed.wait()
@@ -110,6 +112,28 @@ def test_a_held_check_in_ends_when_its_key_is_revoked() -> None:
 
     assert held_until(world, revoke).kind == "revoked-key"
     assert world.store.waiting(world.clock.now()) == [], "nobody waits for it"
+
+
+def test_a_held_request_of_a_worker_ends_when_its_key_is_revoked() -> None:
+    """At once, and not when it is read again."""
+    world = World(0)
+    world.worker()
+    (key,) = world.worker_keys
+    poll = WorkerPoll(instance="i1", learners={LEARNER: "1"}, data=("proxy",), nproc=1, hold_s=50)
+
+    async def scenario() -> None:
+        service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
+        one = signature(key, at=world.clock.at, uri=URI)
+        given = Arrived(signature=one, method="POST", uri=URI, at=world.clock.at)
+        connection = Connection(Holds(service), given, POLL, poll)
+        await first_held(service)
+        encoded = world.authority.list(world.clock.at, key)
+        await asyncio.to_thread(world.coordinator.identities.take_list, encoded)
+        with pytest.raises(ProblemError, match="revoked"):
+            await asyncio.wait_for(connection.answer, 10)
+        service.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_a_held_check_in_ends_when_its_certificate_expires() -> None:
