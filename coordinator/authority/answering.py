@@ -40,6 +40,8 @@ class SignedRequest:
     body: bytes
     at: float
     """When its head arrived, in Unix seconds."""
+    query: bytes = b""
+    """As it was sent; it is signed too."""
     complete_at: float = 0.0
     """When its body was complete: later than its expiry it may be a replay whose nonce is forgotten."""
 
@@ -109,7 +111,8 @@ class AuthorityAnswers:
                 key = _known(rows.key(bytes.fromhex(signature.key_id)))
             if key.public_key is None:
                 raise problem("revoked-key", issuing.REVOKED)
-            signature.require_signed(key.public_key, method="POST", uri=self.issuer.policy.url + request.path)
+            uri = self.issuer.policy.url + request.path + ("?" + request.query.decode("latin-1") if request.query else "")
+            signature.require_signed(key.public_key, method="POST", uri=uri)
             signature.require_body(hashlib.sha256(request.body).digest())
             if key.revoked_at is not None and (request.path != AuthorityRoute.ROTATED or key.replaced_by is None):
                 raise problem("revoked-key", issuing.REVOKED)

@@ -73,7 +73,8 @@ def holders_routes(service: Serving, answers: AuthorityAnswers, clock: Callable[
     async def signed(request: Request, path: AuthorityRoute) -> SignedRequest:
         at = clock()  # a request is judged by when its head arrived
         body = await read_body(request)
-        return SignedRequest(path, request.headers.raw, body, at, complete_at=clock())
+        query: bytes = request.scope["query_string"]
+        return SignedRequest(path, request.headers.raw, body, at, query, complete_at=clock())
 
     async def authority(request: Request) -> Response:
         return json_response(answers.key())

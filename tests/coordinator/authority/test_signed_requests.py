@@ -83,3 +83,10 @@ def test_repro_a_revoked_key_or_another_body_takes_no_room() -> None:
     assert len(world.answers.nonces) == 0
     other.renew()
     assert len(world.answers.nonces) == 1
+
+
+def test_repro_a_query_that_was_not_signed_is_refused() -> None:
+    world = AuthorityWorld()
+    asked = enrolled(world).signed(AuthorityRoute.RENEWED)
+    refused("unauthenticated", "not valid", world.answers.renew, replace(asked, query=b"x"))
+    world.answers.renew(asked)
