@@ -45,6 +45,11 @@ class SignedRequest:
     complete_at: float = 0.0
     """When its body was complete: later than its expiry it may be a replay whose nonce is forgotten."""
 
+    @property
+    def target(self) -> str:
+        """Path and query, as they were sent."""
+        return self.path + (f"?{self.query.decode('latin-1')}" if self.query else "")
+
 
 @dataclass
 class AuthorityAnswers:
@@ -111,8 +116,7 @@ class AuthorityAnswers:
                 key = _known(rows.key(bytes.fromhex(signature.key_id)))
             if key.public_key is None:
                 raise problem("revoked-key", issuing.REVOKED)
-            uri = self.issuer.policy.url + request.path + ("?" + request.query.decode("latin-1") if request.query else "")
-            signature.require_signed(key.public_key, method="POST", uri=uri)
+            signature.require_signed(key.public_key, method="POST", uri=self.issuer.policy.url + request.target)
             signature.require_body(hashlib.sha256(request.body).digest())
             if key.revoked_at is not None and (request.path != AuthorityRoute.ROTATED or key.replaced_by is None):
                 raise problem("revoked-key", issuing.REVOKED)
