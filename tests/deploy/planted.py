@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import fnmatch
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -61,10 +62,16 @@ class Places:
                 self.add(f"file {name}", path.read_bytes())
 
     def add_processes(self, process: psutil.Process) -> None:
-        """What every user of the machine sees of a process and its children: their command lines and titles."""
-        for one in [process, *process.children(recursive=True)]:
-            self.add("command line", "\0".join(one.cmdline()))
-            self.add(TITLE, (Path("/proc") / str(one.pid) / "comm").read_bytes())
+        """What every user of the machine sees of a process and its children: their command lines and titles. A child may
+        end meanwhile."""
+        self._add_process(process)
+        for child in process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess, FileNotFoundError):
+                self._add_process(child)
+
+    def _add_process(self, process: psutil.Process) -> None:
+        self.add("command line", "\0".join(process.cmdline()))
+        self.add(TITLE, (Path("/proc") / str(process.pid) / "comm").read_bytes())
 
     def leaks(self, secrets: Iterable[Secret]) -> list[str]:
         """Which secret is in which place where it does not belong."""

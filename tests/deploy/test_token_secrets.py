@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +95,7 @@ def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
         group: subprocess.Popen[str] | None = None
         try:
             seen = psutil.Process(demo.pid)
-            until(lambda: any("simulation.fleet.worker" in " ".join(one.cmdline()) for one in children(seen)))
+            until(lambda: any("simulation.fleet.worker" in line for line in lines_of_children(seen)))
             url = json.loads((tmp_path / "demo" / "logs" / "serve.out").read_text().splitlines()[0])["url"]
             joining = ["--url", url, "--token-file", str(token_file), "--data", "data.npz", "--learner", NAME]
             torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -125,6 +127,9 @@ def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
     assert sum(b"client_sdk.learning.collective" in line for line in lines) == 3, "torchrun and its two processes"
 
 
-def children(process: psutil.Process) -> list[psutil.Process]:
+def lines_of_children(process: psutil.Process) -> Iterator[str]:
+    """The command lines of the process's children. One may end meanwhile."""
     time.sleep(0.05)
-    return process.children(recursive=True)
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            yield " ".join(child.cmdline())
