@@ -62,8 +62,8 @@ class Places:
                 self.add(f"file {name}", path.read_bytes())
 
     def add_processes(self, process: psutil.Process) -> None:
-        """What every user of the machine sees of a process and its children: their command lines and titles. A child may
-        end meanwhile."""
+        """What every user of the machine sees of a process and its children: their command lines and titles. A child
+        may end meanwhile."""
         self._add_process(process)
         for child in process.children(recursive=True):
             with suppress(psutil.NoSuchProcess, FileNotFoundError):
