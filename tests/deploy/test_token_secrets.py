@@ -87,7 +87,7 @@ def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
     write_learner(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-m", "client_sdk.cli", "demo", "--folder", "demo", "--data", "data.npz", "--by", "iid"]
-    command += ["--devices", "4", "--select", "2", "--goal", "2", "--rounds", "50", "--learner", NAME]
+    command += ["--devices", "4", "--select", "2", "--goal", "2", "--rounds", "5000", "--learner", NAME]
     token_file = tmp_path / "demo" / "coordinator" / "authority" / "device-token"
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -96,6 +96,7 @@ def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
         try:
             seen = psutil.Process(demo.pid)
             until(lambda: any("simulation.fleet.worker" in line for line in lines_of_children(seen)))
+            places.add_processes(seen)
             url = json.loads((tmp_path / "demo" / "logs" / "serve.out").read_text().splitlines()[0])["url"]
             joining = ["--url", url, "--token-file", str(token_file), "--data", "data.npz", "--learner", NAME]
             torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -110,7 +111,6 @@ def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
             assert group.stdout is not None
             first = next(line for line in group.stdout if "This group of 2" in line or "Error" in line)
             assert "This group of 2" in first
-            places.add_processes(seen)
             places.add_processes(psutil.Process(group.pid))
             places.add("what the group prints", first)
         finally:

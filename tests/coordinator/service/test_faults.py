@@ -239,9 +239,8 @@ def test_a_sender_that_goes_away_mid_body_leaves_nothing(scripted: Scripted) -> 
         until(lambda: scripted.spooled == 1)
         connection.close()
         until(lambda: scripted.spooled == 0)
-        text = http.get("/metrics").text
-        assert 'quorate_problems_total{kind="truncated"} 1.0' in text
-        assert "quorate_uploads 0.0" in text
+        until(lambda: "quorate_uploads 0.0" in http.get("/metrics").text)
+        assert 'quorate_problems_total{kind="truncated"} 1.0' in http.get("/metrics").text
     assert "report" not in scripted.asked
 
 
