@@ -19,6 +19,8 @@ from tests.coordinator.service.devices import Device, Signing
 from tests.coordinator.service.wire import Sent, Wire, kind, signed
 from tests.coordinator.world import World
 
+pytestmark = pytest.mark.slow
+
 ENTRIES = [entry for entry in TABLE if not entry.permission.of_operators]
 ROUTES = [f"{entry.method} {entry.route}" for entry in ENTRIES] + [f"GET {Route.CHECKPOINT}"]
 STRANGER = key_of("a stranger")
