@@ -35,6 +35,7 @@ demo: install ## Train MNIST on 400 devices of this machine (COMPARE=1 adds a ba
 	@$(BIN)/quorate demo
 
 test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrows it)
+	@for package in nginx postgresql systemd; do scripts/debian.sh $$package || true; done
 	@$(BIN)/python -m pytest $(call only,$(ONLY)) $(ARGS)
 
 fast: install ## Run what takes under two minutes on two cores: no slow tests (WORKERS=0 keeps to one process)

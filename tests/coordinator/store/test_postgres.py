@@ -22,7 +22,11 @@ from tests.coordinator.store import postgres, rows
 from tests.coordinator.store.contract import StoreContract
 
 PROGRAMS = postgres.programs()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAMS is None, reason="PostgreSQL is not installed here")]
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAMS is None, reason="no PostgreSQL here: scripts/debian.sh postgresql"),
+]
 
 
 @pytest.fixture(scope="module")
