@@ -15,7 +15,7 @@ WORKERS ?= auto
 export OMP_NUM_THREADS ?= 1
 # Bytecode is kept: else each of the many processes that tests start would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
-# COMPARE, DEMO_JSON, PYTHON, TORCH_INDEX_URL and UPGRADE reach the programs through the environment, as make passes them.
+# COMPARE, SECURE, DEMO_JSON, PYTHON, TORCH_INDEX_URL and UPGRADE reach the programs through the environment, as make passes them.
 export SOAK_SECONDS
 
 .PHONY: help install demo test fast check format bench soak mutate lock clean
@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml requirements/lock.txt requirements/torch.txt scripts/in
 	@python=$$(scripts/find_python.sh) && "$$python" -u scripts/install.py
 	@scripts/debian.sh dataset-fashion-mnist || true
 
-demo: install ## Train MNIST on 400 devices of this machine (COMPARE=1 adds a bare loop, DEMO_JSON=file writes the rounds)
+demo: install ## Train MNIST on 400 devices of this machine (SECURE=1: all rounds secure, COMPARE=1 adds a bare loop, DEMO_JSON=file writes the rounds)
 	@$(BIN)/quorate demo
 
 test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrows it)

@@ -18,21 +18,23 @@ from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import certify
 from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey, Entropy
+from client_sdk.secagg import vouching
+from client_sdk.secagg.actions import DeviceContribution, Keep, Reply, ServerAnswer, Transmit
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import DeviceContribution, Persist, SecureDevice, ServerAnswer, Transmit
+from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import RevealedShares
-from client_sdk.secagg.vouching import vouched_by
+from client_sdk.secagg.vouching import Vouching, vouched_by
 from client_sdk.tensors.floats import Float32
 
 STRICT = GraphRule(profile="strict")
@@ -179,14 +181,14 @@ class OneDevice:
             run=header.run,
             round=header.round,
             model=header.model,
+            tensors=header.model,
             plan=header.plan,
             terms=header.terms,
             learner="bench:learner",
             dimension=header.dimension,
             codec=header.codec,
             codec_version=header.codec_version,
-            revocations=header.revocations,
-            revocations_digest=header.revocations_digest,
+            revocations=REVOKED,
         )
         self.contribution = DeviceContribution(
             values=crowd.values, weight=_weight(place), rounding_secret=_rounding(place)
@@ -200,23 +202,29 @@ class OneDevice:
             certificate=crowd.certificates[place],
             signer=crowd.identities[place],
             entropy=_same_secrets(crowd.secrets[place]),
-            vouched=crowd.vouched,
+            authority=TrustedAuthority(bytes.fromhex(AUTHORITY.public_hex)),
             policy=SecurePolicy(longest_life_s=float(EXPIRES)),
         )
-        half = device.attempt(Memory(), crowd.header.encoded, self.expected, self.contribution, 0.0)
+        half = device.attempt(crowd.header.encoded, self.expected, self.contribution, float(AT))
         messages: dict[str, Transmit] = {}
-        answer: ServerAnswer | None = None
+        memory = Memory()
+        reply: Reply = None
         while True:
             try:
-                action = half.send(answer)
+                action = half.send(reply)
             except StopIteration:
                 return messages
-            answer = None
-            if isinstance(action, Persist):
-                _ = action.memory.encoded
+            if isinstance(action, Keep):
+                reply = memory = action.change(memory)
+                _ = memory.encoded
             else:
                 messages[action.stage] = action
-                answer = ServerAnswer(0.0, self.answers[action.stage])
+                reply = ServerAnswer(float(AT), self.answers[action.stage])
+
+    def play_cold(self) -> dict[str, Transmit]:
+        """The same in a process that has checked no certificate yet."""
+        vouching._signed.cache_clear()
+        return self.play()
 
     def require_right(self, messages: dict[str, Transmit]) -> None:
         """SystemExit unless the vector without masks is the device's input, and shares were dealt and revealed."""
@@ -235,17 +243,18 @@ class OneDevice:
 
     def _delivery(self) -> Bundle:
         crowd, place = self.crowd, self.place
-        sealed = []
+        rows = []
         for dealer in crowd.cohort.graph.neighbours(place):
             agreed = crowd.secrets[dealer].share_key.agree(crowd.secrets[place].share_key.public)
             ends = (dealer, _name(dealer)), (place, _name(place))
-            sealed.append((dealer, seal_pair(agreed, crowd.cohort.h, *ends, crowd.held[place][dealer])))
-        return Bundle(place, tuple(sealed))
+            pair, h = crowd.held[place][dealer], crowd.cohort.h
+            rows.append((dealer, seal_pair(agreed, h, *ends, pair), pair.digests(h, dealer, place)))
+        return Bundle(place, tuple(rows))
 
 
 def _same_secrets(secrets: AttemptSecrets) -> Entropy:
-    """The system's entropy after four draws that return the secrets of the roster."""
-    first = [secrets.share_key.private, secrets.mask_key.private, secrets.self_mask, secrets.nonce]
+    """The system's entropy after five draws that return the secrets of the roster."""
+    first = [secrets.share_key.private, secrets.mask_key.private, secrets.self_mask, secrets.nonce, secrets.dealing]
 
     def draw(length: int) -> bytes:
         return first.pop(0) if first else os.urandom(length)

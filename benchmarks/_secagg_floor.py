@@ -6,23 +6,27 @@ inputs. Key derivation, parsing, sealing, storing, quantizing and packing are le
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from benchmarks._secagg_crowd import Crowd
+from benchmarks._secagg_crowd import AUTHORITY, Crowd
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.domains import CERTIFICATE
 from client_sdk.secagg.lanes import Lanes
-from client_sdk.secagg.shamir import combine, split
-from client_sdk.secagg.statement import statement
+from client_sdk.secagg.shamir import SHARE_BYTES, combine, split
+from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, statement
 
 BLOCKS = (1 << 17, 1 << 18, 1 << 19, 1 << 20)
 """Bytes of key stream made at once: the fastest of these is used."""
+SHARE_INPUT_BYTES = len(DOMAIN) + 12 + DIGEST_BYTES + 9 + SHARE_BYTES
+"""Of what a digest of a share is the SHA-256: domain, name, h, places and kind, share."""
 
 
 class Masks:
@@ -56,67 +60,63 @@ class Masks:
         return best
 
 
-@dataclass(frozen=True)
-class Other:
-    """What a device has received from another one, as bytes."""
-
-    identity: bytes
-    signed: tuple[tuple[bytes, bytes], ...]
-    """(signature, message): of its advertisement, and of the survivor list if that one is checked."""
-    keys: tuple[bytes, ...]
-    """A neighbour's two public keys."""
+Check = tuple[bytes, bytes, bytes]
+"""(public key, signature, message)"""
 
 
-def device(crowd: Crowd, place: int, *, roster: bool = True) -> Callable[[], None]:
+def device(crowd: Crowd, place: int, *, cold: bool = False) -> Callable[[], None]:
     """The floor of one device: masks with every neighbour and its own, two secrets split, and for every neighbour two
-    key agreements and two signature checks. Certificates were checked in an earlier round.
+    key agreements and the check of its advertisement; *signers* signatures of the survivor list; the digests of its
+    shares for each holder, and of those that it holds.
 
-    ``roster``: with the checks that a device needs of devices that are not neighbours: of their advertisements, and of
-    as many signatures of the survivor list as complete *signers* with the neighbours'.
+    ``cold``: certificates of all others are checked too. Else they were checked in an earlier round.
     """
     cohort, secrets = crowd.cohort, crowd.secrets[place]
+    entries = cohort.roster.entries
+    near = cohort.graph.neighbours(place)
+    checks: list[Check] = []
+    for peer in near:
+        shown = entries[peer].advertisement
+        message = statement(crowd.header.digest, "advertise", shown.encoded)
+        checks.append((bytes.fromhex(cohort.identities[peer]), entries[peer].signature, message))
     survivors = crowd.survivors()
-    signatures = dict(crowd.proof(survivors).signatures)
     listed = statement(cohort.h, "survivors", survivors.encoded)
-    near = set(cohort.graph.neighbours(place))
-    others, beyond = [], cohort.parameters.signers - len(near)
-    for peer, entry in enumerate(cohort.roster.entries):
-        shown = entry.advertisement
-        advertised = (entry.signature, statement(crowd.header.digest, "advertise", shown.encoded))
-        identity = bytes.fromhex(cohort.identities[peer])
-        if peer in near:
-            signed = (advertised, (signatures[peer], listed))
-            others.append(Other(identity, signed, (shown.share_key, shown.mask_key)))
-        elif roster and peer != place:
-            checked = (advertised, (signatures[peer], listed)) if beyond > 0 else (advertised,)
-            others.append(Other(identity, checked, ()))
-            beyond -= 1
+    for peer, signature in crowd.proof(survivors).signatures[: cohort.parameters.signers]:
+        checks.append((bytes.fromhex(cohort.identities[peer]), signature, listed))
+    if cold:
+        certificates = [Certificate.parse(entries[peer].certificate) for peer in range(crowd.n) if peer != place]
+        authority = bytes.fromhex(AUTHORITY.public_hex)
+        checks += [(authority, found.signature, CERTIFICATE + found.body) for found in certificates]
+    keys = [X25519PrivateKey.from_private_bytes(key.private) for key in (secrets.share_key, secrets.mask_key)]
+    shown_keys = [(entries[peer].advertisement.share_key, entries[peer].advertisement.mask_key) for peer in near]
     xs = [holder + 1 for holder in cohort.graph.holders(place)]
     threshold = cohort.parameters.threshold
     masks = Masks(crowd.header.lanes)
-    keys = [os.urandom(32) for _ in range(len(near) + 1)]
-    own = [X25519PrivateKey.from_private_bytes(key.private) for key in (secrets.share_key, secrets.mask_key)]
+    shares = [os.urandom(SHARE_INPUT_BYTES) for _ in range(2 * (len(xs) + len(near)))]
+    seeds = [os.urandom(32) for _ in range(len(near) + 1)]
 
     def floor() -> None:
-        for key in keys:
-            masks.apply(key)
+        for seed in seeds:
+            masks.apply(seed)
         for _ in range(2):
             split(secrets.self_mask, xs, threshold, os.urandom)
-        for other in others:
-            for mine, public in zip(own, other.keys, strict=False):
+        for share in shares:
+            hashlib.sha256(share).digest()
+        for publics in shown_keys:
+            for mine, public in zip(keys, publics, strict=True):
                 mine.exchange(X25519PublicKey.from_public_bytes(public))
-            identity = Ed25519PublicKey.from_public_bytes(other.identity)
-            for signature, message in other.signed:
-                identity.verify(signature, message)
+        for identity, signature, message in checks:
+            Ed25519PublicKey.from_public_bytes(identity).verify(signature, message)
 
     return floor
 
 
-def unmask(crowd: Crowd, gone: Sequence[int]) -> Callable[[], None]:
+def unmask(crowd: Crowd, gone: Sequence[int], silent: Sequence[int] = ()) -> Callable[[], None]:
     """The floor of the server: every survivor's vector added and its own mask removed; for every peer of every device
-    that is gone one key agreement and one mask; every device's secret combined from t shares."""
-    cohort, absent = crowd.cohort, set(gone)
-    survivors = crowd.survivors(gone)
+    that is gone one key agreement and one mask; every device's secret combined from t shares. ``gone``: those that
+    vanished after they shared; ``silent``: those that never shared, so that nobody masked with them."""
+    cohort, absent = crowd.cohort, {*gone, *silent}
+    survivors = crowd.survivors([*gone, *silent])
     masks, vector = Masks(crowd.header.lanes), np.zeros(crowd.header.lanes, np.uint32)
     keys = [os.urandom(32) for _ in survivors.places]
     pairs = []
@@ -126,7 +126,7 @@ def unmask(crowd: Crowd, gone: Sequence[int]) -> Callable[[], None]:
         pairs.append((key, [cohort.roster.entries[peer].advertisement.mask_key for peer in peers]))
     threshold = cohort.parameters.threshold
     shares = []
-    for dealer in range(crowd.n):
+    for dealer in sorted(set(range(crowd.n)) - set(silent)):
         holders = [place for place in cohort.graph.holders(dealer) if place not in absent][:threshold]
         shares.append({holder + 1: crowd.held[holder][dealer].self_mask for holder in holders})
 

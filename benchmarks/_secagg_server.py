@@ -50,8 +50,9 @@ class Server:
         )
         current = SimpleNamespace(number=1, attempt=0, phase="unmasking", secure=secure)
         self.state: Any = SimpleNamespace(round_number=1, phase="unmasking", secure=secure, current=current)
+        self.known: Any = self.state
         self.events: list[ev.Event | None] = []
-        attempts = Attempts(self.blobs, crowd.vouched)
+        attempts = Attempts(self.blobs)
         attempts.cache(secure.header, secure.roster, crowd.cohort)
         unused: Any = None
         self._work = SecureWork(self, self.blobs, unused, unused, attempts, workers)

@@ -30,9 +30,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class ServerProcess:
     """``quorate serve`` in a folder, on a free port, with an authority inside. Linux only."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--port", "0", "--data", str(folder)]
-        command.append("--dev-authority")
+    def __init__(self, folder: Path, *program: str) -> None:
+        """``program``: a module that runs the command, and its own arguments; none: the coordinator's."""
+        command = [sys.executable, "-m", *(program or ("coordinator.cli",)), "serve", "--json", "--port", "0"]
+        command += ["--data", str(folder), "--dev-authority"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
@@ -118,7 +119,7 @@ class Connection:
             writer.write(body)
         await writer.drain()
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
-        length = next(int(line[15:]) for line in lines if line.startswith("content-length:"))
+        length = next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0)  # 204 has none
         return Answer(int(lines[0].split()[1]), await reader.readexactly(length))
 
     def close(self) -> None:

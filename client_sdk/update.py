@@ -247,16 +247,17 @@ def encode_update(
     *,
     device: str = "",
     seed: int = 0,
+    plan: str = "",
 ) -> bytes:
     """The body that reports ``update``: its encoded deltas and an UpdateReport, as safetensors. Equal arguments give
-    equal bytes. ``device`` and ``seed`` (``Task.seed``): for codecs with random rounding.
+    equal bytes. ``device``, ``seed`` (``Task.seed``) and ``plan`` (its digest): for codecs that draw.
 
     A sum travels as its mean, with all its examples. Raises UnknownCodec, NotFinite, OutOfRange, and BadReport for
     metrics or counts that the protocol does not take.
     """
     chosen = codecs.get(codec) if isinstance(codec, str) else codec
     report = report_of(update, chosen.name, run, round, attempt, seconds)
-    encoded = chosen.encode(update.delta, codecs.Origin(seed=seed, round=round, device=device))
+    encoded = chosen.encode(update.delta, codecs.Origin(seed=seed, round=round, device=device, plan=plan))
     return to_bytes(encoded, {REPORT_KEY: report.model_dump_json()})
 
 

@@ -1,6 +1,6 @@
 """Draws the picture of the README: the last screen of a real ``quorate demo``, in the folder ``demo``.
 
-``python -m scripts.demo_picture`` runs the whole demo (some two minutes of two cores), and writes docs/images/demo.svg.
+``python -m scripts.demo_picture`` runs the whole demo (four minutes of two cores) and writes docs/images/demo.svg.
 MNIST is fetched where it is not cached.
 """
 

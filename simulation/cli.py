@@ -35,6 +35,10 @@ LearnerName = Annotated[
 ]
 Slow = Annotated[float, typer.Option(min=0, max=1, help="Share of devices that take up to four times as long.")]
 Vanish = Annotated[float, typer.Option(min=0, max=1, help="Share that stops in the middle of a round.")]
+SmallestCohort = Annotated[
+    int | None,
+    typer.Option(min=2, help="The owners' smallest cohort of secure rounds (default: 64, of the SDK)."),
+]
 Late = Annotated[float, typer.Option(min=0, max=1, help="Share that sends after the round has closed.")]
 
 
@@ -62,6 +66,7 @@ def fleet(
     slow: Slow = 0.1,
     vanish: Vanish = 0.05,
     late: Late = 0.03,
+    smallest_cohort: SmallestCohort = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -85,6 +90,7 @@ def fleet(
         folder=folder,
         learner=learner,
         processes=processes,
+        smallest_cohort=smallest_cohort,
     )
     with stopped_by_signals() as stop, FleetProcesses(orders, threads) as running:
         complete = False
@@ -109,7 +115,9 @@ def demo(
     devices: Devices = 400,
     select: Annotated[int, typer.Option(min=1, help="Devices selected for a round.")] = 300,
     goal: Annotated[int, typer.Option(min=1, help="Reports that close a round.")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to commit.")] = 15,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to commit, before the secure ones.")] = 15,
+    secure_rounds: Annotated[int, typer.Option(min=0, help="Secure rounds that follow, from the last checkpoint.")] = 2,
+    secure: Annotated[bool, typer.Option("--secure", envvar="SECURE", help="All rounds are secure.")] = False,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over its data that a device makes in a round.")] = 3,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples of a training step.")] = 20,
     learning_rate: Annotated[float, typer.Option(help="Of the devices' SGD.")] = 0.3,
@@ -158,6 +166,8 @@ def demo(
         server_learning_rate=server_learning_rate,
         port=port,
         compare=compare,
+        secure_rounds=secure_rounds,
+        secure=secure,
     )
     run_demo(setting, folder, report, as_json)
 

@@ -10,19 +10,54 @@ from __future__ import annotations
 from functools import lru_cache
 
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
-from client_sdk.codecs.port import BLOCK, Codec, Origin
+from client_sdk.codecs.linear_map import (
+    ROTATED,
+    SAMPLED_HALF,
+    SAMPLED_HALF_ROTATED,
+    SAMPLED_QUARTER,
+    SAMPLED_QUARTER_ROTATED,
+    LinearMap,
+)
+from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin
+from client_sdk.codecs.seed import NOTHING_DRAWN, shared_seed
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
 from client_sdk.extensions import CannotLoad, extensions
 from client_sdk.tensors.manifest import TensorError, shown
 
 __all__ = [
-    "BLOCK", "FLOAT16", "FLOAT32", "GROUP", "STOCHASTIC8",
-    "Codec", "Identity", "Origin", "UnknownCodec", "get", "names",
+    "BLOCK",
+    "FLOAT16",
+    "FLOAT32",
+    "GROUP",
+    "NOTHING_DRAWN",
+    "ROTATED",
+    "SAMPLED_HALF",
+    "SAMPLED_HALF_ROTATED",
+    "SAMPLED_QUARTER",
+    "SAMPLED_QUARTER_ROTATED",
+    "STOCHASTIC8",
+    "Codec",
+    "Identity",
+    "LinearCodec",
+    "LinearMap",
+    "Origin",
+    "UnknownCodec",
+    "get",
+    "linear",
+    "linear_names",
+    "names",
+    "seed_for",
+    "shared_seed",
 ]  # fmt: skip
 
 GROUP = "quorate.codecs"
 
-_CODECS: dict[str, Codec] = {codec.name: codec for codec in (FLOAT32, FLOAT16, STOCHASTIC8)}
+_LINEAR: dict[str, LinearCodec] = {
+    codec.name: codec
+    for codec in (FLOAT32, ROTATED, SAMPLED_HALF, SAMPLED_QUARTER, SAMPLED_HALF_ROTATED, SAMPLED_QUARTER_ROTATED)
+}
+_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values())
+_CODECS = {codec.name: codec for codec in _BUILT_IN}
 
 
 class UnknownCodec(TensorError):
@@ -42,6 +77,25 @@ def get(name: str) -> Codec:
     if ":" in name:
         return _of_package(name)
     raise UnknownCodec(f"there is no codec {shown(name)}; there are {', '.join(_CODECS)}")
+
+
+def linear_names() -> tuple[str, ...]:
+    """The codecs whose encodings can be added, which work under masks. They are all built in."""
+    return tuple(_LINEAR)
+
+
+def linear(name: str) -> LinearCodec:
+    """The linear codec called ``name``. Raises UnknownCodec where there is none of that name."""
+    if name not in _LINEAR:
+        raise UnknownCodec(f"encodings of {shown(name)} cannot be added; those of {', '.join(_LINEAR)} can")
+    return _LINEAR[name]
+
+
+def seed_for(name: str, plan: str, round: int) -> bytes:
+    """The 32 bytes from which all devices of a round draw alike: zeros where the linear codec ``name`` draws nothing.
+    ``plan``: the plan's digest in hexadecimal. A device computes it and compares it with the attempt's header. Raises
+    UnknownCodec."""
+    return shared_seed(plan, round) if linear(name).seeded else NOTHING_DRAWN
 
 
 @lru_cache(maxsize=64)

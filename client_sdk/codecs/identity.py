@@ -8,20 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from client_sdk.codecs.port import BLOCK, Origin, fill
-from client_sdk.tensors.exact_sum import peak
+from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
+from client_sdk.codecs.reading import Read
 from client_sdk.tensors.floats import Float32, narrow, pieces, widen
-from client_sdk.tensors.manifest import (
-    NUMPY_DTYPES,
-    Array,
-    Manifest,
-    ManifestMismatch,
-    NotFinite,
-    OutOfRange,
-    Tensors,
-    dtype_name,
-    shown,
-)
+from client_sdk.tensors.manifest import NUMPY_DTYPES, Array, Manifest, OutOfRange, Tensors, shown
 from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
 
 NOBODY = Origin()
@@ -34,10 +24,26 @@ class Identity:
     name: str
     dtype: str
     """F32 or F16."""
+    seeded: bool = False
 
     @property
     def lossless(self) -> bool:
         return self.dtype == "F32"
+
+    @property
+    def linear(self) -> bool:
+        """Rounding is not linear, so only float32 can be added under masks."""
+        return self.lossless
+
+    def count(self, elements: int) -> int:
+        """See ``LinearCodec.count``; likewise the next two."""
+        return elements
+
+    def forward(self, flat: Float32, seed: bytes) -> Float32:
+        return np.array(flat)
+
+    def back(self, read: Read, elements: int, seed: bytes) -> Read:
+        return read
 
     def encode(self, delta: Mapping[str, Array], origin: Origin = NOBODY) -> Tensors:
         """float32 deltas in this codec's dtype, for any origin. Raises NotFinite, OutOfRange (float16 ends at
@@ -46,13 +52,9 @@ class Identity:
         return {name: self._encoded(name, array) for name, array in delta.items()}
 
     def _encoded(self, name: str, array: Array) -> Array:
-        if dtype_name(array.dtype) != "F32":
-            raise ManifestMismatch(f"the delta of {shown(name)} has dtype {array.dtype}; a codec takes float32")
+        require_encodable(name, array, self.name)
         try:
-            peak(array)
             return narrow(array, self.dtype)
-        except NotFinite:
-            raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
         except OutOfRange as error:
             raise OutOfRange(f"the delta of {shown(name)} does not fit {self.name}: {error}") from None
 

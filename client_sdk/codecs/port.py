@@ -7,8 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from client_sdk.codecs.reading import Read
+from client_sdk.protocol.devices import Assignment
+from client_sdk.tensors.exact_sum import peak
 from client_sdk.tensors.floats import Float32
-from client_sdk.tensors.manifest import Array, Manifest, Tensors, TruncatedTensors
+from client_sdk.tensors.manifest import (
+    Array,
+    Manifest,
+    ManifestMismatch,
+    NotFinite,
+    OutOfRange,
+    Tensors,
+    TruncatedTensors,
+    dtype_name,
+    shown,
+)
 from client_sdk.tensors.safetensors_file import TensorHeader
 
 BLOCK = 65536
@@ -24,6 +37,18 @@ class Origin:
     """``Task.seed``. Public: what is drawn from it is no secret."""
     round: int = 0
     device: str = ""
+    plan: str = ""
+    """Digest of the plan: with the round, the source of what all devices draw alike (``seed.shared_seed``)."""
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> Origin:
+        """The origin of the update that this assignment asks for."""
+        return cls(
+            seed=assignment.task.seed,
+            round=assignment.round,
+            device=assignment.device,
+            plan=assignment.plan_digest,
+        )
 
 
 class Codec(Protocol):
@@ -64,6 +89,42 @@ class Codec(Protocol):
         checked. Memory: one block. Raises TruncatedTensors when a file has become shorter than ``header`` says,
         OSError when it cannot be read.
         """
+
+
+class LinearCodec(Codec, Protocol):
+    """A codec that is a linear map of the flat delta, the same for all devices of a round: the sum of encoded deltas is
+    the encoded sum. It works under masks. The flat delta has its tensors in the order of their names."""
+
+    @property
+    def linear(self) -> bool:
+        """True."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the map is drawn from the seed that all devices of a round share; else it ignores the seed."""
+
+    def count(self, elements: int) -> int:
+        """Values of an encoded delta of so many elements; at least 1 where there is an element."""
+
+    def forward(self, flat: Float32, seed: bytes) -> Float32:
+        """The encoded values of ``flat`` (1-d float32, finite, not changed): 1-d float32, a new array."""
+
+    def back(self, read: Read, elements: int, seed: bytes) -> Read:
+        """Reads the flat delta of ``elements`` values whose encoded values ``read`` reads, such as a mean of several.
+        The same bits in whatever order it is read; reading in order is fast. What it returns must not be changed."""
+
+
+def require_encodable(name: str, array: Array, codec: str) -> None:
+    """Raise ManifestMismatch, NotFinite or OutOfRange unless the delta of tensor ``name`` is float32 that a sum can
+    take."""
+    if dtype_name(array.dtype) != "F32":
+        raise ManifestMismatch(f"the delta of {shown(name)} has dtype {array.dtype}; a codec takes float32")
+    try:
+        peak(array)
+    except NotFinite:
+        raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
+    except OutOfRange as error:
+        raise OutOfRange(f"the delta of {shown(name)} does not fit {codec}: {error}") from None
 
 
 def fill(file: BinaryIO, buffer: memoryview) -> None:

@@ -24,20 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.chance import labelled, sha256_bytes
-from client_sdk.codecs.port import BLOCK, Origin, fill
-from client_sdk.tensors.exact_sum import peak
+from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
 from client_sdk.tensors.floats import Float32
-from client_sdk.tensors.manifest import (
-    Array,
-    Manifest,
-    ManifestMismatch,
-    NotFinite,
-    OutOfRange,
-    Tensors,
-    TensorSpec,
-    dtype_name,
-    shown,
-)
+from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec
 from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
 
 RUN = 1024
@@ -129,14 +118,7 @@ class Stochastic8:
 
 def _encoded(name: str, array: Array, key: NDArray[np.uint64]) -> tuple[NDArray[np.int8], Float32]:
     """(codes, scales) of a tensor, both 1-d."""
-    if dtype_name(array.dtype) != "F32":
-        raise ManifestMismatch(f"the delta of {shown(name)} has dtype {array.dtype}; a codec takes float32")
-    try:
-        peak(array)
-    except NotFinite:
-        raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
-    except OutOfRange as error:
-        raise OutOfRange(f"the delta of {shown(name)} does not fit stochastic8@1: {error}") from None
+    require_encodable(name, array, STOCHASTIC8.name)
     flat = np.ascontiguousarray(array, np.float32).reshape(-1)
     codes, scales = np.empty(flat.size, np.int8), np.empty(_runs(flat.size), np.float32)
     philox = np.random.Philox(key=key)

@@ -93,7 +93,7 @@ def allow_plain(
         if learner not in memory.learners:
             joined = ", ".join(sorted(memory.learners)) or "none"
             fail(f"This device has joined no secure round of {learner}; it has of: {joined}.")
-        storage.save_secure(memory.plain_again(learner))
+        storage.keep(lambda newest: newest.plain_again(learner))
     if as_json:
         say_json({"kind": "plain-allowed", "learner": learner})
     else:

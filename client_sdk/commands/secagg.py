@@ -36,7 +36,8 @@ def parameters(
         str,
         typer.Option(
             metavar="semi-malicious|curious",
-            help="What the server does: lie once the devices are chosen, or only look. Plans take the first alone.",
+            help="What the server does: lie once the devices are chosen, or only look. No plan accepts parameters "
+            "that hold against the second alone.",
         ),
     ] = "semi-malicious",
     sigma: Annotated[int, typer.Option(min=1, max=128, help="No secret leaks, except with chance 2^-sigma.")] = 40,
@@ -75,4 +76,4 @@ def parameters(
     say(f"  sigma {found.sigma:g}: no secret leaks, except with chance 2^-{found.sigma:g}")
     say(f"  eta   {found.eta:g}: the sum can be had, except with chance 2^-{found.eta:g}")
     if adversary == "curious":
-        note("These parameters do not hold against a server that lies; no plan takes them.")
+        note("No plan accepts these parameters: they do not hold against a coordinator that lies.")

@@ -6,10 +6,14 @@ The session is ``session.participate``; its drivers are the HTTP client, the sim
 action       the driver                                       and sends back
 ============ ================================================ ==========================================================
 Save         makes it durable                                 None, once it is
+Keep         changes the memory of secure rounds, durably     MemoryKept, MemoryNotKept
+Load         reads the saved update back                      Loaded
+FetchList    has the authority's revocation list at hand      ListFetched, RequestRefused, Unreachable, Failed
 Certify      asks the authority, once                         Certified, RequestRefused, Unreachable, Failed
 Send         signs and delivers one request, once             Answered, RequestRefused, Unreachable (or Unreadable)
 Fetch        has the checkpoint's bytes, checked, at hand     Fetched, RequestRefused, Unreachable, Failed
-Train        trains and encodes                               Trained, Failed
+Train        trains, and encodes (in a secure round: the       Trained, Failed
+             body of a ``contribution``)
 Sleep        waits a time drawn from the window               None
 ============ ================================================ ==========================================================
 
@@ -23,10 +27,14 @@ from typing import Literal
 
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.record import AuthorityRef, Joined, Record
 from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem
+from client_sdk.secagg.actions import Keep
+from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.memory import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,10 @@ class Send:
     """The JSON body."""
     update: str | None = None
     """Digest of the saved update that is the body instead; a worker's result, whose report ``message`` is a header."""
+    octets: bytes | None = field(default=None, repr=False)
+    """A message of a secure round that is the body instead; its ``SecureSigned`` ``message`` is a header."""
+    note: str = ""
+    """What the device waits for while this request is held, for people: one sentence."""
 
     @property
     def url(self) -> str:
@@ -62,6 +74,22 @@ class Fetch:
     """Make this checkpoint available, checked against its digest; from the cache where it is there."""
 
     checkpoint: CheckpointRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Read the saved update of this digest back."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchList:
+    """Have the authority's revocation list of this digest at hand: the saved one, or else the coordinator's, which is
+    saved where it is newer than that one. Whether an attempt may begin by it is for the device's memory to say."""
+
+    digest: bytes
+    """SHA-256 of the list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +124,7 @@ class Sleep:
     """Whether something is wrong (the coordinator does not answer), rather than nothing to do."""
 
 
-Action = Save | Certify | Send | Fetch | Train | Sleep
+Action = Save | Keep | Load | FetchList | Certify | Send | Fetch | Train | Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +192,58 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryKept:
+    """The memory of secure rounds, as it is stored now."""
+
+    memory: Memory = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNotKept:
+    """The change refused the newest memory with this error. Nothing was stored."""
+
+    error: SecaggError
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The saved update."""
+
+    body: bytes = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListFetched:
+    """The authority's revocation list."""
+
+    revocations: RevocationList
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The device could not do it, for this reason: one sentence, shown to the operator. Of ``Certify``: who answered is
-    not the pinned authority."""
+    not the pinned authority; of ``FetchList``: the list is not the authority's, or not the one that was asked for."""
 
     reason: str
     at: float
 
 
-Reply = Answered | Certified | RequestRefused | Unreachable | Unreadable | Fetched | Trained | Failed | None
+Reply = (
+    Answered
+    | Certified
+    | RequestRefused
+    | Unreachable
+    | Unreadable
+    | Fetched
+    | Trained
+    | MemoryKept
+    | MemoryNotKept
+    | Loaded
+    | ListFetched
+    | Failed
+    | None
+)

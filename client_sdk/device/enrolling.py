@@ -22,6 +22,7 @@ from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.device.actions import Action, Certified, Certify, Reply, RequestRefused, Save, Send, Sleep
 from client_sdk.device.certifying import RENEWAL_S, ask_authority, authority_for, is_half_over
+from client_sdk.device.policy import shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Asking, Pacing
 from client_sdk.protocol.devices import CheckIn, Registered, Registration
@@ -118,7 +119,7 @@ class Enrolling(Asking):
 
     def registration(self) -> Send:
         """The request that presents the certificate to the coordinator."""
-        examples = self.offer().examples
+        examples = shown(self.offer()).examples
         message = Registration(certificate=self.record.certificate, examples=examples, label=self.label)
         return Send(method="POST", route=Route.REGISTER, answers=(Registered,), message=message)
 

@@ -9,9 +9,11 @@ from math import ceil
 
 from client_sdk import codecs
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.secure import SECURE_VERSION, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
-from client_sdk.secagg.errors import Refusal
+from client_sdk.secagg.errors import BadParameters, Refusal
 from client_sdk.secagg.header import Terms
+from client_sdk.secagg.terms import terms_of
 
 
 def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
@@ -26,22 +28,30 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
     lacking = learner_refusal(task, offer.learners)
     if lacking is not None:
         return lacking
-    if assignment.secure:
-        return "This device's SDK has no secure aggregation; a newer quorate package may have it."
-    if policy.secure_only:
-        return "This device's owner allows rounds with secure aggregation only, and this round has none."
-    no_way_back = plain_refusal(frozenset(policy.secure_learners), task.learner)
-    if no_way_back is not None:
-        return no_way_back
+    how = _plain_refused(task, policy) if assignment.secure is None else secure_refusal(assignment.secure, policy)
+    if how is not None:
+        return how
     epochs = epochs_asked(task, offer.examples)
     if policy.max_epochs is not None and epochs > policy.max_epochs:
         wanted = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
         return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {wanted}."
     try:
-        codecs.get(task.codec)
+        if assignment.secure is None:
+            codecs.get(task.codec)
+        else:
+            codecs.linear(task.codec)
     except ValueError as error:
         return f"This device cannot encode as the plan asks: {error}"
     return None
+
+
+def secure_refusal(task: SecureTask, policy: Policy) -> str | None:
+    """Why this device joins no secure round of an assignment with these terms; None where it does."""
+    try:
+        terms = terms_of(task)
+    except BadParameters as unknown:
+        return f"This device's SDK cannot take part in this secure round: {unknown}."
+    return terms_refusal(terms, policy)
 
 
 def terms_refusal(terms: Terms, policy: Policy) -> str | None:
@@ -52,6 +62,19 @@ def terms_refusal(terms: Terms, policy: Policy) -> str | None:
     except Refusal as refused:
         return str(refused)
     return None
+
+
+def _plain_refused(task: Task, policy: Policy) -> str | None:
+    if policy.secure_only:
+        return "This device's owner allows rounds with secure aggregation only, and this round has none."
+    return plain_refusal(frozenset(policy.secure_learners), task.learner)
+
+
+def shown(offer: CheckIn) -> CheckIn:
+    """What of a device's offer leaves it: the version of the secure protocol is added, and a device that takes part in
+    secure rounds only says no number of examples, which travels under masks alone."""
+    known = {"examples": 0} if offer.policy.secure_only else {}
+    return offer.changed(secure=SECURE_VERSION, **known)
 
 
 def secure_policy(policy: Policy) -> SecurePolicy:

@@ -4,6 +4,7 @@ every round it joined.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import BinaryIO, Literal, Protocol
 
 from pydantic import Field
@@ -11,7 +12,8 @@ from pydantic import Field
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache
 from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
-from client_sdk.protocol.names import Digest, Message
+from client_sdk.protocol.names import Digest, Message, RunId
+from client_sdk.protocol.secure import Complaint, SecureRefusal
 from client_sdk.secagg.memory import Memory
 
 RECORD_FORMAT = 2
@@ -29,6 +31,23 @@ class AuthorityRef(Message):
     """SHA-256 of the authority's public key."""
     public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The public key itself, once the authority has shown it: what certificates and lists are checked with."""
+
+
+class TrainedWork(Message):
+    """What was trained for a secure round, beside the saved update: that is erased once a list of survivors is signed,
+    and the exchanges go on."""
+
+    run: RunId
+    agreed: Digest
+    """Of the plan and the task that it was trained by: ``contribution.agreed``."""
+    checkpoint: Digest
+    """Of the checkpoint's file."""
+    tensors: Digest
+    """Of its tensors, see ``tensors.canonical_digest``."""
+    dimension: int
+    """Values that are masked."""
+    left: int = -1
+    """The newest attempt of the round that this device has left: it joins later ones only. -1: none."""
 
 
 class Record(Message):
@@ -51,9 +70,16 @@ class Record(Message):
     assigned_at: float = 0.0
     """Unix seconds, device's clock."""
     update_digest: Digest | None = None
-    """The update of this round is trained, saved, and awaits its receipt."""
+    """The update of this round is trained, saved, and awaits its receipt; with ``work``, it awaits the sum of a secure
+    round, of this or of a later one, and is never sent."""
+    work: TrainedWork | None = None
+    """What was trained for a secure round."""
+    rounding_secret: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """32 bytes, drawn once, by which this device rounds what it masks."""
     withdrawal: str | None = None
     """The reason why the device withdraws from this round, as long as the withdrawal has no answer."""
+    farewell: Complaint | SecureRefusal | None = None
+    """What the device tells when it leaves the present attempt of a secure round, as long as that has no answer."""
 
 
 class Joined(Message):
@@ -105,15 +131,18 @@ class Storage(Protocol):
         """Store ``record``, with the update that it newly names, and append ``joined`` to the history (once, if
         repeated).
 
-        Updates that the record does not name are deleted.
+        Updates that the record does not name are overwritten and deleted.
         """
 
     def load_secure(self) -> Memory:
         """This device's memory of secure rounds, with any coordinator; empty where it joined none. StorageError where
         it is damaged: a device that cannot know what it signed takes part in nothing."""
 
-    def save_secure(self, memory: Memory) -> None:
-        """Replace the stored memory by ``memory``, and erase the older one as far as the medium allows."""
+    def keep(self, change: Callable[[Memory], Memory]) -> Memory:
+        """Apply ``change`` to the newest memory of secure rounds, store what it returns, and return that; what was
+        stored before is erased as far as the medium allows. No other change is applied meanwhile, in whichever thread
+        or process. Where ``change`` raises, or returns the same object, nothing is stored. StorageError as
+        ``load_secure``."""
 
     def load_revocations(self) -> RevocationList | None:
         """The newest revocation list that was saved."""

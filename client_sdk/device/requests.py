@@ -12,8 +12,10 @@ a problem whose advice is *retry*        Sleep (its Retry-After, or backoff), th
                                          same request; some times at most (``enrolling``)
 *drop*                                   returned: the caller gives up this round's work
 *stop*                                   ProblemError: the session ends
-an error page of something in between    Sleep, again; while a round is under way until its deadline, then returned. So
-                                         is that of a first registration: the address is not a coordinator's
+an error page of something in between    Sleep, again; while a plain round is under way until its deadline, then
+                                         returned. So is that of a first registration: the address is not a
+                                         coordinator's
+none of these before ``expires_at``      NoAnswerInTime: of the messages of a secure round
 ======================================== =====================================================================
 """
 
@@ -62,6 +64,8 @@ class Pacing:
     whose connections broke all at once."""
     withdrawn_s: tuple[float, float] = (30.0, 90.0)
     """After a withdrawal, so that a device that cannot train does not disturb round after round."""
+    again_s: tuple[float, float] = (2.0, 5.0)
+    """Between two looks for a newer attempt of a secure round that goes on without this device."""
     soon_s: tuple[float, float] = (0.2, 0.5)
     """The least window after a *wait* that came at once, so that no answer makes a device spin."""
 
@@ -81,6 +85,10 @@ class Pacing:
         if at_least_s is None:
             return most / 2, most
         return at_least_s, at_least_s + most
+
+
+class NoAnswerInTime(Exception):
+    """There was no answer in the time in which one has a use."""
 
 
 class Asking(ABC):
@@ -117,6 +125,13 @@ class Asking(ABC):
         assignment = self.record.assignment
         return self.record.assigned_at + assignment.report_within_s if assignment is not None else float("inf")
 
+    @property
+    def _gives_up_at(self) -> float:
+        """When an error page of something in between becomes final. A secure round goes on after its deadline to
+        report, and no error of the network ends it."""
+        assignment = self.record.assignment
+        return self.due_at if assignment is None or assignment.secure is None else float("inf")
+
     def of_round(
         self, method: str, route: Route, assignment: Assignment, answer: type[Message], message: Message | None = None
     ) -> Send:
@@ -125,10 +140,15 @@ class Asking(ABC):
         return Send(method=method, route=route, answers=(answer,), path=path, message=message)
 
     def ask(
-        self, send: Send, *, registering: bool = False, checking_in: bool = False
+        self,
+        send: Send,
+        *,
+        registering: bool = False,
+        checking_in: bool = False,
+        expires_at: float = float("inf"),
     ) -> Generator[Action, Reply, Message | Problem]:
         """The good answer to ``send``, or the problem that is final for it. See the table above. ``registering``: the
-        problem is returned also where its advice is *register* or *renew*."""
+        problem is returned also where its advice is *register* or *renew*. ``expires_at``: Unix seconds."""
         failures = regained = 0
         while True:
             reply = self.observe((yield send))
@@ -150,7 +170,7 @@ class Asking(ABC):
                 if advice == "stop":
                     raise ProblemError(refused)
                 stranger = registering and self._there_at == float("-inf")
-                final = refused.is_ours or stranger or self.now >= self.due_at
+                final = refused.is_ours or stranger or self.now >= self._gives_up_at
                 passing = checking_in and refused.status in (404, 409)
                 if advice == "drop" and final and not passing:
                     return refused
@@ -159,6 +179,8 @@ class Asking(ABC):
                     failures = 0
             else:
                 raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
+            if self.now > expires_at:
+                raise NoAnswerInTime
             failures += 1
             yield self.wait_after(reply, failures)
 

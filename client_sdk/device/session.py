@@ -11,12 +11,13 @@ performs the ``actions`` and sends replies back.
     training:    Fetch -> Send(started) -> Train -> Save(update) -> reporting      cannot -> withdrawing
     reporting:   Send(update) again and again until a receipt or a final refusal -> Save(round's end) -> waiting
                  its bytes are refused -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
+    a secure round:   after Save(update): ``secure_round``. Its update is never sent
     withdrawing: Save(reason) -> Send(withdrawal) -> Save(round's end) -> Sleep -> waiting
 
 A crash loses nothing that was yielded in a Save. A session started from the saved record continues where it was: an
 enrolment without an answer is repeated with the same key; a saved assignment is trained again, once the coordinator has
 confirmed that the round is under way; a saved update is sent again, the same bytes; a withdrawal is repeated. The
-session signs nothing: its driver signs each request with the key of the record that was saved last.
+driver signs each request with the key of the record that was saved last; the session signs messages of secure rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Generator
-from typing import Literal
 
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.device.actions import (
@@ -34,30 +34,29 @@ from client_sdk.device.actions import (
     Fetched,
     Reply,
     RequestRefused,
-    Save,
     Send,
     Sleep,
     Train,
     Trained,
 )
-from client_sdk.device.enrolling import Enrolling
-from client_sdk.device.policy import refusal
-from client_sdk.device.record import Joined, Record
+from client_sdk.device.contribution import fits, work_for
+from client_sdk.device.policy import refusal, shown
+from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing, is_about_credentials, short
+from client_sdk.device.secure_round import SecureParts
 from client_sdk.identity import DeviceKey, Entropy, Signer
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
-    LoggedEvent,
     Noted,
     Outcome,
     Receipt,
     Started,
     Wait,
-    Withdrawal,
 )
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
+from client_sdk.secagg.actions import Primitives
 
 OVER = frozenset(
     {"late", "stale", "duplicate", "withdrawn", "not-selected", "conflict", "unknown-round", "unknown-run"}
@@ -79,6 +78,7 @@ def participate(
     rounds: int | None = None,
     signer: Signer | None = None,
     entropy: Entropy = os.urandom,
+    primitives: Primitives | None = None,
     pacing: Pacing | None = None,
     at: float = 0.0,
 ) -> Session:
@@ -87,9 +87,10 @@ def participate(
     ``coordinator``: its URL. A record of another one registers there, with the certificate that it has. ``offer`` is
     asked before each check-in: what this device has, what its owner allows, and of which learners it has joined secure
     rounds (``Policy.secure_learners``): plain work of these is refused. ``enrolment_token``: needed until there is a
-    certificate, and when one has expired. ``signer`` holds the key where the record does not. Ends after ``rounds``
-    rounds (None: never); a round counts once it has ended for this device, however it ended. ``at``: the time at the
-    start, Unix seconds by the driver's clock; 0: the session learns it from the first reply.
+    certificate, and when one has expired. ``signer`` holds the key where the record does not. ``entropy``: where the
+    device's keys and its secrets in secure rounds come from; ``primitives``: what a simulation replaces of these.
+    ``rounds``: it ends after so many (None: never); a round counts once it has ended for this device, however it ended.
+    ``at``: the time at the start, Unix seconds by the driver's clock; 0: the session learns it from the first reply.
 
     Raises ProblemError where the authority or the coordinator refuses this device for good (enrolment refused, key
     revoked, wrong protocol version), with a text for people. ValueError where the key is missing.
@@ -98,10 +99,12 @@ def participate(
         record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
     elif signer is None and not record.key_seed:
         raise ValueError("This device's key is stored outside its record: give the signer that holds it.")
-    return _Session(record, offer, enrolment_token, label, pacing or Pacing(), at).life(coordinator, rounds)
+    settings = (record, offer, enrolment_token, label, pacing or Pacing(), at)
+    session = _Session(*settings, signer=signer, entropy=entropy, primitives=primitives)
+    return session.life(coordinator, rounds)
 
 
-class _Session(Enrolling):
+class _Session(SecureParts):
     """The steps. Each obeys one rule: all that a Send depends on was yielded in a Save before."""
 
     def life(self, coordinator: str, rounds: int | None) -> Session:
@@ -110,6 +113,8 @@ class _Session(Enrolling):
             if self.record.assignment is not None:
                 yield from self._end("dropped", "This device was started for another coordinator.")
                 joined = 1
+            elif self.record.work is not None:
+                yield from self.save(update_digest=None, work=None)
             self.record = self.record.changed(coordinator=coordinator, registered=None)
         yield from self.become_known()
         rest = None
@@ -121,7 +126,7 @@ class _Session(Enrolling):
                 low, high = self.pacing.withdrawn_s
                 yield Sleep(min_s=low, max_s=high, reason=rest, trouble=True)
             assignment, offer = yield from self._wait_for_work()
-            yield from self.save(assignment=assignment, assigned_at=self.now)
+            yield from self._accept(assignment)
             rest = yield from self._train(assignment, offer)
             joined += 1
         return joined
@@ -131,7 +136,7 @@ class _Session(Enrolling):
             yield from self.renew_in_time()
             offer = self.offer()
             asked_at = self.now
-            send = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=offer)
+            send = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=shown(offer))
             answer = yield from self.ask(send, checking_in=True)
             if isinstance(answer, Assignment):
                 return answer, offer
@@ -145,6 +150,15 @@ class _Session(Enrolling):
             if high > 0:
                 yield Sleep(min_s=low, max_s=high, reason=answer.reason)
 
+    def _accept(self, assignment: Assignment) -> Generator[Action, Reply, None]:
+        """Save the assignment. An update that was kept from an earlier secure round is of use in a later one of the
+        same plan on the same checkpoint; else it is erased by this save, so that it can be taken for no other."""
+        work = self.record.work
+        if work is not None and self.record.update_digest is not None and fits(work, assignment):
+            yield from self.save(assignment=assignment, assigned_at=self.now, work=work.changed(left=-1))
+        else:
+            yield from self.save(assignment=assignment, assigned_at=self.now, update_digest=None, work=None)
+
     # ------------------------------------------------------------ one round; returns why to rest, None to go on at once
 
     def _resume(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
@@ -153,7 +167,10 @@ class _Session(Enrolling):
             return (yield from self._end("dropped", "The coordinator knows this device by another id now."))
         if self.record.withdrawal is not None:
             return (yield from self._withdraw(assignment, self.record.withdrawal))
-        if self.record.update_digest is not None:
+        if self.record.work is not None:
+            if (yield from self.has_its_part()):
+                return (yield from self.take_part(assignment))
+        elif self.record.update_digest is not None:
             return (yield from self._report(assignment, self.record.update_digest))
         outcome = yield from self._outcome(assignment)
         if isinstance(outcome, Problem):
@@ -167,6 +184,8 @@ class _Session(Enrolling):
 
     def _train(self, assignment: Assignment, offer: CheckIn) -> Generator[Action, Reply, str | None]:
         reason = refusal(assignment, offer)
+        if reason is None and self.record.work is not None and self.record.update_digest is not None:
+            return (yield from self.take_part(assignment))
         if reason is None:
             reason = yield from self._fetch(assignment)
         if reason is None and self.now >= self.due_at:
@@ -184,11 +203,14 @@ class _Session(Enrolling):
         size, most = len(reply.body), assignment.max_update_bytes
         if not reply.complete and assignment.partial == "refuse":
             reason = "This device ran out of time, and the plan refuses partial work."
-        elif size > most:
+        elif assignment.secure is None and size > most:
             reason = f"The update has {size} bytes; the coordinator takes {most}."
         if reason is not None:
             return (yield from self._withdraw(assignment, reason))
         digest = hashlib.sha256(reply.body).hexdigest()
+        if assignment.secure is not None:
+            yield from self.save(reply.body, update_digest=digest, work=work_for(assignment, reply.body))
+            return (yield from self.take_part(assignment))
         yield from self.save(reply.body, update_digest=digest)
         return (yield from self._report(assignment, digest))
 
@@ -253,56 +275,3 @@ class _Session(Enrolling):
         yield from self._send_withdrawal(assignment, short(f"Its update was refused: {answer}"))
         yield from self._end("refused", str(answer), digest)
         return str(answer)
-
-    def _withdraw(self, assignment: Assignment, reason: str) -> Generator[Action, Reply, str | None]:
-        reason = short(reason)
-        yield from self.save(withdrawal=reason)
-        yield from self._send_withdrawal(assignment, reason)
-        return (yield from self._end("withdrawn", reason))
-
-    def _send_withdrawal(self, assignment: Assignment, reason: str) -> Generator[Action, Reply, None]:
-        """The coordinator assigns this round no more: neither does the device train the same again."""
-        message = Withdrawal(attempt=assignment.attempt, reason=reason)
-        yield from self.ask(self.of_round("POST", Route.WITHDRAWN, assignment, Noted, message))
-
-    def _outcome(self, assignment: Assignment) -> Generator[Action, Reply, Outcome | Problem]:
-        answer = yield from self.ask(self.of_round("GET", Route.OUTCOME, assignment, Outcome))
-        if not isinstance(answer, Outcome | Problem):
-            raise TypeError(f"the driver answered outcome with {answer!r}")
-        return answer
-
-    def _end(
-        self,
-        result: Literal["receipt", "refused", "withdrawn", "dropped"],
-        reason: str,
-        digest: str | None = None,
-        weight: int | None = None,
-        logged: LoggedEvent | None = None,
-    ) -> Generator[Action, Reply, str | None]:
-        """Move the round to the history, in one save. Returns the reason to rest, after a withdrawal."""
-        record = self.record
-        assignment = record.assignment
-        if assignment is None:
-            raise RuntimeError("there is no round to end")
-        joined = Joined(
-            run=assignment.run,
-            round=assignment.round,
-            attempt=assignment.attempt,
-            device=assignment.device,
-            coordinator=record.coordinator,
-            plan_digest=assignment.plan_digest,
-            learner=assignment.task.learner,
-            checkpoint=assignment.checkpoint.digest,
-            result=result,
-            reason=reason,
-            update_digest=digest,
-            weight=weight,
-            logged=logged,
-            authority_inside=record.registered is not None and record.registered.authority_inside,
-            joined_at=record.assigned_at,
-            ended_at=max(self.now, record.assigned_at),
-        )
-        done = {"assignment": None, "assigned_at": 0.0, "update_digest": None, "withdrawal": None}
-        self.record = record.changed(**done)
-        yield Save(record=self.record, joined=joined)
-        return reason if result == "withdrawn" else None

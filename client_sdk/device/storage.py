@@ -4,14 +4,16 @@ The folder of ``FileStorage``, readable by its owner only::
 
     lock                      held by the one process that uses the folder
     record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
-    secure.bin                its memory of secure rounds; replaced likewise, the older file overwritten with zeros
+    secure.bin                its memory of secure rounds; replaced likewise, under a lock, after which the older file
+                              is overwritten with zeros
     revocations.bin           the authority's newest revocation list that was seen
-    update-<digest>.bin       the update that awaits its receipt; written before the record that names it
+    update-<digest>.bin       the update that awaits its receipt; written before the record that names it, overwritten
+                              with zeros and deleted after a record that does not
     history.jsonl             one line for each round joined, appended before the record drops the round
     checkpoints/              the last checkpoints received; may be deleted at any time
 
-A program can do no more than overwrite a file: journals, snapshots and flash memory keep older blocks. Encrypt the disk
-to be sure. Never restore ``secure.bin`` from a backup: it records which survivor lists this device has signed.
+What overwriting does not reach, see ``durable_folder``: encrypt the disk to be sure. Never restore ``secure.bin`` from
+a backup: it records which survivor lists this device has signed.
 
 Format 1 of the record is from before there were authorities: the token in it is not read, its key and round are.
 """
@@ -25,9 +27,9 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import BinaryIO
 
@@ -36,8 +38,9 @@ from pydantic import ValidationError
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
+from client_sdk.device.durable_folder import DurableFolder, explained
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
-from client_sdk.secagg.errors import SecaggError
+from client_sdk.device.secure_file import SecureFile
 from client_sdk.secagg.memory import Memory
 
 
@@ -50,6 +53,7 @@ class MemoryStorage:
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []
         self._secure = Memory()
+        self._keeping = Lock()
         self._revocations: RevocationList | None = None
 
     @property
@@ -70,8 +74,10 @@ class MemoryStorage:
     def load_secure(self) -> Memory:
         return self._secure
 
-    def save_secure(self, memory: Memory) -> None:
-        self._secure = memory
+    def keep(self, change: Callable[[Memory], Memory]) -> Memory:
+        with self._keeping:
+            self._secure = change(self._secure)
+            return self._secure
 
     def load_revocations(self) -> RevocationList | None:
         return self._revocations
@@ -80,7 +86,7 @@ class MemoryStorage:
         self._revocations = revocations
 
     def forget(self) -> None:
-        self._secure = self._secure.marks
+        self.keep(lambda newest: newest.marks)
         self._updates = {}
         self._checkpoints = MemoryCheckpoints()
         self._record = None
@@ -106,15 +112,14 @@ class FileStorage:
             self.folder = Path(folder).expanduser()
         except RuntimeError:
             raise StorageError(f"{folder} cannot be found: this system does not say which folder is home.") from None
-        self._durable = durable
-        with _explained(self.folder):
+        self._files = DurableFolder(self.folder, durable)
+        with explained(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.folder)
             for leftover in self.folder.glob("*.tmp"):
-                with leftover.open("r+b") as file:
-                    self._overwrite(file)
-                leftover.unlink()
+                self._files.erase(leftover)
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
+        self._secure = SecureFile(self._files)
 
     @property
     def checkpoints(self) -> CheckpointCache:
@@ -127,39 +132,25 @@ class FileStorage:
         return record
 
     def save(self, record: Record, update: bytes | None = None, joined: Joined | None = None) -> None:
-        with _explained(self.folder):
+        with explained(self.folder):
             if record.update_digest is not None and update is not None:
-                self._replace(self._update_path(record.update_digest), update)
+                self._files.replace(self._update_path(record.update_digest), update)
             if joined is not None:
                 self._append(joined)
-            self._replace(self.folder / "record.json", record.model_dump_json().encode())
+            self._files.replace(self.folder / "record.json", record.model_dump_json().encode())
             for old in self.folder.glob("update-*.bin"):
                 if record.update_digest is None or old != self._update_path(record.update_digest):
-                    old.unlink()
+                    self._files.erase(old)
 
     def load_secure(self) -> Memory:
-        path = self.folder / "secure.bin"
-        with _explained(self.folder):
-            content = path.read_bytes() if path.exists() else None
-        try:
-            return Memory.parse(content) if content is not None else Memory()
-        except SecaggError as error:
-            raise StorageError(
-                f"{path} cannot be read, so this device cannot know what it signed in secure rounds: {error}. "
-                "Enrol it anew in another folder."
-            ) from error
+        return self._secure.load()
 
-    def save_secure(self, memory: Memory) -> None:
-        path = self.folder / "secure.bin"
-        with _explained(self.folder), ExitStack() as stack:
-            older = stack.enter_context(path.open("r+b")) if path.exists() else None
-            self._replace(path, memory.encoded)
-            if older is not None:
-                self._overwrite(older)
+    def keep(self, change: Callable[[Memory], Memory]) -> Memory:
+        return self._secure.keep(change)
 
     def load_revocations(self) -> RevocationList | None:
         path = self.folder / "revocations.bin"
-        with _explained(self.folder):
+        with explained(self.folder):
             content = path.read_bytes() if path.exists() else None
         try:
             return RevocationList.parse(content) if content is not None else None
@@ -170,25 +161,22 @@ class FileStorage:
             ) from error
 
     def save_revocations(self, revocations: RevocationList) -> None:
-        with _explained(self.folder):
-            self._replace(self.folder / "revocations.bin", revocations.encoded)
+        with explained(self.folder):
+            self._files.replace(self.folder / "revocations.bin", revocations.encoded)
 
     def forget(self) -> None:
-        with _explained(self.folder):
-            if (self.folder / "secure.bin").exists():
-                self.save_secure(self.load_secure().marks)
+        with explained(self.folder):
+            self.keep(lambda newest: newest.marks if newest.live else newest)
             for update in self.folder.glob("update-*.bin"):
-                update.unlink()
+                self._files.erase(update)
             shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
             record = self.folder / "record.json"
             if record.exists():
-                with record.open("r+b") as file:
-                    self._overwrite(file)
-                record.unlink()
-            self._sync_folder()
+                self._files.erase(record)
+            self._files.sync_folder()
 
     def update(self, digest: str) -> BinaryIO:
-        with _explained(self.folder):
+        with explained(self.folder):
             return self._update_path(digest).open("rb")
 
     def history(self) -> list[Joined]:
@@ -216,22 +204,6 @@ class FileStorage:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
-    def _replace(self, path: Path, content: bytes) -> None:
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.touch(0o600)
-        with temporary.open("wb") as file:
-            file.write(content)
-            self._sync(file)
-        temporary.replace(path)
-        self._sync_folder()
-
-    def _overwrite(self, file: BinaryIO) -> None:
-        """Overwrite the file's content with zeros."""
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        file.write(bytes(size))
-        self._sync(file)
-
     def _append(self, joined: Joined) -> None:
         path = self.folder / "history.jsonl"
         path.touch(0o600)
@@ -242,27 +214,14 @@ class FileStorage:
             file.truncate(whole)
             file.seek(whole)
             file.write(joined.model_dump_json().encode() + b"\n")
-            self._sync(file)
-        self._sync_folder()
-
-    def _sync(self, file: BinaryIO) -> None:
-        file.flush()
-        if self._durable:
-            os.fsync(file.fileno())
-
-    def _sync_folder(self) -> None:
-        if self._durable:
-            folder = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            self._files.sync(file)
+        self._files.sync_folder()
 
 
 def read_record(folder: Path | str) -> Record | None:
     """The record of the device of ``folder``, also while a device uses it; None where there is none."""
     path = Path(folder) / "record.json"
-    with _explained(Path(folder)):
+    with explained(Path(folder)):
         if not path.exists():
             return None
         text = path.read_bytes()
@@ -279,7 +238,7 @@ def read_history(folder: Path | str) -> list[Joined]:
     """The rounds joined by the device of ``folder``, oldest first; also while a device uses it. A torn last line is
     left out."""
     path = Path(folder) / "history.jsonl"
-    with _explained(Path(folder)):
+    with explained(Path(folder)):
         if not path.exists():
             return []
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -326,12 +285,3 @@ def _lock(folder: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into StorageError, with a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"The device's folder {folder} cannot be used: {error.strerror or error}.") from error

@@ -17,24 +17,26 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import assert_never, cast
+from typing import assert_never
 
 import httpx2
 
-from client_sdk import codecs
 from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.actions import (
     Action,
     Certify,
     Failed,
     Fetch,
+    FetchList,
+    ListFetched,
+    Load,
     Reply,
     RequestRefused,
     Save,
@@ -45,6 +47,7 @@ from client_sdk.device.actions import (
     Unreachable,
 )
 from client_sdk.device.enrolling import NEW
+from client_sdk.device.performing import perform_stored
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
@@ -52,26 +55,23 @@ from client_sdk.http.certifying import Certifier, Who
 from client_sdk.http.exchange import Exchange
 from client_sdk.http.notices import Happening as Happening
 from client_sdk.http.notices import of_saved
-from client_sdk.http.revocations import fetch_revocations
+from client_sdk.http.revocations import fetch_list, fetch_revocations
 from client_sdk.http.signing import RequestSigner
+from client_sdk.http.training import train
 from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.http.urls import check_url
-from client_sdk.identity import Entropy, Signer, key_of
+from client_sdk.identity import Signer, key_of
 from client_sdk.learners import Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.memory import Memory
-from client_sdk.tensors import Array, Tensors, from_bytes
-from client_sdk.update import Seconds, encode_update
 
 log = logging.getLogger("quorate.device")
 
 REPEAT_NOTICE_S = 60.0
 """The same trouble is reported again after this time."""
-SPARE = 0.05
-"""Share of the time left that is reserved for encoding and sending, at most SPARE_MOST_S."""
-SPARE_MOST_S = 10.0
 
 
 class Client:
@@ -81,7 +81,8 @@ class Client:
     from an operator of the authority, until the device has a certificate; ``who``: what the authority asks for beside
     it, where it does (an attestation, an OIDC token), or a function that gets it. ``signer`` holds the device's key in
     place of the storage. ``http``: a client that is shared with others (``transport.open_http``); None: one of its own.
-    ``on_happening`` is called from the thread that runs. ``chance`` draws from [0, 1) for the jitter of waits.
+    ``on_happening`` is called from the thread that runs. ``chance`` draws from [0, 1) for the jitter of waits. Keys and
+    the secrets of secure rounds come from the operating system, and from nothing that a caller could seed.
     ValueError where ``coordinator`` is not an http or https URL, or the token is none.
     """
 
@@ -100,7 +101,6 @@ class Client:
         hold_s: float = 25.0,
         pacing: Pacing | None = None,
         on_happening: Callable[[Happening], None] | None = None,
-        entropy: Entropy = os.urandom,
         chance: Callable[[], float] | None = None,
     ) -> None:
         self.coordinator = check_url(coordinator)
@@ -115,17 +115,18 @@ class Client:
         self._hold_s = hold_s
         self._pacing = pacing
         self._on_happening = on_happening
-        self._entropy = entropy
         self._chance = chance if chance is not None else SystemRandom().random
-        self._signing = RequestSigner(self.coordinator, self._now, entropy)
+        self._signing = RequestSigner(self.coordinator, self._now, os.urandom)
         self._exchange = Exchange(self._http, self.coordinator, storage, self._now, self._signing)
-        self._certifier = Certifier(self._now, who, entropy)
+        self._certifier = Certifier(self._now, who, os.urandom)
         self._record = Record()
         self._stop = Event()
         self._clock_offset = time.time() - time.monotonic()
         self._fetch_s = 0.0
         self._checked_in = False
         self._last_trouble: tuple[str, float] = ("", 0.0)
+        self._wait: tuple[str, float, float] = ("", 0.0, 0.0)
+        """What is waited for in a secure round, since when, and when that was said."""
 
     def run(self, rounds: int | None = None, stop: Event | None = None) -> int:
         """Take part for ``rounds`` rounds (None: until stopped). Returns how many ended here, however they ended.
@@ -149,14 +150,14 @@ class Client:
             label=self._label,
             rounds=rounds,
             signer=self._signer,
-            entropy=self._entropy,
+            entropy=os.urandom,
             pacing=self._pacing,
             at=self._now(),
         )
         try:
             with until(self._stop.is_set):
                 action = next(session)
-                while isinstance(action, Save) or not self._stop.is_set():
+                while isinstance(action, Save | Keep) or not self._stop.is_set():
                     if isinstance(action, Save):
                         ended += action.joined is not None
                         for happening in of_saved(action.record, self._record, action.joined):
@@ -175,12 +176,10 @@ class Client:
         ProblemError where it cannot be had, or this device has no certificate yet; CredentialError where it is not the
         authority's, or older than one that was seen."""
         record = self._storage.load()
-        if record is None or record.authority is None or not record.authority.public_key:
-            raise problem("enrolment-refused", NEW)
-        authority = TrustedAuthority.pinned(
-            bytes.fromhex(record.authority.public_key), bytes.fromhex(record.authority.digest)
-        )
-        return fetch_revocations(self._http, self._storage, authority)
+        found = fetch_revocations(self._http, self._storage, _pinned(record))
+        if record is not None and record.assignment is None:  # a round that is under way was announced before
+            self._storage.keep(lambda newest: newest.bound_by(found.counter))
+        return found
 
     def close(self) -> None:
         """Close the HTTP client, unless it is shared."""
@@ -199,16 +198,21 @@ class Client:
 
     def _perform(self, action: Action) -> Reply:
         match action:
-            case Save():
-                self._storage.save(action.record, action.update, action.joined)
-                self._use(action.record)
-                return None
+            case Save() | Keep() | Load():
+                stored = perform_stored(self._storage, action, self._now())
+                if isinstance(action, Save):
+                    self._use(action.record)
+                return stored
+            case FetchList():
+                return self._list(action)
             case Certify():
                 return self._certify(action)
             case Send():
                 if action.route is Route.CHECK_IN and not self._checked_in:
                     self._checked_in = True
                     self._notify("waiting", "Waiting to be selected.")
+                if action.note:
+                    self._notify_wait(action.note)
                 return self._exchange.send(action)
             case Fetch():
                 started = time.monotonic()
@@ -250,51 +254,32 @@ class Client:
 
     def _train(self, action: Train) -> Trained | Failed:
         assignment = action.assignment
-        checkpoint = self._storage.checkpoints.get(assignment.checkpoint.digest)
-        if checkpoint is None:
-            return Failed("The checkpoint was lost from this device's storage before training.", self._now())
         fetch_s, self._fetch_s = self._fetch_s, 0.0
         self._notify("training", f"Training {assignment.task.learner}.", assignment)
-        started = time.monotonic()
-        try:
-            update = self._trainer.train(
-                assignment, from_bytes(checkpoint), assignment.device, self._deadline(action.due_at)
-            )
-            if self._stop.is_set() and not update.work.complete:
-                raise Interrupted
-            train_s = time.monotonic() - started
-            codec = codecs.get(assignment.task.codec)
-            origin = codecs.Origin(seed=assignment.task.seed, round=assignment.round, device=assignment.device)
-            encoded = _Encoded(codec.name, codec.encode(update.delta, origin))
-            encode_s = time.monotonic() - started - train_s
-            body = encode_update(
-                update,
-                cast("codecs.Codec", encoded),
-                run=assignment.run,
-                round=assignment.round,
-                attempt=assignment.attempt,
-                seconds=Seconds(fetch_s=fetch_s, train_s=train_s, encode_s=encode_s),
-            )
-        except Exception as error:
-            if self._stop.is_set():
-                raise Interrupted from error
-            log.exception("training failed in run %s, round %s", assignment.run, assignment.round)
-            return Failed(_sentence(error), self._now())
-        self._notify("trained", f"Trained in {train_s:.1f} s; the update has {len(body)} bytes.", assignment)
-        return Trained(body, update.work.complete, self._now())
+        reply, text = train(
+            self._trainer,
+            action,
+            self._storage.checkpoints.get(assignment.checkpoint.digest),
+            fetch_s=fetch_s,
+            now=self._now,
+            stopped=self._stop.is_set,
+        )
+        if text:
+            self._notify("trained", text, assignment)
+        return reply
 
-    def _deadline(self, due_at: float) -> Callable[[], float]:
-        """Seconds left for training, read before each step; 0 once the device is to stop."""
-        due_at -= min(SPARE_MOST_S, SPARE * max(0.0, due_at - self._now()))
-        return lambda: 0.0 if self._stop.is_set() else due_at - self._now()
+    def _list(self, action: FetchList) -> ListFetched | RequestRefused | Failed:
+        try:
+            found = fetch_list(self._http, self._storage, _pinned(self._record), action.digest)
+            return ListFetched(found, self._now())
+        except ProblemError as error:
+            return RequestRefused(error.problem, self._now())
+        except CredentialError as error:
+            return Failed(str(error), self._now())
 
     def _remembered(self) -> Memory:
         """The device's memory of secure rounds, after expired attempts were deleted."""
-        memory = self._storage.load_secure()
-        swept = memory.swept(self._now())
-        if swept is not memory:
-            self._storage.save_secure(swept)
-        return swept
+        return self._storage.keep(lambda newest: newest.swept(self._now()))
 
     def _offer(self) -> CheckIn:
         policy, joined = self._policy, self._remembered().learners & set(self._trainer.learners)
@@ -325,6 +310,17 @@ class Client:
             self._notify(kind, text)
             self._last_trouble = (reason, self._now())
 
+    def _notify_wait(self, note: str) -> None:
+        """Say what is waited for in a secure round, and again every REPEAT_NOTICE_S, with the seconds so far."""
+        now = self._now()
+        last, since, said_at = self._wait
+        if note == last and now - said_at < REPEAT_NOTICE_S:
+            return
+        begun = since if note == last else now
+        text = f"{note} {now - begun:.0f} s so far." if note == last else note
+        self._notify("exchanging", text, self._record.assignment)
+        self._wait = (note, begun, now)
+
     def _emit(self, happening: Happening) -> None:
         self._last_trouble = ("", 0.0)
         log.debug("%s", happening)
@@ -332,18 +328,8 @@ class Client:
             self._on_happening(happening)
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """A codec with the result of its encoding, so that the report inside the body can hold the time that it took."""
-
-    name: str
-    tensors: Tensors
-
-    def encode(self, delta: Mapping[str, Array], origin: codecs.Origin) -> Tensors:
-        return self.tensors
-
-
-def _sentence(error: Exception) -> str:
-    """``ValueError: the loss is not finite``: an error's type and text on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _pinned(record: Record | None) -> TrustedAuthority:
+    """The authority that this device trusts. ProblemError where it has no certificate yet."""
+    if record is None or record.authority is None or not record.authority.public_key:
+        raise problem("enrolment-refused", NEW)
+    return TrustedAuthority.pinned(bytes.fromhex(record.authority.public_key), bytes.fromhex(record.authority.digest))

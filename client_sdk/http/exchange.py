@@ -28,10 +28,13 @@ from client_sdk.protocol.names import (
     content_digest,
 )
 from client_sdk.protocol.problems import Problem, parse_problem, problem
+from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, SECURE_HEADER, NotReady, Octets, SecureWait
 from client_sdk.protocol.workers import RESULT_HEADER, WorkerPoll
 
 ANSWER_LIMIT = 1 << 20
 """Bytes of a JSON answer that are read: far more than any message of the protocol has."""
+OCTETS_LIMIT = 1 << 24
+"""Bytes of an answer in a secure round that are read: three times the roster of the largest cohort."""
 ANSWER_S = 60.0
 """Longest wait for an answer, beyond what the request itself asks to be held."""
 
@@ -137,7 +140,8 @@ class Exchange:
 
     def _once(self, action: Send, learns: bool = True) -> Answered | RequestRefused | Unreachable | Unreadable:
         with self._body(action) as body:
-            hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll) else 0.0
+            hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll | SecureWait) else 0.0
+            limit = OCTETS_LIMIT if Octets in action.answers else ANSWER_LIMIT
             request = self._http.build_request(
                 action.method,
                 action.url,
@@ -146,9 +150,11 @@ class Exchange:
                 timeout=httpx2.Timeout(connect=5.0, read=hold_s + ANSWER_S, write=30.0, pool=30.0),
             )
             with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
-                answer = read_limited(response)
+                answer = read_limited(response, limit)
         at = self._now()
         if response.is_success:
+            if Octets in action.answers:
+                return _octets(response.status_code, answer, at)
             return understood(action.answers, answer, at)
         refused = parse_problem(response.status_code, answer, response.headers)
         if learns and self._learns(refused, response):
@@ -179,6 +185,12 @@ class Exchange:
                 if result is not None:
                     sent[RESULT_HEADER] = result
                 yield SignedBody(file, bytes.fromhex(action.update), sent, result)
+        elif action.octets is not None:
+            sha256 = hashlib.sha256(action.octets)
+            sent = {"Content-Type": OCTETS_MEDIA_TYPE, DIGEST_HEADER: content_digest(sha256.hexdigest())}
+            if action.message is not None:
+                sent[SECURE_HEADER] = action.message.model_dump_json()
+            yield SignedBody(action.octets, sha256.digest(), sent)
         elif action.message is not None:
             content = action.message.model_dump_json().encode()
             yield SignedBody(content, hashlib.sha256(content).digest(), {"Content-Type": "application/json"})
@@ -245,6 +257,19 @@ def understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> An
                 return unreadable
     except ValueError:
         why = "it is not JSON"
+    return _not_understood(why, at)
+
+
+def _octets(status: int, body: bytes, at: float) -> Answered | RequestRefused:
+    """The bytes of a good answer in a secure round, or that there are none yet (204)."""
+    if status == 204:
+        return Answered(NotReady(), at)
+    if len(body) > OCTETS_LIMIT:
+        return _not_understood("it is too long", at)
+    return Answered(Octets(content=body), at)
+
+
+def _not_understood(why: str, at: float) -> RequestRefused:
     detail = f"The coordinator's answer was not understood ({why})."
     return RequestRefused(Problem(type="about:blank", title="Answer not understood", status=502, detail=detail), at)
 

@@ -14,7 +14,8 @@ class Happening:
     """A notice for people: one plain sentence, and the round that it is about. ``str`` of it is one line."""
 
     kind: str
-    """enrolled, renewed, waiting, trouble, assigned, training, trained, receipt, refused, withdrawn or dropped."""
+    """enrolled, renewed, waiting, trouble, assigned, training, trained, exchanging (in a secure round), receipt,
+    refused, withdrawn or dropped."""
     text: str
     run: str | None = None
     round: int | None = None
@@ -39,7 +40,8 @@ def of_saved(record: Record, before: Record, joined: Joined | None) -> list[Happ
         found.append(Happening(kind=joined.result, text=text, run=joined.run, round=joined.round))
     elif record.assignment is not None and before.assignment is None:
         work = record.assignment
-        text = f"Selected to train {work.task.learner}; {work.report_within_s:.0f} s to report."
+        how = "Selected to train" if work.secure is None else "Selected for a secure round of"
+        text = f"{how} {work.task.learner}; {work.report_within_s:.0f} s to report."
         found.append(Happening(kind="assigned", text=text, run=work.run, round=work.round))
     return found
 

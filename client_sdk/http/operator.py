@@ -33,6 +33,7 @@ from client_sdk.protocol.operators import (
     MetricView,
     RoundView,
     RunView,
+    UnbarDevice,
 )
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
 from client_sdk.protocol.workers import WorkerView
@@ -101,6 +102,11 @@ class OperatorClient:
         """Have an exhausted run commit its model with one value moved by one unit of the exact scale, on which no
         device is spent. ``by`` is recorded in the audit. ProblemError ``conflict`` for a run that is not exhausted."""
         return self._ask("POST", Route.ADVANCE.format(run=run), RunView, AdvanceRun(by=by))
+
+    def unbar(self, run: str, device: str, by: str) -> RunView:
+        """Let a barred device take part in the run's secure rounds again. ``by`` is recorded in the audit. ProblemError
+        ``conflict`` for a device that is not barred."""
+        return self._ask("POST", Route.UNBAR.format(run=run, device=device), RunView, UnbarDevice(by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         """The run's rounds with a number above ``after``, in order, at most ``limit``."""

@@ -42,6 +42,7 @@ from client_sdk.protocol.names import (
     MetricName,
     RunId,
 )
+from client_sdk.protocol.secure import SecureTask
 
 
 class Task(BaseModel):
@@ -133,7 +134,7 @@ class Registered(Message):
     device: DeviceId
     """The id in the certificate."""
     examples_cap: int
-    """The most examples this device may claim in selection and in weights."""
+    """The most examples this device may claim in selection, and in weights of plain rounds."""
     authority_inside: bool = False
     """Whether this coordinator has the authority's key itself, so that it could make devices up."""
 
@@ -150,7 +151,8 @@ class SecureBounds(Message):
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest L2 clip accepted. None: any; likewise the next two."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The widest range of a coordinate accepted."""
+    """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
+    There ``largest_norm`` alone bounds what a coordinate of the model can move."""
     largest_weight_cap: int | None = Field(default=None, ge=1)
     """The highest weight cap accepted."""
     smallest_sigma: int = Field(default=80, ge=1, le=128)
@@ -192,6 +194,8 @@ class CheckIn(Message):
     learners: dict[LearnerName, str] = Field(default_factory=dict, max_length=256)
     """Installed learners: ``package:name`` -> version. A device is eligible only for runs of these learners."""
     policy: Policy = Policy()
+    secure: int = Field(default=0, ge=0)
+    """The version of the secure protocol that this device speaks; 0: none, and it is eligible for plain rounds only."""
     hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
     """Longest wait for the answer, seconds. 0: answer at once. The device stays in the pool until it expires."""
 
@@ -220,8 +224,9 @@ class Assignment(Message):
     task: Task
     report_within_s: float
     """Seconds from now until the round's deadline. Relative, so the device's clock has no effect."""
-    secure: bool = False
-    """Whether the update will be summed under masks. A device with ``secure_only`` refuses if not."""
+    secure: SecureTask | None = None
+    """The terms under which the update will be summed under masks. None: a plain round, which a device with
+    ``secure_only`` refuses."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"
     """What becomes of incomplete work: see ``Aggregation.partial`` of the plan. With *refuse*, a device that
     runs out of time withdraws."""

@@ -73,6 +73,12 @@ class Route(StrEnum):
     UPDATE = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/update"
     WITHDRAWN = "/v1/runs/{run}/rounds/{round}/withdrawn"
     OUTCOME = "/v1/runs/{run}/rounds/{round}/outcome"
+    # secure rounds
+    SECURE = "/v1/runs/{run}/rounds/{round}/secure"
+    SECURE_MESSAGE = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/secure/{stage}"
+    SECURE_ANSWER = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/secure/{stage}/answer"
+    SECURE_COMPLAINT = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/complaint"
+    SECURE_REFUSAL = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/refusal"
     # workers
     REGISTER_WORKER = "/v1/workers"
     LEASES = "/v1/leases"
@@ -83,6 +89,7 @@ class Route(StrEnum):
     RUNS = "/v1/runs"
     RUN = "/v1/runs/{run}"
     ADVANCE = "/v1/runs/{run}/advance"
+    UNBAR = "/v1/runs/{run}/devices/{device}/unbar"
     RUN_ACTION = "/v1/runs/{run}/{action}"
     ROUNDS = "/v1/runs/{run}/rounds"
     ROUND = "/v1/runs/{run}/rounds/{round}"
@@ -98,6 +105,7 @@ class Route(StrEnum):
     AUDIT_HEAD = "/v1/audit/head"
     # everybody
     REVOCATIONS = "/v1/revocations"
+    REVOCATION_LIST = "/v1/revocations/{digest}"
 
 
 def content_digest(sha256_hex: str) -> str:

@@ -95,7 +95,16 @@ class RunView(Message):
     authority: AuthorityPlace | None = None
     """Where the authority's key was when the current round, or the last one, opened; None: there was no authority."""
     exhausted: str = ""
-    """Why secure rounds cannot continue from this checkpoint: too many devices have signed on it. Empty: they can."""
+    """Why secure rounds cannot continue from this checkpoint: too many devices have signed on it or have declined it.
+    Empty: they can."""
+    devices_spent: int = 0
+    """Registered devices that have signed on this checkpoint or have declined it, in whichever run: they contribute to
+    it no more. 0 in runs without secure rounds."""
+    devices_registered: int = 0
+    """All registered devices, in runs with secure rounds."""
+    barred: dict[DeviceId, int] = Field(default_factory=dict)
+    """Devices that are barred from the run's secure rounds, and the first round for which each may be selected
+    again."""
     stalled: str = ""
     """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
     devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
@@ -129,6 +138,52 @@ class LeaseView(Message):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
+class UnbarDevice(Message):
+    """Lets a barred device take part in a run's secure rounds again before its time is over. Only for the run's
+    owner."""
+
+    by: str = Field(min_length=1, max_length=120)
+    """As that of ``AdvanceRun``."""
+
+
+class ExchangeView(Message):
+    """One exchange of a secure round's last attempt: counts, and nothing of a single device."""
+
+    exchange: Literal["advertise", "share", "mask", "agree", "unmask"]
+    expected: int
+    """Devices that could send this message: of *advertise* the cohort, of *share* the roster, then those that have sent
+    the message before. Those that did not when the exchange ended have vanished, or came too late."""
+    came: int
+    """Devices that have sent it."""
+    needed: int
+    """The fewest with which the round goes on."""
+    bytes: int
+    """Of these messages, received."""
+    began_at: float
+    """Of *advertise* when the devices began to train, of *share* when the roster was made."""
+    ended_at: float | None = None
+    """None: the exchange is under way, or the round ended in it."""
+
+
+class SecureView(Message):
+    """What the coordinator saw of a secure round. It sees no single update and no device's weight."""
+
+    attempts: int
+    """Key exchanges that have begun in this round; what follows is of the last one."""
+    roster: int = 0
+    """Devices of the roster; 0: there was none."""
+    threshold: int = 0
+    """Shares that rebuild a secret."""
+    signers: int = 0
+    """Signatures under the list of survivors without which no device reveals anything."""
+    left_out: int = 0
+    """Devices that the round went on without, since they were at fault or silent."""
+    opened: bool = False
+    """Whether the sum was opened."""
+    exchanges: tuple[ExchangeView, ...] = ()
+    """Those that have begun, in order."""
+
+
 class RoundView(Message):
     """One round as operators see it."""
 
@@ -157,6 +212,8 @@ class RoundView(Message):
     """Of a datacenter round: the current lease, or the last one."""
     authority: AuthorityPlace | None = None
     """Where the authority's key was when the round opened; None: the coordinator had no authority."""
+    secure: SecureView | None = None
+    """Of a secure round: its exchanges. None before a cohort was drawn."""
     departures: str = ""
     """Why devices withdrew, and why updates were refused as invalid: how many for each reason, the most common first.
     Part of it is text of devices."""

@@ -12,11 +12,12 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
     graph        the mask graph: each device's neighbours, equal on every device
     lanes        vectors of b-bit integers, tightly packed
     quantize     a clipped delta, a weight and a canary as lanes
+    share_digests what a dealer signs of every share, so that everybody can tell a wrong one
     masks        seeds expanded into lanes, added and subtracted
     wire         the canonical encoding of numbers and strings
     header, advertisement, roster, shares, masked, survivors, unmask   the messages of the five exchanges
-    wrong_shares holders whose shares are wrong, found from the shares of many dealers
-    rebuild      a secret rebuilt from revealed shares, wrong ones excluded
+    terms        the plan's terms, as an assignment carries them
+    rebuild      a secret rebuilt from t revealed shares
     opening      the sum, from masked vectors and shares: the server's arithmetic
     memory, consent, device      the device's part as a generator: what it stores, accepts and sends
 

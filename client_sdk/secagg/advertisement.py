@@ -17,6 +17,7 @@ from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 2
 SELF_MASK_BYTES = 32
+DEALING_BYTES = 32
 
 _FIELDS = f">{KEY_BYTES}s{KEY_BYTES}s{DIGEST_BYTES}s{NONCE_BYTES}s"
 
@@ -63,12 +64,18 @@ class AttemptSecrets:
     self_mask: bytes
     """The secret behind the device's own mask, 32 bytes."""
     nonce: bytes
+    dealing: bytes
+    """32 bytes, from which the shares of the two other secrets are computed: see ``dealing``."""
 
     @classmethod
     def draw(cls, entropy: Entropy) -> AttemptSecrets:
-        """Fresh secrets: four draws of 32 bytes, in the order of the fields."""
+        """Fresh secrets: five draws of 32 bytes, in the order of the fields."""
         return cls(
-            AgreementKey.create(entropy), AgreementKey.create(entropy), entropy(SELF_MASK_BYTES), entropy(NONCE_BYTES)
+            AgreementKey.create(entropy),
+            AgreementKey.create(entropy),
+            entropy(SELF_MASK_BYTES),
+            entropy(NONCE_BYTES),
+            entropy(DEALING_BYTES),
         )
 
     def advertisement(self, device: str) -> Advertisement:

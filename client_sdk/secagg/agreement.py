@@ -26,10 +26,15 @@ private key gives the agreed secret zero (RFC 7748, section 6.1)."""
 
 
 def require_public(public: bytes) -> None:
-    """Raise BadKey where ``public`` is not the canonical encoding of a point that gives a secret.
+    """Raise BadKey where ``public`` is not the canonical encoding of a number below 2^255 - 19, or is a point of order
+    1, 2, 4 or 8, with which every private key gives the secret zero.
 
-    X25519 ignores the highest bit and accepts numbers from the field's prime up. Both are refused here, so that equal
-    points have equal bytes and a key that is used twice is detected.
+    What this promises: no secret is agreed that is zero, and so known to everybody; and one number has one encoding
+    (X25519 ignores the highest bit and takes numbers from the field's prime up), so a key that is shown twice is seen.
+    What it does not: that the point is on the curve and not on its twist, on which X25519 is as hard; that whoever
+    shows the key knows its private half; that two different keys give two different secrets. Points that differ by one
+    of low order give the same secret, since private keys are multiples of 8: whatever is derived from a secret here
+    depends on h and on both places as well.
     """
     if len(public) != KEY_BYTES:
         raise BadKey(f"a public key is {KEY_BYTES} bytes, not {len(public)}")

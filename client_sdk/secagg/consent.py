@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
-from client_sdk.secagg.header import AttemptHeader, GraphRule, Terms
+from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms
 from client_sdk.secagg.memory import Memory
 
 
@@ -31,7 +32,8 @@ class SecurePolicy:
     largest_norm: float | None = None
     """The widest L2 clip accepted. None: any."""
     largest_range: float | None = None
-    """The widest range of a coordinate accepted."""
+    """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
+    There ``largest_norm`` alone bounds what a coordinate of the model can move."""
     largest_weight_cap: int | None = None
     """The highest weight cap accepted."""
     smallest_sigma: int = 80
@@ -59,9 +61,12 @@ class Expected:
     run: str
     round: int
     model: bytes
-    """SHA-256 of the checkpoint that it trained from."""
+    """SHA-256 of the file of the checkpoint that it trained from, as the header names it."""
+    tensors: bytes
+    """That checkpoint's ``tensors.canonical_digest``, which the device computed itself: one for all files of the same
+    tensors. *Spent*, tries and the one live attempt go by it."""
     plan: bytes
-    """SHA-256 of the plan that it agreed to."""
+    """``terms.agreed_digest`` of the plan that it agreed to, and of the task that it trained by."""
     terms: Terms
     """That plan's terms of secure rounds, as the device received them with the assignment."""
     learner: str
@@ -69,11 +74,11 @@ class Expected:
     """Values that it encoded."""
     codec: str
     codec_version: int
-    revocations: int
-    """Counter of the revocation list by which the device checks certificates: signed by the authority, fetched before
-    the attempt."""
-    revocations_digest: bytes
-    """Its SHA-256."""
+    codec_seed: bytes = bytes(SEED_BYTES)
+    """What the plan and the round give; zeros where the codec draws nothing."""
+    revocations: RevocationList | None = None
+    """The authority's list that the header names. An attempt begins by it alone, and keeps it until it ends; None will
+    do for an attempt that is to go on."""
 
 
 def require_terms(terms: Terms, policy: SecurePolicy) -> None:
@@ -103,50 +108,65 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
         )
 
 
-def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePolicy, memory: Memory) -> None:
-    """Raise Refusal unless ``header`` is of the round that the device trained for, has the terms that it and its owner
-    agreed to, and names a revocation list that is not older than one that it has seen."""
+def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePolicy) -> None:
+    """Raise Refusal unless ``header`` is of the round that the device trained for, and has the terms that it and its
+    owner agreed to."""
     for what, here, there in (
         ("run", expected.run, header.run),
         ("round", expected.round, header.round),
         ("checkpoint", expected.model, header.model),
-        ("plan", expected.plan, header.plan),
+        ("plan or task", expected.plan, header.plan),
         ("number of values", expected.dimension, header.dimension),
         ("codec", expected.codec, header.codec),
         ("codec's version", expected.codec_version, header.codec_version),
+        ("seed of the codec", expected.codec_seed, header.codec_seed),
     ):
         if here != there:
             raise Refusal(f"The header names another {what} than this device trained for.")
     if header.terms != expected.terms:
         raise Refusal("The header has other terms than the plan that this device agreed to.")
     require_terms(header.terms, policy)
-    if header.revocations < memory.revocations:
-        raise Refusal(f"The header's revocation list is older than number {memory.revocations}, which was seen.")
 
 
-def require_consent(header: AttemptHeader, expected: Expected, policy: SecurePolicy, memory: Memory, at: float) -> None:
+def require_consent(
+    header: AttemptHeader, expected: Expected, policy: SecurePolicy, memory: Memory, at: float
+) -> RevocationList:
     """Raise Refusal unless the device may now (``at``: Unix seconds) advertise for a new attempt under ``header``, to
-    which it agreed; SpentOnCheckpoint where it never may on this checkpoint."""
-    if header.model in memory.spent:
+    which it agreed; SpentOnCheckpoint where it never may on this checkpoint. Returns the revocation list by which the
+    attempt begins. ``memory`` is the newest: this is asked while nobody else can change it."""
+    if memory.is_spent(expected.tensors, header.model):
         raise SpentOnCheckpoint
-    if (header.revocations, header.revocations_digest) != (expected.revocations, expected.revocations_digest):
-        raise Refusal(
-            f"The header names another revocation list, number {header.revocations}, than this device has, "
-            f"number {expected.revocations}."
-        )
+    listed = _named_list(header, expected.revocations, memory)
     require_time(header, at)
     if header.expires_at > at + policy.longest_life_s:
         raise Refusal(f"This attempt would live for longer than {policy.longest_life_s:g} s.")
-    tries = memory.tries.get(header.model)
-    if tries is None:
-        return
-    if (header.round, header.attempt) <= (tries.round, tries.attempt):
+    if header.run in memory.order and (header.round, header.attempt) <= memory.order[header.run]:
         raise Refusal("This attempt is no newer than the one that this device last advertised for: a replay.")
+    tries = memory.tries_on(expected.tensors, header.model)
+    if tries is None:
+        return listed
     if header.rule.profile == "fast" and tries.count >= policy.most_fast_tries:
-        raise Refusal(f"This device advertised {tries.count} times on this checkpoint, the most that it does.")
+        raise Refusal(
+            f"This device advertised {tries.count} times on this checkpoint, the most that it does.", final=True
+        )
     wait_s = tries.last_at + policy.rekey_pause_s - at
     if wait_s > 0:
         raise Refusal("This device advertised on this checkpoint a moment ago.", retry_s=wait_s)
+    return listed
+
+
+def _named_list(header: AttemptHeader, listed: RevocationList | None, memory: Memory) -> RevocationList:
+    """The list that the header names. Refusal unless this device has it, and no newer one binds it."""
+    if header.revocations < memory.revocations:
+        raise Refusal(f"The header's revocation list is older than number {memory.revocations}, which was seen.")
+    if listed is None:
+        raise Refusal("This device has no revocation list of the authority, so it can begin no attempt.")
+    if (header.revocations, header.revocations_digest) != (listed.counter, listed.digest):
+        raise Refusal(
+            f"The header names another revocation list, number {header.revocations}, than this device has, "
+            f"number {listed.counter}."
+        )
+    return listed
 
 
 def withstood(rule: GraphRule, n: int) -> int:

@@ -9,7 +9,9 @@
     |  '- Unopened            shares that these peers sealed and that do not open: the device cannot mask
     |- BadVector              values or packed lanes that the round does not accept
     |- Refusal                nothing is malformed, but a rule of the device or of its owner forbids the step
+    |  |- Expired             the attempt's time is over
     |  '- SpentOnCheckpoint   the device has signed on this checkpoint, and reports that
+    |- Superseded             another program of this device has gone on with the attempt, or has begun a newer one
     '- BadMessage             bytes that are not a message of this protocol in its canonical form
        '- BadSignature        a signature that is not the device's over these bytes
 """
@@ -49,10 +51,21 @@ class BadVector(SecaggError):
 class Refusal(SecaggError):
     """Nothing is malformed, but a rule of the device or of its owner forbids the step."""
 
-    def __init__(self, reason: str, retry_s: float | None = None) -> None:
+    def __init__(self, reason: str, retry_s: float | None = None, *, final: bool = False) -> None:
         super().__init__(reason)
         self.retry_s = retry_s
         """Seconds after which the same request may be repeated; None: never."""
+        self.final = final
+        """Whether this device takes part in no attempt on this checkpoint any more, in whichever run. The driver
+        reports that to the coordinator, which then counts on it no longer."""
+
+
+class Expired(Refusal):
+    """The answer came when the attempt's time was over. The device has deleted what it held of it, and can join a newer
+    one."""
+
+    def __init__(self) -> None:
+        super().__init__("This attempt has expired.")
 
 
 class SpentOnCheckpoint(Refusal):
@@ -62,7 +75,17 @@ class SpentOnCheckpoint(Refusal):
     arrived after the round had ended."""
 
     def __init__(self) -> None:
-        super().__init__("This device has signed a survivor list on this checkpoint and is spent there.")
+        super().__init__("This device has signed a survivor list on this checkpoint and is spent there.", final=True)
+
+
+class Superseded(SecaggError):
+    """The stored attempt is at another step than the one from which this step was to be taken, or is another attempt.
+
+    Two programs play this device at once, and the other one was faster: this one ends. Nothing was stored, and it
+    sends nothing more. It is no refusal: the driver reports nothing to the coordinator."""
+
+    def __init__(self) -> None:
+        super().__init__("This device's attempt on this checkpoint has gone on elsewhere; this one ends.")
 
 
 class BadMessage(SecaggError):

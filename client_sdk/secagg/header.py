@@ -16,12 +16,12 @@ from typing import Literal, get_args
 from client_sdk.secagg.errors import BadMessage, BadParameters
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import Parameters, fast, strict
-from client_sdk.secagg.quantize import EXTRA_LANES, Quantizer
+from client_sdk.secagg.quantize import Quantizer
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN
 from client_sdk.secagg.stream import CipherName, cipher_named
 from client_sdk.secagg.wire import WireReader, WireWriter
 
-PROTOCOL = "quorate-secagg-1"
+PROTOCOL = "quorate-secagg-2"
 KIND = 1
 SEED_BYTES = 32
 
@@ -84,9 +84,9 @@ class AttemptHeader:
     model: bytes
     """Digest of the checkpoint from which devices trained."""
     plan: bytes
-    """Digest of the plan."""
+    """Digest of the plan, and of the task and the weighting that devices received of it: ``terms.agreed_digest``."""
     dimension: int
-    """Values of an encoded update; its lanes are two more."""
+    """Values of an encoded update, as its codec counts them; its lanes are a few more, for weight and canary."""
     codec: str
     codec_version: int
     codec_seed: bytes
@@ -128,7 +128,7 @@ class AttemptHeader:
     @property
     def lanes(self) -> int:
         """Lanes of a masked vector."""
-        return self.dimension + EXTRA_LANES
+        return self.dimension + self.quantizer.extra_lanes
 
     @property
     def quantizer(self) -> Quantizer:

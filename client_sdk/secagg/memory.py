@@ -1,10 +1,12 @@
 """A device's durable state of secure rounds: what must survive a crash, and what must survive the round.
 
-Of a live attempt it holds what a restarted device needs to continue with the same bytes. It holds each secret only as
-long as a later step needs it: the device's own secrets until its vector is masked, peers' shares until a list is
-signed, then only what may be revealed under that list. When the attempt ends, or another replaces it, all of that is
-deleted. Permanent are the *spent* checkpoints, the highest revocation counter seen, and the learners that took part in
-secure rounds.
+Checkpoints go by the digest of their canonical tensors (``tensors.canonical_digest``), over all runs: one model has one
+digest, in whatever file and whichever run. Of a live attempt the memory holds what a restarted device needs to continue
+with the same bytes. When the attempt ends, or another on the same checkpoint replaces it, all of that is deleted.
+Permanent are the *spent* checkpoints, the lowest revocation counter accepted, the newest attempt of each run, and the
+learners that took part in secure rounds.
+
+Memories are not changed: a step makes a changed copy of the newest one, under the storage's lock.
 
 A device that is set back to an older copy of this memory has lost the record of what it signed, and no rule can protect
 it: exclude the memory from backups that are restored, and never copy it to a second device. Deleted secrets may remain
@@ -13,91 +15,97 @@ in RAM, in swap, or in a disk's copy of an overwritten file: encrypt the device'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
-from client_sdk.secagg.advertisement import SELF_MASK_BYTES, AttemptSecrets
-from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey
-from client_sdk.secagg.graph import NONCE_BYTES
+from client_sdk.secagg.errors import Superseded
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.shamir import SHARE_BYTES
-from client_sdk.secagg.shares import SharePair
+from client_sdk.secagg.live import LEAST_BYTES, Live
 from client_sdk.secagg.statement import DIGEST_BYTES
 from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 64
-FORMAT = 2
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Live:
-    """The progress of one live attempt: an empty field is a step not taken yet."""
-
-    header: bytes
-    advertised: bytes
-    """The device's own advertisement: the roster must hold it under the device's id."""
-    secrets: AttemptSecrets | None
-    """The secrets behind the advertisement. None once the vector is masked: no later step needs them."""
-    roster: bytes = b""
-    """The one roster accepted for this advertisement."""
-    bundle: bytes = b""
-    """The sealed shares for peers; empty once theirs have arrived."""
-    held: dict[int, SharePair] = field(default_factory=dict)
-    """Dealer's place -> the pair of its shares; in a complete graph the device's own pair too. Empty once a list is
-    signed."""
-    vector: bytes = b""
-    """The packed masked vector, which is sent again byte for byte; empty once a list is signed."""
-    survivors: bytes = b""
-    """The one list signed."""
-    revealed: bytes = b""
-    """What is revealed under that list, once others have signed it too: one share for each peer. The other share is
-    deleted."""
+FORMAT = 3
+FORMAT_BY_FILE = 2
+"""The format before: checkpoints by the digests of files, and the newest attempt of each checkpoint, not of each
+run."""
+ORDER_BYTES = 12
+"""Round (8 bytes) and attempt (4 bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tries:
-    """Advertisements made on one checkpoint."""
+    """Advertisements made on one checkpoint, in all runs."""
 
     count: int
     last_at: float
     """Unix seconds, device's clock."""
-    round: int
-    attempt: int
-    """The newest attempt; an older or equal one is a replay."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory:
-    """All durable state of secure rounds. Mappings are by the checkpoint's digest."""
+    """All durable state of secure rounds."""
 
     revocations: int = 0
-    """The highest counter of a revocation list seen."""
-    spent: dict[bytes, bytes] = field(default_factory=dict)
-    """Checkpoints on which this device signed a list -> SHA-256 of what it signed. Never removed."""
-    tries: dict[bytes, Tries] = field(default_factory=dict)
-    live: dict[bytes, Live] = field(default_factory=dict)
+    """The lowest counter of a revocation list by which the device begins an attempt: that of the newest by which it
+    has begun one, or which it saw while no round was under way. A list that it sees during a round does not bind that
+    round, whose header was announced before."""
+    spent: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Checkpoints on which this device signed a list -> SHA-256 of what it signed. Never removed. A memory that was
+    written in format 2 names them by the digest of the file instead."""
+    tries: Mapping[bytes, Tries] = field(default_factory=dict)
+    """By checkpoint."""
+    order: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Run -> round and attempt of its newest attempt that was begun: an older or equal one is a replay."""
+    live: Mapping[bytes, Live] = field(default_factory=dict)
+    """By checkpoint: at most one attempt on each."""
     learners: frozenset[str] = frozenset()
     """Learners for which the device agreed to a secure round: it refuses plain plans for them until the owner allows
     them."""
 
-    def going_on(self, model: bytes, live: Live) -> Memory:
-        """A copy with this attempt in its present state."""
-        return replace(self, live={**self.live, model: live})
+    def require_seen(self, tensors: bytes, seen: Live | None) -> None:
+        """Raise Superseded where the stored attempt on this checkpoint is another than ``seen``, or at another step."""
+        if _mark(self.live.get(tensors)) != _mark(seen):
+            raise Superseded
 
-    def without(self, model: bytes) -> Memory:
-        """A copy without any attempt on this checkpoint."""
-        return replace(self, live={digest: live for digest, live in self.live.items() if digest != model})
+    def moved(self, tensors: bytes, seen: Live | None, live: Live) -> Memory:
+        """A copy in which ``live`` is the attempt on this checkpoint, in place of ``seen``, from which it was made.
+        Superseded as ``require_seen``."""
+        self.require_seen(tensors, seen)
+        return replace(self, live={**self.live, tensors: live})
+
+    def is_spent(self, tensors: bytes, model: bytes) -> bool:
+        """Whether a list was signed on the checkpoint of these tensors, the digest of whose file is ``model``."""
+        return tensors in self.spent or model in self.spent
+
+    def tries_on(self, tensors: bytes, model: bytes) -> Tries | None:
+        """The advertisements made on that checkpoint; None where there were none."""
+        found = [self.tries[digest] for digest in {tensors, model} if digest in self.tries]
+        if not found:
+            return None
+        return Tries(count=sum(one.count for one in found), last_at=max(one.last_at for one in found))
+
+    def bound_by(self, counter: int) -> Memory:
+        """A copy by which attempts begin with the list of this counter or a newer one; the same object where they do
+        already."""
+        return replace(self, revocations=counter) if counter > self.revocations else self
 
     def ended(self, header: bytes) -> Memory:
-        """A copy without the attempt of this header; the same object where that attempt is not live. The driver calls
+        """A copy without the attempt of this header; the same object where that attempt is not live. The driver stores
         this when the round is over or it gives the attempt up: an abandoned round ends without the answer to *unmask*.
         Spent checkpoints stay spent."""
-        over = [model for model, live in self.live.items() if live.header == header]
-        return replace(self, live={m: live for m, live in self.live.items() if m not in over}) if over else self
+        left = {tensors: live for tensors, live in self.live.items() if live.header != header}
+        return replace(self, live=left) if len(left) < len(self.live) else self
 
     def swept(self, at: float) -> Memory:
-        """A copy without attempts that have expired by ``at`` (Unix seconds); the same object where none has."""
-        expired = [model for model, live in self.live.items() if AttemptHeader.parse(live.header).expires_at < at]
-        return replace(self, live={m: live for m, live in self.live.items() if m not in expired}) if expired else self
+        """A copy without attempts that have expired by ``at`` (Unix seconds), and without times after ``at``: where the
+        clock was set back, pauses begin anew. The same object where nothing changes."""
+        left = {tensors: live for tensors, live in self.live.items() if _expiry(live) >= at}
+        ahead = {digest: replace(tries, last_at=at) for digest, tries in self.tries.items() if tries.last_at > at}
+        if len(left) == len(self.live) and not ahead:
+            return self
+        return replace(self, live=left, tries={**self.tries, **ahead})
 
     def plain_again(self, learner: str) -> Memory:
         """A copy that allows plain plans for ``learner`` again. Only the owner may ask for it."""
@@ -116,82 +124,57 @@ class Memory:
         for learner in sorted(self.learners):
             out.text(learner)
         out.number(len(self.spent), 4)
-        for model in sorted(self.spent):
-            out.fixed(model, DIGEST_BYTES).fixed(self.spent[model], DIGEST_BYTES)
+        for digest in sorted(self.spent):
+            out.fixed(digest, DIGEST_BYTES).fixed(self.spent[digest], DIGEST_BYTES)
         out.number(len(self.tries), 4)
-        for model in sorted(self.tries):
-            tries = self.tries[model]
-            out.fixed(model, DIGEST_BYTES).number(tries.count, 4).float(tries.last_at)
-            out.number(tries.round, 8).number(tries.attempt, 4)
+        for digest, tries in sorted(self.tries.items(), key=itemgetter(0)):
+            out.fixed(digest, DIGEST_BYTES).number(tries.count, 4).float(tries.last_at)
+        out.number(len(self.order), 4)
+        for run, (number, attempt) in sorted(self.order.items()):
+            out.text(run).number(number, 8).number(attempt, 4)
         out.number(len(self.live), 4)
-        for model in sorted(self.live):
-            live = self.live[model]
-            out.fixed(model, DIGEST_BYTES).number(int(live.secrets is not None), 1)
-            if live.secrets is not None:
-                out.fixed(live.secrets.share_key.private, KEY_BYTES).fixed(live.secrets.mask_key.private, KEY_BYTES)
-                out.fixed(live.secrets.self_mask, SELF_MASK_BYTES).fixed(live.secrets.nonce, NONCE_BYTES)
-            for part in (
-                live.header,
-                live.advertised,
-                live.roster,
-                live.bundle,
-                live.vector,
-                live.survivors,
-                live.revealed,
-            ):
-                out.number(len(part), 8).fixed(part, len(part))
-            out.number(len(live.held), 4)
-            for place in sorted(live.held):
-                out.number(place, 4).fixed(live.held[place].self_mask, SHARE_BYTES)
-                out.fixed(live.held[place].mask_key, SHARE_BYTES)
+        for tensors, live in sorted(self.live.items(), key=itemgetter(0)):
+            live.write(out.fixed(tensors, DIGEST_BYTES))
         return out.checked()
 
     @classmethod
     def parse(cls, data: bytes) -> Memory:
-        """Decode the bytes of ``encoded``. BadMessage where any bit was changed: a device whose memory is damaged takes
-        part in no secure round, since it cannot know what it signed."""
+        """Decode the bytes of ``encoded``, or those of format 2, of which the attempts under way are dropped: devices
+        speak that version of the protocol no more. BadMessage where any bit was changed: a device whose memory is
+        damaged takes part in no secure round, since it cannot know what it signed."""
         read = WireReader.checked(data, KIND, "memory of secure rounds")
-        if read.number(2) != FORMAT:
+        written = read.number(2)
+        if written not in (FORMAT, FORMAT_BY_FILE):
             read.refuse("it is of another version of this package")
+        older = written == FORMAT_BY_FILE
         revocations = read.number(8)
         learners = frozenset(read.text() for _ in range(read.count(4, 2)))
         spent = {read.fixed(DIGEST_BYTES): read.fixed(DIGEST_BYTES) for _ in range(read.count(4, 2 * DIGEST_BYTES))}
         tries = {}
-        for _ in range(read.count(4, DIGEST_BYTES + 24)):
-            model = read.fixed(DIGEST_BYTES)
-            tries[model] = Tries(
-                count=read.number(4), last_at=read.float(), round=read.number(8), attempt=read.number(4)
-            )
-        live = {}
-        for _ in range(read.count(4, DIGEST_BYTES + 61)):
-            model = read.fixed(DIGEST_BYTES)
-            secrets = None
-            has = read.number(1)
-            if has > 1:
-                read.refuse("a flag is neither 0 nor 1")
-            if has:
-                secrets = AttemptSecrets(
-                    AgreementKey(read.fixed(KEY_BYTES)),
-                    AgreementKey(read.fixed(KEY_BYTES)),
-                    read.fixed(SELF_MASK_BYTES),
-                    read.fixed(NONCE_BYTES),
-                )
-            parts = [read.fixed(read.count(8, 1)) for _ in range(7)]
-            header, advertised, roster, bundle, vector, survivors, revealed = parts
-            held = {}
-            for _ in range(read.count(4, 4 + 2 * SHARE_BYTES)):
-                place = read.number(4)
-                held[place] = SharePair(read.fixed(SHARE_BYTES), read.fixed(SHARE_BYTES))
-            live[model] = Live(
-                header=header,
-                advertised=advertised,
-                secrets=secrets,
-                roster=roster,
-                bundle=bundle,
-                held=held,
-                vector=vector,
-                survivors=survivors,
-                revealed=revealed,
-            )
+        for _ in range(read.count(4, DIGEST_BYTES + 12)):
+            digest = read.fixed(DIGEST_BYTES)
+            tries[digest] = Tries(count=read.number(4), last_at=read.float())
+            if older:
+                read.fixed(ORDER_BYTES)
+        marks = cls(revocations=revocations, spent=spent, tries=tries, learners=learners)
+        if older:
+            return marks
+        order = {read.text(): (read.number(8), read.number(4)) for _ in range(read.count(4, 2 + ORDER_BYTES))}
+        live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
-        return cls(revocations=revocations, spent=spent, tries=tries, live=live, learners=learners)
+        return replace(marks, order=order, live=live)
+
+    @staticmethod
+    def outdated(data: bytes) -> bool:
+        """Whether these bytes, which ``parse`` takes, are of an older format: what was dropped of them is still
+        there."""
+        return int.from_bytes(data[1:3], "big") != FORMAT
+
+
+def _mark(live: Live | None) -> tuple[bytes, int] | None:
+    """What tells one stored state of an attempt from another: a header is begun once, and a step is taken once."""
+    return None if live is None else (live.header, live.step)
+
+
+def _expiry(live: Live) -> int:
+    return AttemptHeader.parse(live.header).expires_at

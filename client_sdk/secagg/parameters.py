@@ -48,6 +48,8 @@ STRICT_LIMIT = 300
 SMALLEST = 3
 LARGEST = 10_000
 """Fewest and most devices of a secure round."""
+FEWEST_SHARES = 2
+"""The smallest threshold: with 1, each share would be the secret itself."""
 
 _TOO_MANY = "of {n} devices {drop} may vanish and {colluding} collude: no graph and no threshold withstands both"
 
@@ -64,7 +66,8 @@ class Parameters:
     """Devices that hold shares of a device's secrets: all n of a complete graph, itself included, else its k
     neighbours."""
     threshold: int
-    """How many shares rebuild a secret: more than half of the number of holders."""
+    """How many shares rebuild a secret: more than half of the number of holders, unless the server is assumed to be
+    curious only."""
     signers: int
     """How many of the roster must have signed a survivor list before anything is revealed under it: so many that two
     lists cannot both have them, however the colluding devices sign, and on a ring all but those that may drop out."""
@@ -104,7 +107,8 @@ def fast(
     devices drop out and floor(``corrupt`` * n) collude. A complete graph where no k below n - 1 does.
 
     At n = 300, 44 absent and 10 % colluding: k = 106, t = 68 for 40 bits each; k = 110, t = 71 for sigma = 80, where
-    2t - k = 32 is above the 30 that collude: event 1 is impossible.
+    2t - k = 32 is above the 30 that collude: event 1 is impossible. Against a curious server k = 52, t = 24 for 40 bits
+    each: it never asks for both kinds of share, so t may be below k/2.
     """
     colluding = require_faults(n, drop, corrupt)
     for name, bits in (("sigma", sigma), ("eta", eta)):
@@ -115,13 +119,12 @@ def fast(
     for k in range(2, n - 1, 2):
         if _hopeless(n, drop, colluding, k, sigma, eta, adversary):
             continue
-        threshold = _largest_threshold(n, drop, k, eta)
+        threshold = _largest_threshold(n, drop, k, eta, adversary)
         if threshold is None or not _secret(n, drop, colluding, k, threshold, sigma, adversary):
             continue
-        while threshold - 1 > k // 2 and _secret(n, drop, colluding, k, threshold - 1, sigma, adversary):
-            threshold -= 1
+        threshold = _smallest_threshold(n, drop, colluding, k, threshold, sigma, adversary)
         return achieved(n, drop, corrupt, k, threshold, adversary)
-    threshold = _one_list(n, colluding) if adversary == "semi-malicious" else max(colluding + 1, n // 2 + 1)
+    threshold = _one_list(n, colluding) if adversary == "semi-malicious" else max(colluding + 1, FEWEST_SHARES)
     if threshold > n - drop:
         raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     return achieved(n, drop, corrupt, n - 1, threshold, adversary)
@@ -130,15 +133,21 @@ def fast(
 def achieved(
     n: int, drop: int, corrupt: Fraction, neighbours: int, threshold: int, adversary: Adversary = "semi-malicious"
 ) -> Parameters:
-    """The parameters with this k and t, and the bits that they achieve. BadParameters for an odd k on a ring, or for a
-    t that is not above half of the holders."""
+    """The parameters with this k and t, and the bits that they achieve. BadParameters for an odd k on a ring, for a t
+    that is not from 2 to the number of holders and, unless the server is curious only, for one that is not above half
+    of it."""
     colluding = require_faults(n, drop, corrupt)
     holders = n if neighbours == n - 1 else neighbours
     if not 2 <= neighbours <= n - 1 or (neighbours % 2 and neighbours != n - 1):
         raise BadParameters(
             f"a device has all {n - 1} others as neighbours or an even number of them, not {neighbours}"
         )
-    require_threshold(threshold, holders)
+    if adversary == "semi-malicious":
+        require_threshold(threshold, holders)
+    elif not FEWEST_SHARES <= threshold <= holders:
+        raise BadParameters(
+            f"a threshold of {threshold} of {holders} shares is not from {FEWEST_SHARES} to all of them"
+        )
     leak = _leak(n, drop, colluding, neighbours, threshold, adversary)
     lost = _lost(n, drop, neighbours, threshold)
     return Parameters(
@@ -184,23 +193,44 @@ def _require_size(n: int) -> None:
         raise BadParameters(f"a secure round has from {SMALLEST} to {LARGEST} devices, not {n}")
 
 
-def _largest_threshold(n: int, drop: int, k: int, eta: int) -> int | None:
-    """The largest t above k/2 with which ``eta`` is met; None where there is none."""
-    low, high = k // 2, k
+def _above(k: int, adversary: Adversary) -> int:
+    """The thresholds that are allowed are above this number."""
+    return k // 2 if adversary == "semi-malicious" else FEWEST_SHARES - 1
+
+
+def _largest_threshold(n: int, drop: int, k: int, eta: int, adversary: Adversary) -> int | None:
+    """The largest allowed t with which ``eta`` is met; None where there is none."""
+    above = low = _above(k, adversary)
+    high = k
     while low < high:
         middle = (low + high + 1) // 2
         if at_most(_lost(n, drop, k, middle), eta):
             low = middle
         else:
             high = middle - 1
-    return low if low > k // 2 else None
+    return low if low > above else None
+
+
+def _smallest_threshold(
+    n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int, adversary: Adversary
+) -> int:
+    """The smallest allowed t with which ``sigma`` is met, where ``threshold`` meets it: the leak falls as t grows."""
+    low, high = _above(k, adversary) + 1, threshold
+    while low < high:
+        middle = (low + high) // 2
+        if _secret(n, drop, colluding, k, middle, sigma, adversary):
+            high = middle
+        else:
+            low = middle + 1
+    return high
 
 
 def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int, adversary: Adversary) -> bool:
     """Whether k surely fails, by single terms of the tails in floats with half a bit of margin: this discards most k
     quickly, and none that could succeed."""
     union = math.log2(n)
-    low, high = k // 2, k
+    above = low = _above(k, adversary)
+    high = k
     while low < high:  # the largest t with which eta could be met
         middle = (low + high + 1) // 2
         if union + log2_at_least(n - 1, drop, k, k - middle + 1) <= 0.5 - eta:
@@ -209,7 +239,7 @@ def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int, a
             high = middle - 1
     curious = adversary == "curious"
     betrayed = union + log2_at_least(n - 1, colluding, k, low if curious else 2 * low - k)
-    if low <= k // 2 or betrayed > 0.5 - sigma:
+    if low == above or betrayed > 0.5 - sigma:
         return True
     if k > colluding + drop:
         return False

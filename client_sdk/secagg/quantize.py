@@ -1,14 +1,28 @@
 """Quantization: a clipped delta, a weight and a canary as lanes of q bits, and the mean from the sum of such lanes.
 
-A vector of d values becomes d + 2 lanes::
+A vector of d values becomes d + m + 1 lanes; m = ceil(bits of w_cap / q), so 1 where w_cap fits into q bits::
 
-    lane i < d    round((w / w_cap * x_i + R) * (2^q - 1) / (2 R))    x_i: clipped to the norm, then into [-R, R]
-    lane d        w                                                   the weight, at most w_cap <= 2^q - 1
-    lane d + 1    1                                                   the canary: it sums to the number of survivors
+    lane i < d    round(L / 2 + w / w_cap * x_i * L / (2 R))    x_i: clipped to the norm, then into [-R, R]
+    lane d + j    digit j of w in base 2^q, for j < m           the weight, at most w_cap
+    lane d + m    1                                             the canary: it sums to the number of survivors
 
-Rounding is stochastic: up with a probability equal to the fraction, so the sum is unbiased. Its randomness is a key
-stream of its own, HKDF(the device's rounding secret, header), 32 bits for each value: a device rounds in the same way
-for the same header, plain or masked, and the unmasked sum equals the integer sum of the survivors' lanes bit for bit.
+L, the highest value, is 2^q - 2 (1 where q is 1): even, so that a value of 0 is a whole lane and is not rounded.
+
+The values are those of the plan's codec: with a rotating one, x is rotated, and R bounds a rotated coordinate. The norm
+is the delta's own, since a rotation keeps it (of a sampled delta: that of the coordinates that are sent).
+
+Rounding is stochastic: up with a probability f equal to the fraction, so the sum is unbiased, whatever q and the
+weight. One lane's variance is f (1 - f), at most 1/4, and at most |lane - L / 2| before rounding: a light device, whose
+values are near the middle, adds little. In a mean of total weight W of S survivors, with a the weighted mean of |x_i|,
+the standard deviation of rounding is at most
+
+    min(sqrt(S) / 2 * s, sqrt(W / w_cap * a * s)) * w_cap / W    with the step s = 2 R / L
+
+so w_cap should not be far above the usual weight where q is small: half of the lane's range is then left empty.
+
+Its randomness is a key stream of its own, HKDF(the device's rounding secret, header), 32 bits for each value: a device
+rounds in the same way for the same header, plain or masked, and the unmasked sum equals the integer sum of the
+survivors' lanes bit for bit.
 Arithmetic is in float64, elementwise, so the lanes are a function of the values alone on every machine. Errors:
 BadVector, BadParameters, NotFinite.
 """
@@ -30,9 +44,9 @@ from client_sdk.secagg.stream import CipherName, KeyStream
 from client_sdk.tensors.floats import Float32, l2_norm_of_blocks, pieces
 from client_sdk.tensors.manifest import NotFinite
 
-EXTRA_LANES = 2
-"""The weight and the canary."""
 Q_LIMIT = 24
+WEIGHT_LIMIT = 2**24 - 1
+"""The highest weight cap."""
 ROUNDING_BYTES = 32
 """Length of a device's rounding secret."""
 
@@ -44,6 +58,8 @@ _BLOCK = 1 << 15
 _GLANCE = 1 << 16
 _SLACK = 1 + 1e-6
 """More than the rounding errors of a norm in float64."""
+_HARDLY = 100.0
+"""Honest rounding exceeds the bound on its norm with chance exp(-100)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +73,7 @@ class Quantizer:
     max_abs: float
     """R: the largest magnitude of a coordinate; larger ones are clipped."""
     weight_cap: int
-    """w_cap: the largest weight of a device, at most 2^q - 1."""
+    """w_cap: the largest weight of a device, 1 to 2^24 - 1."""
 
     def __post_init__(self) -> None:
         if not _whole(self.q) or not 1 <= self.q <= Q_LIMIT:
@@ -69,20 +85,30 @@ class Quantizer:
                 raise BadParameters(
                     f"the clipping {name} is from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}, not {value!r}"
                 )
-        if not _whole(self.weight_cap) or not 1 <= self.weight_cap <= self.levels:
-            raise BadParameters(f"the weight cap is from 1 to 2^q - 1 = {self.levels}, not {self.weight_cap!r}")
+        if not _whole(self.weight_cap) or not 1 <= self.weight_cap <= WEIGHT_LIMIT:
+            raise BadParameters(f"the weight cap is from 1 to {WEIGHT_LIMIT}, not {self.weight_cap!r}")
 
     @property
     def levels(self) -> int:
-        """2^q - 1: the highest value of a lane."""
-        return (1 << self.q) - 1
+        """L: the highest value of a lane, 2^q - 2; 1 where q is 1."""
+        return max(1, (1 << self.q) - 2)
+
+    @property
+    def weight_lanes(self) -> int:
+        """Lanes of the weight: its digits in base 2^q, the lowest first."""
+        return -(-self.weight_cap.bit_length() // self.q)
+
+    @property
+    def extra_lanes(self) -> int:
+        """Lanes behind those of the values: the weight's, and the canary."""
+        return self.weight_lanes + 1
 
     def takes_weight(self, weight: int) -> bool:
         """Whether ``weight`` is valid: a whole number from 0 to the cap."""
         return _whole(weight) and 0 <= weight <= self.weight_cap
 
     def lanes(self, values: Float32, weight: int, bits: int, rounding: bytes, cipher: CipherName) -> Lanes:
-        """The d + 2 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key from
+        """The d + m + 1 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key from
         ``rounding_key``. A vector is clipped, not refused; NotFinite where it holds NaN or infinity."""
         if values.ndim != 1 or values.dtype != np.float32:
             raise BadVector("values are a flat array of float32")
@@ -90,10 +116,9 @@ class Quantizer:
             raise BadVector(f"a weight is a whole number from 0 to the cap, {self.weight_cap}, not {weight!r}")
         if bits < self.q:
             raise BadParameters(f"values of {self.q} bits do not fit into lanes of {bits}")
-        factor = self._clipping(values) * (weight / self.weight_cap)
-        bound = self.max_abs * (weight / self.weight_cap)
-        scale = self.levels / (2 * self.max_abs)
-        lanes = np.empty(values.size + EXTRA_LANES, lane_dtype(bits))
+        middle, share = self.levels / 2, weight / self.weight_cap
+        factor, bound = self._clipping(values) * (share * (middle / self.max_abs)), share * middle
+        lanes = np.empty(values.size + self.extra_lanes, lane_dtype(bits))
         whole = lanes.view(
             "<i4" if lanes.itemsize == 4 else "<i8"
         )  # lanes are below 2^24, and conversion to signed is faster
@@ -108,8 +133,7 @@ class Quantizer:
             part[:] = block
             part *= factor
             np.clip(part, -bound, bound, out=part)
-            part += self.max_abs
-            part *= scale
+            part += middle
             stream.fill(4 * block.size)
             chance[:] = words[: block.size]
             chance *= 2.0**-32
@@ -119,39 +143,46 @@ class Quantizer:
             np.minimum(found, self.levels, out=found)
         stream.wipe()
         scratch[:] = chances[:] = 0  # wipe the last block of plain values
-        lanes[-2:] = weight, 1
+        mask = (1 << self.q) - 1
+        lanes[values.size :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
         return cast("Lanes", lanes)
 
     def mean(self, total: Lanes, survivors: int) -> tuple[npt.NDArray[np.float64], int]:
         """The weighted mean of the survivors' clipped values (float64, 1-d) and their total weight.
 
         ``total``: the sum of their lanes, unmasked and reduced. The mean is sum_k w_k x_k / sum_k w_k, with
-        sum_k (w_k / w_cap) x_k = total * 2 R / (2^q - 1) - survivors * R. BadVector for a sum that honest survivors
+        sum_k (w_k / w_cap) x_k = (total - survivors * L / 2) * 2 R / L. BadVector for a sum that honest survivors
         cannot have: its canary, weight, a lane or its norm is impossible. The device at fault cannot be identified.
         """
         weight = self.require_possible(total, survivors)
         if weight == 0:
             raise BadVector("the survivors' weights sum to nothing, which has no mean")
-        values = total[:-EXTRA_LANES].astype(np.float64)
-        values *= 2 * self.max_abs / self.levels
-        values -= survivors * self.max_abs
-        values *= self.weight_cap / weight
-        return values, weight
+        return self.mean_of(total[: -self.extra_lanes], survivors, weight), weight
+
+    def mean_of(self, lanes: Lanes, survivors: int, weight: int) -> npt.NDArray[np.float64]:
+        """The same for the lanes of some of the values, in a sum that was found possible. ``weight``: above 0."""
+        values = lanes.astype(np.float64)
+        values -= survivors * self.levels / 2
+        values *= 2 * self.max_abs / self.levels * (self.weight_cap / weight)
+        return values
 
     def require_possible(self, total: Lanes, survivors: int) -> int:
         """The total weight W, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise.
 
-        S survivors' canaries sum to S, their weights to W <= S w_cap. Their sum in a lane is within
-        (2^q - 1) / 2 (S +- W / w_cap), and S for their rounding; without rounding the values' L2 norm is at most
-        max_norm (2^q - 1) / (2 R) W / w_cap, and rounding adds at most S sqrt(d). So a mean is accepted only if its
-        values exceed the range, and its norm the clip, by no more than rounding.
+        S survivors' canaries sum to S, each digit of their weights to at most S (2^q - 1), their weights to
+        W <= S w_cap. Their sum in a lane is within L / 2 (S +- W / w_cap), and S for their rounding. So a mean
+        is accepted only if its values, as the codec sends them, exceed the range by no more than rounding, and their
+        norm the clip by no more than rounding: see ``_require_norm``.
         """
-        canary, weight = int(total[-1]), int(total[-2])
+        canary, digits = int(total[-1]), [int(lane) for lane in total[-self.extra_lanes : -1]]
         if canary != survivors:
             raise BadVector(f"the canary lane sums to {canary}, not to the {survivors} survivors: a vector was wrong")
+        if max(digits) > survivors * ((1 << self.q) - 1):
+            raise BadVector(f"a lane of the weights sums to {max(digits)}, more than {survivors} survivors may have")
+        weight = sum(digit << self.q * j for j, digit in enumerate(digits))
         if weight > survivors * self.weight_cap:
             raise BadVector(f"the weights sum to {weight}, more than {survivors} survivors may have")
-        values = total[:-EXTRA_LANES]
+        values = total[: -self.extra_lanes]
         if values.size:
             self._require_in_range(values, survivors, weight)
             self._require_norm(values, survivors, weight)
@@ -171,13 +202,21 @@ class Quantizer:
                 )
 
     def _require_norm(self, values: Lanes, survivors: int, weight: int) -> None:
-        """Raise BadVector where the values' norm exceeds the clip of these survivors."""
+        """Raise BadVector where the values' norm exceeds the clip of these survivors.
+
+        Without rounding the norm is at most max_norm L / (2 R) W / w_cap. Rounding adds to each lane S
+        independent errors of mean 0 in intervals of length 1: at most S sqrt(d) in norm, and hardly ever more than
+        sqrt(S (d + 2 sqrt(d t) + 2 t)) / 2, with chance exp(-t) (Hsu, Kakade, Zhang 2012, arXiv:1110.2842, theorem
+        2.1). With few bits the first would be as large as the clip itself.
+        """
         middle, squares = survivors * self.levels / 2, 0.0
         for start in range(0, values.size, _BLOCK):
             part = values[start : start + _BLOCK] - middle
             squares += float(np.dot(part, part))
         clip = self.max_norm * self.levels / (2 * self.max_abs) * (weight / self.weight_cap)
-        if math.sqrt(squares) > _SLACK * (clip + survivors * math.sqrt(values.size)):
+        d, t = values.size, _HARDLY
+        rounding = min(survivors * math.sqrt(d), math.sqrt(survivors * (d + 2 * math.sqrt(d * t) + 2 * t)) / 2)
+        if math.sqrt(squares) > _SLACK * (clip + rounding):
             raise BadVector("the values' norm is more than the survivors of this weight can have: a vector was wrong")
 
     def _clipping(self, values: Float32) -> float:

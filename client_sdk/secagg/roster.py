@@ -7,7 +7,7 @@ it, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,13 +18,10 @@ from client_sdk.secagg.graph import MaskGraph
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.parameters import LARGEST, Parameters
 from client_sdk.secagg.statement import DOMAIN, SIGNATURE_BYTES, require_signed
+from client_sdk.secagg.vouching import Vouching, certified
 from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 3
-
-Vouching = Callable[[str, bytes], str]
-"""(device id, certificate) -> the device's Ed25519 public key in hexadecimal, where the authority certified the device
-and has not revoked it. Raises BadMessage otherwise."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +129,37 @@ class MaskingCohort:
         raise BadMessage("this device is not in the roster")
 
 
-def join(header: AttemptHeader, roster: Roster, vouched: Vouching) -> MaskingCohort:
-    """The cohort of a roster in which every entry is certified and signed for this header, no identity occurs twice,
-    and threshold, lane bits and size are what the header's rules give. Both ends call this. BadMessage, BadSignature,
-    BadParameters."""
+def join(header: AttemptHeader, roster: Roster, vouched: Vouching, *, near: str | None = None) -> MaskingCohort:
+    """The cohort of a roster in which every entry is certified, no identity occurs twice, and threshold, lane bits and
+    size are what the header's rules give; and in which every advertisement is signed for this header. Both ends call
+    this. BadMessage, BadSignature, BadParameters.
+
+    ``near``: a device, which on a ring checks the signatures of its own entry and of its neighbours' alone. Forged
+    entries among the others count as devices that vanished: docs/decisions/2026-11-23-a-ring-device-checks-its-
+    neighbours.md.
+    """
+    identities = tuple(vouched(entry.advertisement.device, entry.certificate) for entry in roster.entries)
+    cohort = _cohort(header, roster, identities)
+    checked: Iterable[int] = range(cohort.n)
+    if near is not None:
+        place = cohort.place_of(near)
+        checked = (place, *cohort.graph.neighbours(place))
+    for place in checked:
+        entry = roster.entries[place]
+        shown, whose = entry.advertisement, f"device {entry.advertisement.device}"
+        require_signed(identities[place], entry.signature, header.digest, "advertise", shown.encoded, whose)
+    return cohort
+
+
+def rejoin(header: AttemptHeader, roster: Roster) -> MaskingCohort:
+    """The cohort of a roster that this end has checked by ``join`` and stored itself. Certificates and signatures are
+    not checked again: whom the authority has revoked since, or whose certificate has expired, stays in the attempt.
+    BadMessage, BadParameters."""
+    identities = tuple(certified(entry.advertisement.device, entry.certificate) for entry in roster.entries)
+    return _cohort(header, roster, identities)
+
+
+def _cohort(header: AttemptHeader, roster: Roster, identities: tuple[str, ...]) -> MaskingCohort:
     n = len(roster)
     if n < header.minimum_cohort:
         raise BadMessage(f"the roster has {n} devices; the round takes no fewer than {header.minimum_cohort}")
@@ -144,13 +168,6 @@ def join(header: AttemptHeader, roster: Roster, vouched: Vouching) -> MaskingCoh
         raise BadMessage(f"the roster says threshold {roster.threshold}; the rule says {parameters.threshold}")
     if roster.lane_bits != header.lane_bits(n):
         raise BadMessage(f"the roster says lanes of {roster.lane_bits} bits; the rule says {header.lane_bits(n)}")
-    identities = []
-    for entry in roster.entries:
-        advertisement = entry.advertisement
-        identity = vouched(advertisement.device, entry.certificate)
-        whose = f"device {advertisement.device}"
-        require_signed(identity, entry.signature, header.digest, "advertise", advertisement.encoded, whose)
-        identities.append(identity)
     if len(set(identities)) != n:
         raise BadMessage("two devices of the roster have one identity")
     nonces = [entry.advertisement.nonce for entry in roster.entries]
@@ -159,6 +176,6 @@ def join(header: AttemptHeader, roster: Roster, vouched: Vouching) -> MaskingCoh
         roster=roster,
         parameters=parameters,
         h=roster.h(header),
-        identities=tuple(identities),
+        identities=identities,
         graph=MaskGraph.of(parameters.neighbours, nonces),
     )

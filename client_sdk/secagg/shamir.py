@@ -1,5 +1,6 @@
 """Secret sharing (Shamir 1979) of 32 bytes over the field of p = 2^256 + 297: any t shares rebuild the secret, and
-fewer reveal nothing.
+fewer reveal nothing. A secret of a device is also bound by a commitment or a public key, and each of its shares by a
+digest (``share_digests``): together with these, fewer than t shares hide the secret computationally.
 
 p is a prime above every 32-byte number, so a secret is itself a field element and is not reduced. A share is the value
 at x of a polynomial of degree t - 1 whose constant is the secret; its holder's x is its place in the roster, counted
@@ -12,12 +13,11 @@ not on the secret, and are cached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from operator import mul
 
-from client_sdk.identity import Entropy
 from client_sdk.secagg.errors import BadParameters, BadShare
 
 PRIME = 2**256 + 297
@@ -31,10 +31,11 @@ _COEFFICIENT_BYTES = 48
 """Bytes drawn for each coefficient and reduced modulo p: within 2^-127 of uniform."""
 
 
-def split(secret: bytes, holders: Sequence[int], threshold: int, entropy: Entropy) -> list[bytes]:
+def split(secret: bytes, holders: Sequence[int], threshold: int, source: Callable[[int], bytes]) -> list[bytes]:
     """The shares of ``secret``, 33 bytes each, in the order of ``holders`` (their x, different numbers from 1 up).
 
-    ``entropy`` is called once, for the coefficients, which are as secret as the secret itself. BadParameters.
+    ``source`` is called once, with a number of bytes, for the coefficients, which are as secret as the secret itself: a
+    device gives a key stream of the attempt's dealing secret (``dealing.coefficients``). BadParameters.
     """
     if len(secret) != SECRET_BYTES:
         raise BadParameters(f"a shared secret is {SECRET_BYTES} bytes, not {len(secret)}")
@@ -42,9 +43,9 @@ def split(secret: bytes, holders: Sequence[int], threshold: int, entropy: Entrop
         raise BadParameters(f"share holders are different numbers from 1 to {HOLDERS_LIMIT}")
     if not 1 < threshold <= len(holders):
         raise BadParameters(f"{threshold} of {len(holders)} shares is no threshold: it is from 2 to all of them")
-    drawn = entropy(_COEFFICIENT_BYTES * (threshold - 1))
+    drawn = source(_COEFFICIENT_BYTES * (threshold - 1))
     if len(drawn) != _COEFFICIENT_BYTES * (threshold - 1):
-        raise BadParameters("the source of entropy gave another number of bytes than was asked")
+        raise BadParameters("the source of coefficients gave another number of bytes than was asked")
     pieces = (drawn[start : start + _COEFFICIENT_BYTES] for start in range(0, len(drawn), _COEFFICIENT_BYTES))
     coefficients = [int.from_bytes(secret, "big"), *(int.from_bytes(piece, "big") % PRIME for piece in pieces)]
     return [_value(coefficients, x).to_bytes(SHARE_BYTES, "big") for x in holders]

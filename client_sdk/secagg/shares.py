@@ -1,9 +1,13 @@
-"""Exchange 2, ShareKeys: the shares of a device's two secrets, each pair sealed for the peer that holds it.
+"""Exchange 2, ShareKeys: the shares of a device's two secrets, each pair sealed for the peer that holds it, and their
+digests.
 
 A holder gets one share of the device's self-mask secret and one of its private mask key, sealed together (AES-256-GCM,
 NIST SP 800-38D) with h, sender, receiver and index as associated data: a sealed pair opens only for its receiver, in
 its attempt and from its sender. Key and nonce are derived for one direction between two peers in one attempt and seal
-one message, so no nonce repeats. Errors: BadMessage, BadShare.
+one message, so no nonce repeats.
+
+Beside each sealed pair stand the digests of its two shares (``share_digests``), for the dealer's own shares too, where
+it holds some. The dealer signs all of them. Errors: BadMessage, BadShare.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.errors import BadMessage, BadParameters, BadShare
 from client_sdk.secagg.shamir import SHARE_BYTES, share_value
+from client_sdk.secagg.share_digests import DIGESTS_BYTES, MASK_KEY, SELF_MASK, share_digest
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
@@ -26,7 +31,10 @@ NONCE_BYTES = 12
 SEALING_BYTES = 32 + NONCE_BYTES
 """Bytes derived for a direction: a key of 32 bytes, then its nonce."""
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-"""82: a bundle for 299 peers is 25 kB."""
+"""82: a bundle for 299 peers is 45 kB, of which the digests are 19 kB."""
+
+Row = tuple[int, bytes, bytes]
+"""(place, 82 sealed bytes, 64 bytes of digests)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,46 +44,69 @@ class SharePair:
     self_mask: bytes
     mask_key: bytes
 
+    def digests(self, h: bytes, dealer: int, holder: int) -> bytes:
+        """The digests of both shares, 64 bytes: what the dealer signs of this pair. ``dealer``, ``holder``: places."""
+        return share_digest(h, dealer, holder, SELF_MASK, self.self_mask) + share_digest(
+            h, dealer, holder, MASK_KEY, self.mask_key
+        )
+
+    def require_dealt(self, h: bytes, dealer: int, holder: int, digests: bytes) -> None:
+        """Raise BadShare unless ``digests``, which the dealer signed for this holder, are those of this pair."""
+        if self.digests(h, dealer, holder) != digests:
+            raise BadShare("what was sealed are not the shares whose digests the dealer signed")
+
 
 @dataclass(frozen=True)
 class Bundle:
-    """Sealed pairs of shares by place. From a device: one for each holder but itself; ``owner`` is the dealer. To a
-    device: one from each dealer whose shares it holds; ``owner`` is the receiver."""
+    """Sealed pairs of shares by place, each with its digests. From a device: one row for each holder but itself;
+    ``owner`` is the dealer. To a device: one row from each dealer whose shares it holds; ``owner`` is the receiver."""
 
     owner: int
-    sealed: tuple[tuple[int, bytes], ...]
-    """(place, 82 bytes), ascending, never the owner's."""
+    rows: tuple[Row, ...]
+    """Ascending by place, never the owner's."""
+    own: bytes = b""
+    """From a dealer that holds shares of its own secrets: their digests, 64 bytes. Else empty."""
 
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes; a dealer signs them together with h."""
-        out = WireWriter(KIND).number(self.owner, 4).number(len(self.sealed), 4)
-        for place, sealed in self.sealed:
-            out.number(place, 4).fixed(sealed, SEALED_BYTES)
+        out = WireWriter(KIND).number(self.owner, 4).number(int(bool(self.own)), 1)
+        if self.own:
+            out.fixed(self.own, DIGESTS_BYTES)
+        out.number(len(self.rows), 4)
+        for place, sealed, digests in self.rows:
+            out.number(place, 4).fixed(sealed, SEALED_BYTES).fixed(digests, DIGESTS_BYTES)
         return out.done()
 
     @property
     def places(self) -> tuple[int, ...]:
         """The places of the receivers, or of the dealers."""
-        return tuple(place for place, _ in self.sealed)
+        return tuple(place for place, _, _ in self.rows)
 
     @classmethod
     def parse(cls, data: bytes, n: int) -> Bundle:
         """Decode a bundle of a roster of ``n``. BadMessage for malformed bytes."""
         read = WireReader(data, KIND, "share bundle")
-        owner = read.number(4)
-        count = read.count(4, 4 + SEALED_BYTES)
-        found = cls(owner, tuple(read.rows(f">I{SEALED_BYTES}s", count)))
+        owner, has_own = read.number(4), read.number(1)
+        if has_own > 1:
+            raise BadMessage("share bundle: a flag is neither 0 nor 1")
+        own = read.fixed(DIGESTS_BYTES) if has_own else b""
+        count = read.count(4, 4 + SEALED_BYTES + DIGESTS_BYTES)
+        found = cls(owner, tuple(read.rows(f">I{SEALED_BYTES}s{DIGESTS_BYTES}s", count)), own)
         read.end()
         require_ascending(found.places, "share bundle", n)
         if owner >= n or owner in found.places:
             raise BadMessage("share bundle: its owner is not in the roster, or among the others")
         return found
 
-    def require_for(self, places: tuple[int, ...]) -> None:
-        """Raise BadMessage unless the bundle is for exactly these places: a dealer's holders but itself."""
-        if self.places != places:
-            raise BadMessage(f"share bundle: it is for {len(self.places)} peers, not for the {len(places)} holders")
+    def require_for(self, holders: tuple[int, ...]) -> None:
+        """Raise BadMessage unless the bundle is for exactly these ``holders`` of its owner's shares: with the digests
+        of the owner's own shares where the owner is among them, and only there."""
+        others = tuple(holder for holder in holders if holder != self.owner)
+        if self.places != others:
+            raise BadMessage(f"share bundle: it is for {len(self.rows)} peers, not for the {len(others)} holders")
+        if bool(self.own) != (self.owner in holders):
+            raise BadMessage("share bundle: it has digests of its dealer's own shares only where the dealer holds some")
 
 
 def seal_pair(agreed: bytes, h: bytes, dealer: tuple[int, str], holder: tuple[int, str], pair: SharePair) -> bytes:

@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from client_sdk.identity import Signer, verify
+from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.errors import BadMessage, BadSignature
 
-DOMAIN = b"quorate secure aggregation 1\x00"
+DOMAIN = b"quorate secure aggregation 2\x00"
 """The prefix of everything that is signed, hashed or derived here: it separates this protocol and version from
 others."""
-
-Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
-"""The five exchanges, by what the device sends in each."""
 
 _STAGES: dict[Stage, int] = {"advertise": 1, "share": 2, "mask": 3, "survivors": 4, "unmask": 5}
 

@@ -13,12 +13,14 @@ from struct import iter_unpack
 
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.shamir import SHARE_BYTES, require_shares
+from client_sdk.secagg.share_digests import MASK_KEY, SELF_MASK
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 8
-SURVIVED, GONE = 0, 1
+SURVIVED, GONE = SELF_MASK, MASK_KEY
+"""The kind of share that is revealed of a survivor, and of a device that dropped out."""
 
 _ROW = 5 + SHARE_BYTES
 """The dealer's place (4 bytes), the kind (1 byte), the share."""

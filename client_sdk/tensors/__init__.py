@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from client_sdk.tensors.canonical_file import canonical_digest
 from client_sdk.tensors.flat import flatten, split
 from client_sdk.tensors.floats import Float32, l2_norm, l2_norm_of_blocks, narrow, pieces, scaled, widen
 from client_sdk.tensors.manifest import (
@@ -59,6 +60,7 @@ __all__ = [
     "TrailingBytes",
     "TruncatedTensors",
     "canonical_bytes",
+    "canonical_digest",
     "digest",
     "dtype_name",
     "flatten",

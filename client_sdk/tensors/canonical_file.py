@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from client_sdk.tensors.manifest import MalformedTensors, TruncatedTensors, shown
-from client_sdk.tensors.safetensors_file import header_bytes, read_header
+from client_sdk.tensors.safetensors_file import Source, header_bytes, read_header
 
 BLOCK = 4 << 20
 """Bytes that are read at once."""
 
 
 class CanonicalFile:
-    """A safetensors file on disk as ``canonical_bytes`` gives it: without metadata, in the library's layout.
+    """A safetensors file, on disk or open for reading, as ``canonical_bytes`` gives it: without metadata, in the
+    library's layout.
 
     The header is checked here, the data while ``blocks`` reads it. TensorError where it is not such a file; OSError
     where it cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._header = read_header(path)
+    def __init__(self, source: Path | BinaryIO) -> None:
+        self._source = source
+        self._header = read_header(source)
         self._manifest = self._header.manifest.in_file_order()
         self._head = header_bytes(self._manifest)
 
@@ -37,7 +41,7 @@ class CanonicalFile:
         """The bytes in order. MalformedTensors for booleans that are neither 0 nor 1, TruncatedTensors where the file
         became shorter."""
         yield self._head
-        with self._path.open("rb") as file:
+        with self._source.open("rb") if isinstance(self._source, Path) else nullcontext(self._source) as file:
             for name, spec in self._manifest.items():
                 at, end = self._header.offsets[name]
                 file.seek(at)
@@ -56,3 +60,14 @@ class CanonicalFile:
         for block in self.blocks():
             sha256.update(block)
         return sha256.hexdigest()
+
+
+def canonical_digest(source: Source) -> str:
+    """SHA-256, in lower-case hexadecimal, of the canonical bytes of a safetensors file: one for all files that hold the
+    same names, dtypes, shapes and values, whatever the order of their tensors, their padding and their metadata.
+
+    It is what the bytes of a checkpoint are named by where they are canonical already. Reads in blocks. TensorError
+    where ``source`` is no such file; OSError where it cannot be read.
+    """
+    stream = io.BytesIO(source) if isinstance(source, bytes | bytearray | memoryview) else source
+    return CanonicalFile(stream).digest()

@@ -88,7 +88,10 @@ class FileSpool:
         target = self._owner.folder / digest[:2] / digest
         with _plain_errors("a blob"):
             self._owner.make_prefix(digest[:2])
-            if not _is_file_of(target, self._size):
+            if _is_file_of(target, self._size):
+                with suppress(FileNotFoundError):
+                    os.utime(target)
+            else:
                 self._owner.sync(self._fd)
                 self._file.replace(target)
             # Also for equal content: who renamed it may not have synced the folder yet, and this call acknowledges it.
@@ -184,6 +187,12 @@ class FileBlobs:
         for prefix in sorted(self.folder.iterdir()):
             if len(prefix.name) == 2:
                 yield from sorted(file.name for file in prefix.iterdir() if is_digest(file.name))
+
+    def stored_before(self, at: float) -> Iterator[str]:
+        for digest in self.digests():
+            with suppress(FileNotFoundError):
+                if os.stat(self._file(digest)).st_mtime < at:  # noqa: PTH116 - see _file
+                    yield digest
 
     def _name(self, digest: str) -> Path:
         return Path(self._file(digest))

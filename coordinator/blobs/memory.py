@@ -6,7 +6,7 @@ import hashlib
 import io
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -70,8 +70,11 @@ class MemorySpool:
 class MemoryBlobs:
     """The Blobs port over a dict. Only ``path`` writes a file, into a temporary folder of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
+        """``now``: Unix seconds; None: blobs have no age, and none was stored before any time."""
+        self._now = now
         self._blobs: dict[str, bytes] = {}
+        self._stored_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -79,6 +82,8 @@ class MemoryBlobs:
         """Stores the bytes under their digest."""
         with self._lock:
             self._blobs.setdefault(digest, data)
+            if self._now is not None:
+                self._stored_at[digest] = self._now()
 
     def copy(self, digest: str, data: bytes) -> Path:
         """A temporary file with these bytes, for callers that need a path."""
@@ -113,12 +118,17 @@ class MemoryBlobs:
     def delete(self, digest: str) -> None:
         with self._lock:
             self._blobs.pop(digest, None)
+            self._stored_at.pop(digest, None)
             if self._folder is not None:
                 (Path(self._folder.name) / digest).unlink(missing_ok=True)
 
     def digests(self) -> Iterator[str]:
         with self._lock:
             return iter(sorted(self._blobs))
+
+    def stored_before(self, at: float) -> Iterator[str]:
+        with self._lock:
+            return iter(sorted(digest for digest, stored in self._stored_at.items() if stored < at))
 
     def _get(self, digest: str) -> bytes:
         try:

@@ -121,6 +121,10 @@ class Blobs(Protocol):
         """All digests, sorted."""
         ...
 
+    def stored_before(self, at: float) -> Iterator[str]:
+        """The digests, sorted, of blobs that were last stored before ``at``, in Unix seconds by the disk's clock."""
+        ...
+
 
 def is_digest(text: str) -> bool:
     """Whether this is a SHA-256 of 64 lower-case hexadecimal digits. Only those become part of a path."""

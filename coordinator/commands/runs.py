@@ -1,4 +1,5 @@
-"""``quorate run`` creates, lists, shows, pauses, resumes, stops and advances runs of a coordinator over HTTP.
+"""``quorate run`` creates, lists, shows, pauses, resumes, stops and advances runs of a coordinator over HTTP, and lifts
+bars of devices.
 
 The initial checkpoint of a run is a file, or made by a learner that is installed on this machine; the coordinator needs
 no learner.
@@ -14,14 +15,14 @@ import typer
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.initial_checkpoint import check_initial, initial
 from coordinator.commands.plans import Changes, PlanPath
-from coordinator.commands.tables import print_run, print_runs
+from coordinator.commands.tables import print_run, print_runs, who_is_spent
 
 if TYPE_CHECKING:
     from client_sdk.protocol.operators import RunView
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Create, list, show, pause, resume, stop and advance runs.",
+    help="Create, list, show, pause, resume, stop and advance runs; unbar devices.",
     epilog="Example: quorate run create plan.toml",
 )
 
@@ -71,6 +72,11 @@ def create(
         say_json(made)
     else:
         say(f"Created run {made.run} from {origin} ({made.checkpoint[:12]}). Follow it: quorate status {made.run}")
+        if made.devices_spent:
+            say(
+                f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or advance the "
+                f"run once it is exhausted: quorate run advance {made.run}"
+            )
 
 
 @app.command("list", epilog="Example: quorate run list")
@@ -151,6 +157,29 @@ def advance(
         say_json(view)
     else:
         say(f"Run {view.run} commits its model moved by one unit, without contributions. The audit records this.")
+
+
+@app.command(epilog="Example: quorate run unbar mnist phone-7 --by olga")
+@errors_as_sentences
+def unbar(
+    run: RunName,
+    device: Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id, as 'quorate run show' names it.")],
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your name for the audit (default: your login name).")
+    ] = None,
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Let a barred device take part in a run's secure rounds again. Audited."""
+    from client_sdk.http.operator import OperatorClient
+
+    with OperatorClient(coordinator, key_file=key_file) as client:
+        view = client.unbar(run, device, by or _login())
+    if as_json:
+        say_json(view)
+    else:
+        say(f"Device {device} may take part in run {view.run} again. The audit records this.")
 
 
 def _login() -> str:

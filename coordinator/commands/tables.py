@@ -44,6 +44,10 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(f"  not handled {view.trouble}")
     if view.exhausted:
         say(f"  exhausted   {view.exhausted}")
+    if view.devices_spent:
+        say(f"  spent       {who_is_spent(view)}")
+    for device, until in view.barred.items():
+        say(f"  barred      {device}, until round {until}")
     if view.stalled:
         say(f"  stalled     {view.stalled}")
     where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
@@ -63,6 +67,14 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
     if plan:
         say(f"  plan        {view.plan_digest}")
         say(json.dumps(view.plan, indent=2))
+
+
+def who_is_spent(view: RunView) -> str:
+    """How many devices can contribute to the run's checkpoint no more, as a clause."""
+    return (
+        f"{view.devices_spent} of {view.devices_registered} registered devices have signed on this checkpoint or have "
+        "declined it, and contribute to it no more in any run"
+    )
 
 
 def print_rounds(rounds: Iterable[RoundView]) -> None:

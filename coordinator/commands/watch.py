@@ -12,6 +12,7 @@ from client_sdk.protocol.operators import DeviceView, RoundView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.runs import RunName
+from coordinator.commands.secure_table import print_secure_rounds
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
 from coordinator.engine.reasons import printable
 
@@ -44,7 +45,15 @@ def status(
 
 
 @errors_as_sentences
-def rounds(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
+def rounds(
+    run: RunName,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="The secure rounds, exchange by exchange: counts, seconds, bytes.")
+    ] = False,
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
     """List the rounds of a run: how each ended and why, and how many devices reached each stage."""
     from client_sdk.http.operator import OperatorClient
 
@@ -54,7 +63,14 @@ def rounds(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = Non
             found += page
             if len(page) < PAGE:
                 break
-    say_json(found) if as_json else print_rounds(found)
+    if secure:
+        found = [view for view in found if view.kind == "secure"]
+    if as_json:
+        say_json(found)
+    elif secure:
+        print_secure_rounds(found)
+    else:
+        print_rounds(found)
 
 
 @errors_as_sentences

@@ -8,6 +8,7 @@ back as events.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,17 @@ class RecordMetrics:
     source: str
     examples: int
     metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMark:
+    """Record: this device contributes to these tensors no more, in no run. The first mark of a device on them stays."""
+
+    tensors: str
+    """Digest of a model's canonical tensors."""
+    device: str
+    round: int
+    kind: Literal["spent", "declined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +273,7 @@ class Discard:
     """Of a secure round that has ended: every blob of all its attempts. When they are gone, Discarded comes back."""
 
 
-Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics | RecordAudit
+Record = Claim | Release | RecordRound | RecordCheckpoint | RecordRefusal | RecordMetrics | RecordMark | RecordAudit
 Answer = Refused | Accepted | Granted | Renewed | Taken
 Action = (
     Draw

@@ -7,18 +7,21 @@ from functools import lru_cache
 
 from client_sdk.device.policy import terms_refusal
 from client_sdk.protocol.devices import CheckIn, Policy, Task
+from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.header import Terms
+from coordinator.engine.plan import Plan
 
 
 def offer_of(check_in: CheckIn) -> str:
-    """What decides eligibility, as canonical JSON: devices with the same learners and policy give the same string."""
-    return _canonical(tuple(sorted(check_in.learners.items())), check_in.policy)
+    """What decides eligibility, as canonical JSON: devices with the same learners, policy and version of
+    the secure protocol give the same string."""
+    return _canonical(tuple(sorted(check_in.learners.items())), check_in.policy, check_in.secure)
 
 
 def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | None:
     """None when a device with this offer may do the task; else one sentence. ``terms``: those of the plan's secure
     rounds; None: its rounds with devices are plain."""
-    learners, policy = _parsed(offer)
+    learners, policy, secure = _parsed(offer)
     have = learners.get(task.learner)
     if have is None:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "none"
@@ -31,6 +34,9 @@ def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | 
         return "the device's policy allows rounds with secure aggregation only; this run's rounds are plain"
     if terms is None and task.learner in policy.secure_learners:
         return f"the device has joined secure rounds of {task.learner}; this run's rounds are plain"
+    if terms is not None and secure != SECURE_VERSION:
+        speaks = f"version {secure}" if secure else "none"
+        return f"the plan's rounds take version {SECURE_VERSION} of the secure protocol; this device speaks {speaks}"
     refused = None if terms is None else terms_refusal(terms, policy)
     if refused is not None:
         return f"the device's policy excludes the plan's secure rounds: {refused}"
@@ -39,14 +45,25 @@ def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | 
     return None
 
 
+def fewest_examples(plan: Plan, offer: str) -> int:
+    """How many examples a device with this offer must say it has. 0: its owner allows secure rounds only, so it says
+    none, and the plan does not ask for it."""
+    cohort = plan.cohort
+    _, policy, _ = _parsed(offer)
+    asked = plan.secure is None or cohort.choose == "by_examples" or cohort.min_examples > 1
+    return cohort.min_examples if asked or not policy.secure_only else 0
+
+
 @lru_cache(maxsize=1024)
-def _canonical(learners: tuple[tuple[str, str], ...], policy: Policy) -> str:
-    body = {"learners": dict(learners), "policy": policy.model_dump(mode="json")}
+def _canonical(learners: tuple[tuple[str, str], ...], policy: Policy, secure: int) -> str:
+    body: dict[str, object] = {"learners": dict(learners), "policy": policy.model_dump(mode="json")}
+    if secure:
+        body["secure"] = secure
     return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)
-def _parsed(offer: str) -> tuple[dict[str, str], Policy]:
+def _parsed(offer: str) -> tuple[dict[str, str], Policy, int]:
     """Cached: a fleet has few different offers, and each is checked whenever the pool is read."""
     parsed = json.loads(offer)
-    return parsed["learners"], Policy.model_validate(parsed["policy"])
+    return parsed["learners"], Policy.model_validate(parsed["policy"]), parsed.get("secure", 0)

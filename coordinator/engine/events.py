@@ -17,6 +17,7 @@ from coordinator.engine.secure.events import (
     Advertised,
     Announced,
     Complained,
+    Declined,
     Discarded,
     Faulted,
     Masked,
@@ -28,6 +29,7 @@ from coordinator.engine.secure.events import (
     Shared,
     Signed,
     Spent,
+    Unbarred,
 )
 from coordinator.engine.worker_events import Delivered, FleetReturned, Leased, LeaseEnded, WorkerHeartbeat
 
@@ -40,6 +42,7 @@ __all__ = [
     "Committed",
     "Complained",
     "Created",
+    "Declined",
     "Delivered",
     "Discarded",
     "Drawn",
@@ -64,6 +67,7 @@ __all__ = [
     "Stopped",
     "Tick",
     "TrainingStarted",
+    "Unbarred",
     "UpdateRefused",
     "Withdrew",
     "WorkerHeartbeat",
@@ -79,8 +83,9 @@ class Created:
     kind: ClassVar[str] = "Created"
     at: float
     weight_unit: int = 1
-    """In how many parts of an example the run counts updates: see ``weights.unit_of``. In the log it is left out where
-    it is 1, as in the logs of older versions."""
+    """In how many parts of an example the run counts updates: see ``weights.unit_of``."""
+    tensors: str = ""
+    """Digest of the first checkpoint's canonical tensors, where the plan has secure rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,17 @@ class Drawn:
     others: str = ""
     """Why waiting devices are not eligible, where too few were: text for the operator, on which nothing depends."""
     unspendable: int = 0
-    """Eligible devices that wait and were left out: they have signed on this checkpoint, or are barred from the run."""
+    """Eligible devices that wait and were left out: they have signed on this checkpoint in some run, have declined it,
+    or are barred from this run."""
+    declined: int = 0
+    """How many of these have declined it."""
+    barred: int = 0
+    """How many of these are barred. A device is counted once: as spent, else as declined, else as barred."""
+
+    @property
+    def spent(self) -> int:
+        """How many of the devices that were left out have signed."""
+        return self.unspendable - self.declined - self.barred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +204,8 @@ class Committed:
     digest: str
     bytes: int
     optimizer: str | None = None
+    tensors: str = ""
+    """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,12 +280,22 @@ _SERIALIZERS = {kind: adapter.serializer for kind, adapter in _ADAPTERS.items()}
 """The adapters' own: ``TypeAdapter.dump_python`` costs four times as much, and a round has hundreds of events."""
 
 
+_LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
+    "Created": (("weight_unit", 1), ("tensors", "")),
+    "Drawn": (("declined", 0), ("barred", 0)),
+    "Committed": (("tensors", ""),),
+    "Delivered": (("tensors", ""),),
+}
+"""Kind -> fields that are left out of the log where they have this value: older logs do not have them."""
+
+
 def to_json(event: Event) -> dict[str, object]:
     """The event as JSON, without ``at``, which the log keeps in a column of its own."""
     body: dict[str, object] = _SERIALIZERS[event.kind].to_python(event, mode="json")
     del body["at"]
-    if isinstance(event, Created) and event.weight_unit == 1:
-        del body["weight_unit"]
+    for name, usual in _LEFT_OUT.get(event.kind, ()):
+        if body[name] == usual:
+            del body[name]
     return body
 
 

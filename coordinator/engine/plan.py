@@ -81,9 +81,10 @@ class Cohort(_Section):
     choose: Literal["uniform", "by_examples"] = "uniform"
     """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement.
     It needs ``aggregation.weighting = "equal"``, or large devices count twice, and ``pool`` above ``select``, or every
-    waiting device is drawn."""
+    waiting device is drawn. The coordinator then knows the devices' sizes, in secure rounds too."""
     min_examples: int = Field(default=1, ge=1)
-    """Devices with fewer examples are not eligible."""
+    """Devices with fewer examples are not eligible. Above 1, the coordinator knows the devices' sizes in secure rounds
+    too, and devices whose owners allow secure rounds only, which tell no size, are not eligible."""
 
     @property
     def quorum_count(self) -> int:

@@ -112,11 +112,13 @@ def step(state: RunState, event: ev.Event) -> Step:
             | ev.Faulted()
             | ev.Signed()
             | ev.Spent()
+            | ev.Declined()
             | ev.Revealed()
             | ev.Opened()
             | ev.OpeningFailed()
             | ev.Discarded()
             | ev.Advanced()
+            | ev.Unbarred()
         ):
             return dispatch.happened(state, event)
         case _:

@@ -17,7 +17,7 @@ from client_sdk.protocol.operators import Kind, Phase, Status
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
-from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.secure.state import Barred, SecureRound
 
 Row = TypeVar("Row")
 RoundPhase = Literal[
@@ -164,6 +164,8 @@ class RunState:
     plan: Plan
     checkpoint: str
     """Digest of the current model."""
+    tensors: str = ""
+    """Digest of its canonical tensors, which devices go by; empty where the plan has no secure rounds."""
     optimizer: str | None = None
     """Digest of the server optimizer's state that goes with the current model; None where there is none yet."""
     version: int = 0
@@ -188,11 +190,15 @@ class RunState:
     """Leases granted in this run so far: the number of the last one."""
 
     spent: tuple[str, ...] = ()
-    """Devices that have signed a survivor list on this checkpoint, sorted: none of them can contribute to it again."""
-    barred: Mapping[str, str] = field(default_factory=dict)
-    """Device -> why it takes no part in the run's secure rounds any more."""
+    """Devices that have signed a survivor list on this checkpoint in this run, sorted: none of them can contribute to
+    it again."""
+    declined: Mapping[str, str] = field(default_factory=dict)
+    """Device -> why it takes part in no attempt on this checkpoint any more, without being spent."""
+    barred: Mapping[str, Barred] = field(default_factory=dict)
+    """Devices that take part in no secure round of the run for some rounds."""
     exhausted: str = ""
-    """Why the run cannot go on from this checkpoint with the devices it has: too many are spent. Empty: it can."""
+    """Why the run cannot go on from this checkpoint with the devices it has: too many are spent or have declined.
+    Empty: it can."""
     leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Secure round that has ended -> its blobs, until they are known to be deleted."""
 
@@ -212,6 +218,11 @@ class RunState:
     def deadline(self) -> float | None:
         """When the phase under way ends by itself; None: it does not, or there is none."""
         return None if self.round is None else self.round.deadline
+
+    @property
+    def marked_on(self) -> str:
+        """What devices are spent on, over all runs: the current model's tensors."""
+        return self.tensors or self.checkpoint
 
     @property
     def secure(self) -> SecureRound | None:
@@ -248,9 +259,9 @@ def altered(row: Row, **changes: object) -> Row:
     return following
 
 
-_FORMAT = 2
+_FORMAT = 3
 """Of a stored state. Raised whenever this version could not read, or would misread, what an older one has written."""
-OLDER_FORMATS = (None,)
+OLDER_FORMATS = (None, 2)
 """Of states that older versions wrote and this one does not read; None: it had no format."""
 _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 

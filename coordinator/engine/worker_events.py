@@ -74,6 +74,8 @@ class Delivered:
     """Digest of the server optimizer's state, which carries over."""
     waiting: int | None = None
     """Eligible devices in the pool at that moment. None: they were not counted."""
+    tensors: str = ""
+    """As that of ``Committed``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

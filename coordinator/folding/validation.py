@@ -16,7 +16,7 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.protocol.devices import UpdateReport
 from client_sdk.protocol.problems import problem
-from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, l2_norm_of_blocks, read_header
+from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, TensorHeader, l2_norm_of_blocks, read_header
 from client_sdk.tensors.exact_sum import bound, peak, range_for
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
@@ -66,10 +66,17 @@ def check(
         codec = codecs.get(wanted)
         with _failures(wanted):
             codec.wire(manifest).require(header.manifest)
+            _require_seed(codec, path, header, plan, round)
             measures = measure_blocks(lambda: _whole(codec.blocks(path, header), manifest.elements, wanted), plan)
         return report, measures
     except TensorError as error:
         raise problem("invalid-update", str(error)) from None
+
+
+def _require_seed(codec: codecs.Codec, path: Path, header: TensorHeader, plan: Plan, round: int) -> None:
+    """Raise a problem where what all devices of the round draw alike was drawn from another seed than the plan's."""
+    if isinstance(codec, codecs.LinearMap) and codec.seed_of(path, header) != codecs.shared_seed(plan.digest, round):
+        raise problem("invalid-update", f"the update is encoded with another seed than the plan gives round {round}")
 
 
 @contextmanager

@@ -21,8 +21,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
 from pydantic import Field
 
-from client_sdk.protocol.names import DeviceId, Message
+from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, DeviceId, Message
 from client_sdk.protocol.problems import ProblemError
+from client_sdk.protocol.secure import NotReady, Octets
 from coordinator.requests.callers import Caller, Credentials, Permission, caller_id, check_credentials, identify
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
@@ -92,6 +93,8 @@ class Beside:
     """The description, for people."""
     missing: str
     """The detail of the error where the header is missing."""
+    signed: bool = True
+    """Whether the request's signature covers the header. False: what the header says is signed by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,10 @@ class Body:
     """Returns the answer. Called with the body's ``Spool`` after the message; commits the spool where it accepts the
     body."""
     beside: Beside | None = None
+    media: str = TENSORS_MEDIA_TYPE
+    """The media type of the body, for people."""
+    room: int = 0
+    """Bytes that ``stored`` appends to the spool, beyond the limit of the body."""
     in_memory: Handler | None = None
     """``in_memory(coordinator, arrivals)``: the second source of bodies: many validated bodies that stay in the memory
     of the caller, in one group commit."""
@@ -112,6 +119,8 @@ class Body:
 
 
 Shape = Direct | Held | Body
+OCTETS = Octets | NotReady
+"""The type of answers that are bytes, or nothing yet."""
 S = TypeVar("S", bound=Shape, covariant=True)
 
 

@@ -1,5 +1,5 @@
-"""The requests of operators: create, list, show, pause, resume, stop and advance runs; read their results; upload a
-first checkpoint.
+"""The requests of operators: create, list, show, pause, resume, stop and advance runs; unbar devices; read results;
+upload a first checkpoint.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import partial
 
 from client_sdk.protocol.devices import Noted
-from client_sdk.protocol.names import Digest, Route, RunId
+from client_sdk.protocol.names import DeviceId, Digest, Route, RunId
 from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointView,
@@ -17,6 +17,7 @@ from client_sdk.protocol.operators import (
     MetricView,
     RoundView,
     RunView,
+    UnbarDevice,
 )
 from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
@@ -76,6 +77,12 @@ def advance(to: Coordinator, operator: Operator, message: AdvanceRun, *, run: Ru
     """Lets an exhausted run commit its model moved by one unit, without contributions. The audit names the operator:
     the id of the credentials, and the name that was given, which is not verified."""
     return to.operators.advance(run, f"{operator.id} ({message.by})")
+
+
+def unbar(to: Coordinator, operator: Operator, message: UnbarDevice, *, run: RunId, device: DeviceId) -> RunView:
+    """Lets a barred device take part in the run's secure rounds again. The audit names the operator as in an
+    advance."""
+    return to.operators.unbar(run, device, f"{operator.id} ({message.by})")
 
 
 def rounds(
@@ -175,6 +182,17 @@ ADVANCE = Entry(
     summary="Advance an exhausted run",
     group="runs",
 )
+UNBAR = Entry(
+    method="POST",
+    route=Route.UNBAR,
+    permission=Permission.OWNER,
+    audited=Audited("device.unbar", asks=("by",)),
+    message=UnbarDevice,
+    answer=RunView,
+    shape=Direct(unbar),
+    summary="Let a barred device take part again",
+    group="runs",
+)
 ACT = _write(
     method="POST",
     route=Route.RUN_ACTION,
@@ -194,6 +212,7 @@ DEVICES = Entry(
     group="fleet",
 )
 ENTRIES = (
-    PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, ADVANCE, ACT, DEVICES,
+    PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, ADVANCE,
+    UNBAR, ACT, DEVICES,
 )  # fmt: skip
 """The order matters: the template of ``ACT`` also matches the route of ``ADVANCE``."""

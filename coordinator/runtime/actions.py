@@ -12,23 +12,21 @@ from coordinator.runtime.cohort_selection import draw_cohort, return_to_fleet
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core, Task
 from coordinator.runtime.fleet import Fleet
-from coordinator.secure.committing import advance
-
-
-class NotServed(Exception):
-    """Raised for an action of a secure round: this coordinator creates no runs with secure rounds."""
+from coordinator.runtime.secure_rounds import SecureRuns
 
 
 class Actions:
     """Safe from any thread. An action may be performed more than once: after a crash, or by another replica."""
 
-    def __init__(self, core: Core, fleet: Fleet, commits: Commits) -> None:
+    def __init__(self, core: Core, fleet: Fleet, commits: Commits, secure: SecureRuns) -> None:
         self._core = core
         self._fleet = fleet
         self._commits = commits
+        self._secure = secure
 
     def perform(self, task: Task) -> None:
-        """Performs one action. StoreError or BlobError where the database or the disk failed."""
+        """Performs one action. StoreError or BlobError where the database or the disk failed; SecureRoundsWait where an
+        action of a secure round needs the authority."""
         run, action = task
         core = self._core
         match action:
@@ -36,21 +34,16 @@ class Actions:
                 draw_cohort(core.log(run), self._fleet, core.store, core.blobs, core.clock)
             case fx.Return():
                 return_to_fleet(core.log(run), self._fleet)
-            case fx.Wake() | fx.Offer():
+            case fx.Wake() | fx.Offer() | fx.SendAnswers():
                 core.hint(action)
             case fx.Fold():
                 self._fold(run, action)
             case fx.Commit():
                 self._commit(run, action)
-            case fx.Advance():
-                delta = core.aggregator(run).delta
-                self._commits.commit(
-                    run, action.round, partial(advance, core.blobs, action.parent, delta, action.optimizer)
-                )
-            case fx.Discard():
+            case fx.Discard() if not action.blobs:
                 self._commits.discard(run, action)
-            case fx.Announce() | fx.Gather() | fx.SendAnswers() | fx.Open() | fx.CommitSum():
-                raise NotServed(f"run {run} asks for {action!r}: this coordinator performs no secure rounds yet")
+            case fx.Announce() | fx.Gather() | fx.Open() | fx.CommitSum() | fx.Advance() | fx.Discard():
+                self._secure.of(run).perform(action)
             case _:
                 assert_never(action)
 

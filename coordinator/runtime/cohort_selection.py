@@ -1,6 +1,6 @@
 """Counts the waiting devices in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from
-and claimed), or to end a datacenter round that no worker has. Devices that may not train on the run's checkpoint any
-more, or that are barred from the run, are not drawn and are counted apart.
+and claimed), or to end a datacenter round that no worker has. Devices that contribute to the run's checkpoint no
+more (``marks.left_out``), in whichever run that came to be, are not drawn and are counted apart.
 
 The list of who waits is a blob, and to make one durable takes up to three syncs of the disk (the file, its folder, the
 folder above where the former is new). So it is written before the transaction, from a first look at the pool, while
@@ -11,7 +11,8 @@ written anew. The next start of the coordinator deletes a list from which nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.blobs import Blobs
@@ -22,6 +23,7 @@ from coordinator.engine.selection import Pool
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.marks import Why, left_out
 from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import Store, Transaction, WaitingRow
 
@@ -34,7 +36,7 @@ def draw_cohort(log: RunLog, fleet: Fleet, store: Store, blobs: Blobs, clock: Cl
     wrong hint does no harm."""
     for _ in range(_TRIES):
         now = clock.now()
-        draw = _Draw(log, fleet, _written(log.state, fleet, store.waiting(now), blobs, now))
+        draw = _Draw(log, fleet, _written(log.state, fleet, store, blobs, now))
         log.submit(draw.make)
         if draw.done:
             return
@@ -47,7 +49,7 @@ def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
     def make(tx: Transaction, state: RunState, now: float) -> ev.FleetReturned | None:
         if state.phase != "leasing":
             return None
-        waiting = len(fleet.eligible(state, tx.waiting(now)))
+        waiting = len(fleet.waiting(tx, state, now))
         if not fleet_is_back(state, now, waiting):
             return None
         return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
@@ -71,17 +73,15 @@ class _Draw:
             return None
         cohort = state.plan.cohort
         rows = tx.waiting(now)
-        pool = self._fleet.eligible(state, rows)
+        without = left_out(tx, state)
+        pool = self._fleet.eligible(state, rows, without)
         if not _is_due(state, pool, now):
             return None
-        unspendable = 0
-        if state.spent or state.barred:
-            unspendable = len(self._fleet.eligible(replace(state, spent=(), barred={}), rows)) - len(pool)
+        drawn = self._with_counts(
+            ev.Drawn(at=now, round=state.round_number, cohort=(), waiting=len(pool)), state, rows, without
+        )
         if len(pool) < _least(state):
-            others = self._fleet.reasons_of_ineligible(state, rows, now)
-            return ev.Drawn(
-                at=now, round=state.round_number, cohort=(), waiting=len(pool), others=others, unspendable=unspendable
-            )
+            return replace(drawn, others=self._fleet.reasons_of_ineligible(state, rows, now))
         digest = self._digest_of(pool)
         if digest is None:
             self.done = False
@@ -90,14 +90,16 @@ class _Draw:
             pool, cohort.select, choose=cohort.choose, seed=self._log.row.selection_seed, round=state.round_number
         )
         sizes = dict(pool)
-        return ev.Drawn(
-            at=now,
-            round=state.round_number,
-            cohort=tuple((device, sizes[device]) for device in chosen),
-            waiting=len(pool),
-            pool=digest,
-            unspendable=unspendable,
-        )
+        return replace(drawn, cohort=tuple((device, sizes[device]) for device in chosen), pool=digest)
+
+    def _with_counts(
+        self, drawn: ev.Drawn, state: RunState, rows: Sequence[WaitingRow], without: Mapping[str, Why]
+    ) -> ev.Drawn:
+        """The event with how many eligible devices that wait are left out, and for which reason."""
+        if not without:
+            return drawn
+        counts = Counter(without[device] for device, _ in self._fleet.eligible(state, rows, ()) if device in without)
+        return replace(drawn, unspendable=counts.total(), declined=counts["declined"], barred=counts["barred"])
 
     def _digest_of(self, pool: Pool) -> str | None:
         """Digest of the stored list, None where this pool is another one."""
@@ -106,13 +108,11 @@ class _Draw:
         return self._made[1] if self._made is not None and self._made[0] == pool else None
 
 
-def _written(
-    state: RunState, fleet: Fleet, rows: Sequence[WaitingRow], blobs: Blobs, now: float
-) -> tuple[Pool, str] | None:
+def _written(state: RunState, fleet: Fleet, store: Store, blobs: Blobs, now: float) -> tuple[Pool, str] | None:
     """The list of who waits, and its digest once it is durable; None where no cohort would be drawn from it."""
     if state.phase != "selecting" or state.deadline is None:
         return None
-    pool = fleet.eligible(state, rows)
+    pool = fleet.waiting(store, state, now)
     if not _is_due(state, pool, now) or len(pool) < _least(state):
         return None
     return pool, blobs.put(_listed(pool))

@@ -14,6 +14,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
 from coordinator.runtime.core import Core
+from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.optimizer_states import optimizer_state_before
 from coordinator.store.port import FenceLost
 
@@ -44,6 +45,7 @@ class Commits:
                 return False
             try:
                 made = make()
+                tensors = tensors_of(self._core.blobs, log.state.plan, made.digest)
             except (CannotAggregate, Missing) as error:
                 gone = "a file that the round needs is gone: " if isinstance(error, Missing) else ""
                 reason = f"{gone}{error}"
@@ -52,7 +54,12 @@ class Commits:
                 try:
                     log.submit(
                         lambda tx, state, at: ev.Committed(
-                            at=at, round=round, digest=made.digest, bytes=made.bytes, optimizer=made.optimizer
+                            at=at,
+                            round=round,
+                            digest=made.digest,
+                            bytes=made.bytes,
+                            optimizer=made.optimizer,
+                            tensors=tensors,
                         ),
                         fence=fence,
                     )
@@ -77,14 +84,14 @@ class Commits:
             self._core.log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
 
     def _updates(self, run: str, round: int) -> list[str]:
-        """The raw updates of a round. A datacenter round has none: the bytes of a result that it refused may equal
-        those of the result that it committed."""
+        """The raw updates of a round that were acknowledged. A refused one was never stored, or is deleted already: its
+        digest is what a device made of it, maybe that of a checkpoint. Other rounds than plain ones have none."""
         store = self._core.store
         row = store.round(run, round)
-        if row is not None and row.kind == "datacenter":
+        if row is not None and row.kind != "federated":
             return []
         digests = {row.digest for row in store.contributions(run, round)}
-        digests |= {row.digest for row in store.refusals(run, round) if row.digest is not None}
+        digests |= {row.digest for row in store.refusals(run, round) if row.digest and row.kind == "abandoned"}
         return sorted(digests)
 
     @contextmanager

@@ -30,6 +30,8 @@ from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.operators import OperatorRequests
+from coordinator.runtime.secure_authority import PresentAuthority
+from coordinator.runtime.secure_rounds import SecureRuns
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import SignedRequests, Verify
 from coordinator.runtime.standstill import Standstill
@@ -48,8 +50,8 @@ __all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
-    """``devices``, ``operators`` and ``workers`` answer requests; ``access`` says who operators are, ``identities`` and
-    ``signed`` who devices and workers are; the methods here serve the process itself."""
+    """``devices``, ``secure``, ``operators`` and ``workers`` answer requests; ``access`` says who operators are,
+    ``identities`` and ``signed`` who devices and workers are; the methods here serve the process itself."""
 
     def __init__(
         self,
@@ -88,11 +90,12 @@ class Coordinator:
         self.fleet = Fleet(store, clock, self.core.signals, known)
         uncertain = UncertainUpdates(self.core)
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
-        self._standstill = Standstill(self.core, self.fleet)
+        self._standstill = Standstill(self.core, self.fleet, self.identities)
         self.operators = OperatorRequests(self.core, self.fleet, self._standstill)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
-        self._actions = Actions(self.core, self.fleet, commits)
+        self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)
+        self._actions = Actions(self.core, self.fleet, commits, self.secure)
         self._time = Timekeeping(self.core, self.fleet, commits, uncertain)
 
     def recover(self) -> None:
@@ -106,14 +109,15 @@ class Coordinator:
         """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
         none. A run for which that fails is noted in ``core.troubles``, and the deadlines of the others are handled."""
         try:
+            self.secure.free()
             return self._time.tick()
         except StoreError as error:
             self.core.failures.note(error)
             raise
 
-    def take_task(self) -> Task | None:
-        """The next action to perform, or None."""
-        return self.core.take_task()
+    def take_task(self, *, openings: bool | None = None) -> Task | None:
+        """The next action to perform, or None. ``openings``: only those that open a sum, or only the others."""
+        return self.core.take_task(openings=openings)
 
     def put_back(self, task: Task) -> None:
         """Returns a task that could not be performed to the queue."""
@@ -122,7 +126,8 @@ class Coordinator:
     def perform(self, task: Task) -> None:
         """Performs one action.
 
-        Raises StoreError or BlobError where the database or the disk failed; the action may then be performed again.
+        Raises StoreError or BlobError where the database or the disk failed, and SecureRoundsWait where a secure round
+        waits for the authority; the action may then be performed again.
         """
         traces = self.core.traces
         try:

@@ -8,6 +8,8 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import assert_never
 
 from client_sdk.codecs import UnknownCodec
 from client_sdk.codecs import get as get_codec
@@ -24,7 +26,8 @@ from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.failures import Failures
 from coordinator.runtime.run_log import RunLog
-from coordinator.runtime.signals import Signals
+from coordinator.runtime.secure_wakes import SecureWakes
+from coordinator.runtime.signals import Signals, secure_key
 from coordinator.runtime.tracing import Traces
 from coordinator.runtime.troubles import Troubles
 from coordinator.settings import Settings
@@ -33,6 +36,8 @@ from coordinator.store.port import Store
 Entropy = Callable[[int], bytes]
 Task = tuple[str, fx.Action]
 """(run, action): a pending action."""
+TASKS = ("tasks", "openings")
+"""The keys that are woken when there may be actions to perform: any, and those that open a sum."""
 
 
 class Core:
@@ -67,6 +72,8 @@ class Core:
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
         self._tasks: deque[Task] = deque()
+        self._openings: deque[Task] = deque()
+        self._secure_wakes = SecureWakes()
 
     # ------------------------------------------------------------ runs
 
@@ -139,41 +146,52 @@ class Core:
     # ------------------------------------------------------------ pending actions
 
     def hand_out(self, run: str, actions: Sequence[fx.Action]) -> None:
-        """Puts the actions in the queue; hints among them are signalled at once."""
+        """Puts the actions in the queue; hints among them are signalled at once. It is called after every change of the
+        run's state in this process, also where there are no actions."""
         for action in actions:
-            if isinstance(action, fx.Wake | fx.Offer):
+            if isinstance(action, fx.Wake | fx.Offer | fx.SendAnswers):
                 self.hint(action)
+            elif isinstance(action, fx.Open):
+                self._openings.append((run, action))
             else:
                 self._tasks.append((run, action))
-        self.signals.wake_many(("tasks", f"run:{run}"))
+        log = self._logs.get(run)
+        secure = [] if log is None else self._secure_wakes.keys(log.state)
+        self.signals.wake_many((*TASKS, f"run:{run}", *secure))
 
     def hand_out_once(self, run: str, action: fx.Action) -> None:
         """The same, unless the action is in the queue already."""
-        if (run, action) not in list(self._tasks):
+        if (run, action) not in self.tasks():
             self.hand_out(run, [action])
 
-    def hint(self, action: fx.Wake | fx.Offer) -> None:
-        """Wakes the devices and workers for whom there is work."""
-        if isinstance(action, fx.Offer):
-            self.signals.wake("workers")
-        else:
-            self.signals.wake_many([f"device:{device}" for device in action.devices])
+    def hint(self, action: fx.Wake | fx.Offer | fx.SendAnswers) -> None:
+        """Wakes the devices and workers for whom there is work, or an answer."""
+        match action:
+            case fx.Offer():
+                self.signals.wake("workers")
+            case fx.Wake():
+                self.signals.wake_many([f"device:{device}" for device in action.devices])
+            case fx.SendAnswers():
+                self.signals.wake_many([secure_key(device) for device in action.devices])
+            case _:
+                assert_never(action)
 
-    def take_task(self) -> Task | None:
-        """The next action to perform, or None."""
-        try:
-            return self._tasks.popleft()
-        except IndexError:
-            return None
+    def take_task(self, *, openings: bool | None = None) -> Task | None:
+        """The next action to perform, or None. ``openings``: only those that open a sum, or only the others."""
+        for queue, of_openings in ((self._tasks, False), (self._openings, True)):
+            if openings is None or openings is of_openings:
+                with suppress(IndexError):
+                    return queue.popleft()
+        return None
 
     def put_back(self, task: Task) -> None:
         """Returns a task that could not be performed to the queue."""
-        self._tasks.append(task)
-        self.signals.wake("tasks")
+        (self._openings if isinstance(task[1], fx.Open) else self._tasks).append(task)
+        self.signals.wake_many(TASKS)
 
     def tasks(self) -> list[Task]:
         """The pending actions."""
-        return list(self._tasks)
+        return [*self._tasks, *self._openings]
 
     # ------------------------------------------------------------ locks
 

@@ -22,6 +22,8 @@ from client_sdk.protocol.devices import (
     Wait,
 )
 from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.secure import SecureTask
+from client_sdk.secagg.terms import task_of
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -35,6 +37,8 @@ from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.run_log import Make
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store.port import DeviceRow, StoreError
+
+_NEVER_IN_CLEAR = "this round is secure: a device sends its update masked, never in clear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class DeviceRequests:
             return None
         log = self._core.log(claim.run)
         state = log.state
-        if state.round_number != claim.round or state.phase != "collecting":  # another replica drew this cohort
+        lasting = state.plan.secure is not None  # such a claim outlasts the roster, which another replica may close
+        if lasting or state.round_number != claim.round or state.phase != "collecting":  # another one drew this cohort
             state = log.catch_up()
         if state.round_number != claim.round or state.phase != "collecting" or (ends_at := state.deadline) is None:
             return None
@@ -98,6 +103,7 @@ class DeviceRequests:
             checkpoint=self._checkpoint(state),
             plan_digest=log.row.plan_digest,
             task=state.plan.task,
+            secure=_terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
             max_update_bytes=self._limit(claim.run),
@@ -152,6 +158,8 @@ class DeviceRequests:
         invalid = self._outcomes.invalid_update(state, device, round)
         if invalid is not None:
             raise problem("invalid-update", invalid)
+        if state.plan.secure is not None:
+            raise problem(*(against or ("invalid-update", _NEVER_IN_CLEAR)))
         if against is None or (against[0] == "late" and self._outcomes.settled(device, run, round) is not None):
             return self._limit(run)
         if against[0] == "late" and not self._outcomes.was_selected(device, run, round):
@@ -259,6 +267,15 @@ class DeviceRequests:
             ),
         )
         return problem("invalid-update", shown)
+
+
+def _terms(state: RunState) -> SecureTask | None:
+    """The plan's terms of secure rounds; None: it has plain ones."""
+    secure = state.plan.secure
+    if secure is None:
+        return None
+    aggregation = state.plan.aggregation
+    return task_of(secure.terms(aggregation), weighting=aggregation.weighting, keep_late=secure.keep_late)
 
 
 def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:

@@ -1,4 +1,5 @@
-"""The threads that drive a Coordinator in a process: one calls ``tick``, a few perform actions.
+"""The threads that drive a Coordinator in a process: one calls ``tick``, a few perform actions, and one opens the sums
+of secure rounds, which take seconds of CPU each: the actions of other runs do not wait for them.
 
 A task that fails because of the machine (disk full, database locked) is tried again later, and nothing is lost; the
 round's deadline still applies.
@@ -13,8 +14,10 @@ from collections import deque
 
 from coordinator.blobs import BlobError
 from coordinator.runtime.coordinator import Coordinator, Task
+from coordinator.runtime.core import TASKS
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.log_context import about
+from coordinator.runtime.secure_rounds import SecureRoundsWait
 from coordinator.runtime.tracing import names_of
 from coordinator.store.port import StoreError
 
@@ -41,11 +44,14 @@ class Driver:
         self._retrying = threading.Lock()
         self._bugs: set[Task] = set()
         """Tasks that failed by a bug: each is logged once."""
+        self._waiting: set[Task] = set()
+        """Tasks that wait for the authority: likewise."""
         self._threads = [threading.Thread(target=self._keep_time, name="quorate-clock", daemon=True)]
         self._threads += [
-            threading.Thread(target=self._work, name=f"quorate-worker-{number}", daemon=True)
+            threading.Thread(target=self._work, args=(False,), name=f"quorate-worker-{number}", daemon=True)
             for number in range(workers)
         ]
+        self._threads.append(threading.Thread(target=self._work, args=(True,), name="quorate-opening", daemon=True))
 
     def start(self) -> None:
         self._coordinator.recover()
@@ -55,7 +61,7 @@ class Driver:
     def close(self) -> None:
         """Ends the threads after their current tasks. The next start recovers pending tasks."""
         self._stopping.set()
-        self._coordinator.core.signals.wake_many(("tasks", "fleet"))
+        self._coordinator.core.signals.wake_many((*TASKS, "fleet"))
         for thread in self._threads:
             thread.join(timeout=30)
 
@@ -79,13 +85,14 @@ class Driver:
             if signals.wait("fleet", fleet, sleep_s):
                 self._stopping.wait(_GATHER_S)
 
-    def _work(self) -> None:
+    def _work(self, openings: bool) -> None:
+        key = TASKS[openings]
         signals, coordinator = self._coordinator.core.signals, self._coordinator
         while not self._stopping.is_set():
-            seen = signals.version("tasks")
-            task = coordinator.take_task()
+            seen = signals.version(key)
+            task = coordinator.take_task(openings=openings)
             if task is None:
-                signals.wait("tasks", seen, _IDLE_S)
+                signals.wait(key, seen, _IDLE_S)
                 continue
             with about(**names_of(*task)):
                 self._perform(task)
@@ -95,6 +102,11 @@ class Driver:
             self._coordinator.perform(task)
         except (StoreError, BlobError, MissingExtension) as error:
             _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
+            self._try_later(task)
+        except SecureRoundsWait as error:
+            if task not in self._waiting:
+                self._waiting.add(task)
+                _LOG.warning("tried every %g s until it can be: %s: %s", _RETRY_S, type(task[1]).__name__, error)
             self._try_later(task)
         except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
             if task not in self._bugs:

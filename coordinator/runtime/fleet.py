@@ -5,19 +5,20 @@ Check-ins that arrive together are written in one transaction. Cohorts are drawn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, Wait
 from client_sdk.protocol.operators import DeviceState, DeviceView
-from coordinator.engine.eligibility import offer_of, reason_against
+from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.ineligible import Ineligible
+from coordinator.runtime.marks import left_out
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
-from coordinator.store.port import DeviceRow, Store, WaitingRow
+from coordinator.store.port import DeviceRow, Reader, Store, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
@@ -94,7 +95,7 @@ class Fleet:
         this run; empty where there are none.
         """
         for row in rows:
-            against = _against(state, row.offer, row.examples)
+            against = _against(state, row.offer, row.examples) or _left_out(state, row.device)
             if against is not None:
                 self._ineligible.note(state.run, row.device, against, now)
         return self._ineligible.reasons(state.run, min(state.current.opened_at, now - self._settings.pace_max_s))
@@ -113,17 +114,21 @@ class Fleet:
         found = "; ".join(f"run {state.run} is {state.phase} round {state.round_number}" for state in running)
         return Wait(reason=f"not selected yet: {found}", min_s=_HELD_WAIT_S[0], max_s=_HELD_WAIT_S[1])
 
-    def eligible(self, state: RunState, rows: Iterable[WaitingRow]) -> list[tuple[str, int]]:
-        """Returns (device, examples) of the devices that may work for the run, by device id. Devices that may not train
-        on its checkpoint any more, or are barred from it, are left out."""
-        verdicts: dict[str, bool] = {}
-        left_out = {*state.spent, *state.barred}
+    def waiting(self, reader: Reader, state: RunState, now: float) -> list[tuple[str, int]]:
+        """Returns (device, examples) of the waiting devices that the run may select now, by device id."""
+        return self.eligible(state, reader.waiting(now), left_out(reader, state))
+
+    def eligible(self, state: RunState, rows: Iterable[WaitingRow], without: Container[str]) -> list[tuple[str, int]]:
+        """Returns (device, examples) of the devices that may work for the run, by device id. ``without``: devices that
+        may not train on its checkpoint any more, or are barred from it: ``marks.left_out``."""
+        least: dict[str, int | None] = {}
         chosen = []
         for row in rows:
-            verdict = verdicts.get(row.offer)
-            if verdict is None:
-                verdict = verdicts[row.offer] = _unfit(state, row.offer) is None
-            if verdict and row.examples >= state.plan.cohort.min_examples and row.device not in left_out:
+            if row.offer not in least:
+                unfit = _unfit(state, row.offer) is not None
+                least[row.offer] = None if unfit else fewest_examples(state.plan, row.offer)
+            wanted = least[row.offer]
+            if wanted is not None and row.examples >= wanted and row.device not in without:
                 chosen.append((row.device, row.examples))
         return sorted(chosen)
 
@@ -176,10 +181,21 @@ def _unfit(state: RunState, offer: str) -> str | None:
     return reason_against(state.plan.task, offer, state.plan.terms)
 
 
+def _left_out(state: RunState, device: str) -> str | None:
+    """Returns why this device takes no part now, in a sentence of its own or of the run's; None: nothing is known, or
+    it is spent, which is counted elsewhere and needs no reason."""
+    barred = state.barred.get(device)
+    if device in state.declined:
+        return f"it has declined this checkpoint: {state.declined[device]}"
+    return None if barred is None else f"it is barred until round {barred.until_round}: {barred.why}"
+
+
 def _against(state: RunState, offer: str, examples: int) -> str | None:
     """Returns why a device with this offer and number of examples may not work for the run; None: it may."""
     against = _unfit(state, offer)
-    least = state.plan.cohort.min_examples
+    least = fewest_examples(state.plan, offer)
     if against is None and examples < least:
+        if not examples and state.plan.secure is not None:
+            return "the plan selects devices by their size, and this one tells none"
         return f"the plan wants devices with at least {least} examples; this one has {examples}"
     return against

@@ -1,19 +1,34 @@
-"""The revocation list that a coordinator holds: the newest that it, or a replica over the same store, has seen."""
+"""The revocation list that a coordinator holds: the newest that it, or a replica over the same store, has seen.
+
+Older ones stay in the store until they are out of date, since the header of a secure attempt names one of them by its
+digest, and devices begin the attempt by that one alone.
+"""
 
 from __future__ import annotations
 
 import threading
 
 from client_sdk.credentials.authority_key import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList, following
+from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, following
 from coordinator.access.audit import Audit
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.signals import Signals
-from coordinator.store.port import Store
+from coordinator.store.port import ListRow, Store
 
 READ_S = 5.0
 """Seconds for which the stored list is not read again: what another replica took is seen after this time at the
 latest."""
+
+
+def list_row(found: RevocationList) -> ListRow:
+    """The row that stores this list."""
+    return ListRow(
+        authority=found.authority.hex(),
+        counter=found.counter,
+        digest=found.digest.hex(),
+        next_update=found.next_update,
+        encoded=found.encoded,
+    )
 
 
 class HeldList:
@@ -32,10 +47,11 @@ class HeldList:
         """Whether a thread takes a list."""
         return self._taking.locked()
 
-    def newest(self, authority: str) -> RevocationList | None:
-        """The newest list of the authority of this id; None: none was seen."""
+    def newest(self, authority: str, *, read: bool = False) -> RevocationList | None:
+        """The newest list of the authority of this id; None: none was seen. ``read``: the stored one is read now, so
+        that no replica has a newer one."""
         now = self._clock.now()
-        if self._read_at is None or not 0 <= now - self._read_at < READ_S:
+        if read or self._read_at is None or not 0 <= now - self._read_at < READ_S:
             stored = self._store.revocations(authority)
             if stored is not None and (self._held is None or stored != self._held.encoded):
                 found = RevocationList.parse(stored)
@@ -43,6 +59,13 @@ class HeldList:
                     self._replace(found)
             self._read_at = now
         return self._held
+
+    def named(self, digest: str) -> bytes | None:
+        """The list of this digest: the newest, or one that it has replaced and that is still in date."""
+        held = self._held
+        if held is not None and held.digest.hex() == digest:
+            return held.encoded
+        return self._store.revocation_list(digest)
 
     def take(self, encoded: bytes, trusted: TrustedAuthority) -> RevocationList:
         """Stores a list that follows the one that is held, and returns the newest. CredentialError."""
@@ -54,7 +77,8 @@ class HeldList:
                 return found
             devices = self._devices_new_on(found)
             with self._store.transaction() as tx:
-                tx.put_revocations(authority, found.counter, found.encoded)
+                tx.put_revocations(list_row(found))
+                tx.drop_revocations(authority, found.counter, self._clock.now() - CLOCKS_APART_S)
                 tx.drop_waiting(devices)
             self._replace(found)
         self._audit.record("authority", "revocations.taken", f"counter={found.counter} keys={len(found.revoked)}")

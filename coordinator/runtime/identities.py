@@ -153,7 +153,7 @@ class Identities:
         """ProblemError unless the authority has signed this certificate for a ``holder``, and it is valid and good
         now."""
         try:
-            certificate.require_signed(self._trusted()[0])
+            certificate.require_signed(self.trusted()[0])
         except CredentialError as error:
             raise problem("not-certified", str(error)) from None
         if certificate.holder != holder:
@@ -238,9 +238,24 @@ class Identities:
 
     # ------------------------------------------------------------ the list
 
-    def list(self) -> RevocationList | None:
-        """The newest list of the authority that this coordinator, or a replica of it, has seen."""
-        return None if self.authority is None else self._list.newest(self.authority.trusted.id.hex())
+    def list(self, *, read: bool = False) -> RevocationList | None:
+        """The newest list of the authority that this coordinator, or a replica of it, has seen. ``read``: what a
+        replica took a moment ago counts too."""
+        return None if self.authority is None else self._list.newest(self.authority.trusted.id.hex(), read=read)
+
+    def list_named(self, digest: str) -> bytes | None:
+        """The bytes of the list of this digest, as long as it is in date."""
+        return self._list.named(digest)
+
+    def trusted(self, *, read: bool = False) -> tuple[TrustedAuthority, RevocationList]:
+        """The authority and its newest list; ``read``: see ``list``. ProblemError *busy* where one of them is not
+        there."""
+        if self.authority is None:
+            raise problem("busy", _NO_AUTHORITY, retry_after_s=30)
+        held = self.list(read=read)
+        if held is None:
+            raise problem("busy", _NO_LIST, retry_after_s=5)
+        return self.authority.trusted, held
 
     def take_list(self, encoded: bytes) -> RevocationList:
         """Stores a list that follows the one that is held, and returns the newest. What is held open for keys that are
@@ -254,7 +269,7 @@ class Identities:
         """Why devices cannot register, why secure rounds wait, or why the list was not fetched. Empty: all is well."""
         found = []
         try:
-            self._trusted()[1].require_current(self._clock.now())
+            self.trusted()[1].require_current(self._clock.now())
         except NotValidNow as error:
             found.append(f"{error} Secure rounds wait.")
         except ProblemError as error:
@@ -264,14 +279,6 @@ class Identities:
         return " ".join(found)
 
     # ------------------------------------------------------------ inside
-
-    def _trusted(self) -> tuple[TrustedAuthority, RevocationList]:
-        if self.authority is None:
-            raise problem("busy", _NO_AUTHORITY, retry_after_s=30)
-        held = self.list()
-        if held is None:
-            raise problem("busy", _NO_LIST, retry_after_s=5)
-        return self.authority.trusted, held
 
     def _known(self, key_id: str) -> _Known:
         now, known = self._clock.now(), self._rows.get(key_id)
@@ -287,7 +294,7 @@ class Identities:
         return known
 
     def _require_good(self, certificate: Certificate) -> None:
-        trusted, held = self._trusted()
+        trusted, held = self.trusted()
         if certificate.authority != trusted.id:
             raise problem("not-certified", "this certificate is of another authority than this coordinator's")
         try:

@@ -56,7 +56,7 @@ class OperatorRequests:
         """Creates a run. ``taken``: ids that are in use beside those of this store. ProblemError *not-permitted* where
         its id is not ``permitted``."""
         row = run_creation.create_run(request, self._core, taken, permitted)
-        self._core.log(row.run).submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit))
+        run_creation.begin_run(self._core, self._core.log(row.run))
         return self.run(row.run)
 
     def runs(self, sees: Callable[[str], bool] = _any) -> list[RunView]:
@@ -80,7 +80,8 @@ class OperatorRequests:
         newest = self._core.store.round(run, state.round_number) if state.round_number else None
         latest = views.round_view(self._core.store, newest, state) if newest else None
         stalled = self._standstill.of_run(state)
-        return views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
+        view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
+        return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
 
     def _row(self, run: str) -> RunRow:
         row = self._core.store.run(run)
@@ -128,6 +129,11 @@ class OperatorRequests:
         ``by`` is written to the audit."""
         number = self._readable(run).round_number
         return self._change(run, lambda at: ev.Advanced(at=at, round=number, by=by))
+
+    def unbar(self, run: str, device: str, by: str) -> RunView:
+        """Lets a barred device take part in the run's secure rounds again, for its owner. ``by`` is written to the
+        audit."""
+        return self._change(run, lambda at: ev.Unbarred(at=at, device=device, by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         state = self._shown_state(run)
@@ -225,5 +231,8 @@ class OperatorRequests:
         return found[:limit]
 
     def events(self, run: str, after: int = 0, limit: int = 1000) -> list[EventView]:
+        """The log. Of a run with secure rounds it shows no number that a device gave of itself: how many examples it
+        has, how long its messages are."""
         self._require(run)
-        return [views.event_view(row) for row in self._core.store.events(run, after, limit)]
+        secure = self._row(run).plan.get("secure") is not None
+        return [views.event_view(row, secure=secure) for row in self._core.store.events(run, after, limit)]

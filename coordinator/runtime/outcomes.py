@@ -71,11 +71,11 @@ class Outcomes:
 
     def settled(self, device: str, run: str, round: int) -> Outcome | None:
         """Returns the stored outcome of this device's acknowledged update in a round that has ended, or None."""
-        for row in self._core.store.contributions(run, round):
-            if row.device == device:
-                return Outcome(
-                    run=run, round=round, device=device, result="counted", digest=row.digest, version=row.version
-                )
+        row = self._core.store.contribution(run, round, device)
+        if row is not None:
+            return Outcome(
+                run=run, round=round, device=device, result="counted", digest=row.digest, version=row.version
+            )
         refusal = views.latest_refusal(
             [r for r in self._core.store.refusals(run, round) if r.kind == "abandoned"], device
         )
@@ -91,7 +91,9 @@ class Outcomes:
             raise problem("duplicate", "another update of this device was received in this round; the first one counts")
         if outcome.result == "refused":
             raise problem("late", outcome.reason)
-        weight = next(row.weight for row in self._core.store.contributions(run, round) if row.device == device)
+        row = self._core.store.contribution(run, round, device)
+        if row is None:
+            raise RuntimeError("the update was counted, and has no row")
         beginning: dict[str, object] = {"round": round, "attempt": attempt, "device": device, "digest": digest}
         event = self._core.store.find_event(run, ev.Reported.kind, beginning)
         return Receipt(
@@ -100,7 +102,7 @@ class Outcomes:
             attempt=attempt,
             device=device,
             digest=digest,
-            weight=weight,
+            weight=row.weight,
             logged=None if event is None or not event.link else LoggedEvent(seq=event.seq, link=event.link),
         )
 

@@ -11,6 +11,7 @@ from coordinator.store.port import (
     CheckpointRow,
     ClaimRow,
     ContributionRow,
+    MarkRow,
     MetricRow,
     Reader,
     RefusalRow,
@@ -29,6 +30,7 @@ class RowWriter(Protocol):
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None: ...
     def put_round(self, row: RoundRow) -> None: ...
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
+    def insert_marks(self, rows: Iterable[MarkRow]) -> None: ...
     def insert_audit(self, rows: Iterable[AuditRow]) -> None: ...
     def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
 
@@ -39,6 +41,7 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
     audit: list[AuditRow] = []
     released: list[str] = []
     refusals: list[RefusalRow] = []
+    marks: list[MarkRow] = []
     rounds: dict[int, RoundRow] = {}
     for position, (at, record) in enumerate(records):
         match record:
@@ -78,6 +81,10 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
                         at=at,
                     )
                 )
+            case fx.RecordMark():
+                marks.append(
+                    MarkRow(tensors=record.tensors, device=record.device, run=run, round=record.round, kind=record.kind)
+                )
             case fx.RecordAudit():
                 audit.append(AuditRow(run=run, at=at, by=record.by, action=record.action, detail=record.detail))
             case fx.RecordMetrics():
@@ -99,6 +106,8 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
         tx.put_round(row)
     if refusals:
         tx.insert_refusals(refusals)
+    if marks:
+        tx.insert_marks(marks)
     if audit:
         tx.insert_audit(audit)
 

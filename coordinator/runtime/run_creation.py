@@ -21,9 +21,12 @@ from client_sdk.tensors import (
     widen,
 )
 from coordinator.blobs import Missing
+from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen_for_new_run
 from coordinator.engine.plan_file import PlanError
 from coordinator.runtime.core import Core
+from coordinator.runtime.marks import tensors_of
+from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import CheckpointRow, Conflict, RunRow
 
 _MOST_OF_A_NAME = 10_000
@@ -66,11 +69,6 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
         chosen_for_new_run(plan, core.extensions(plan))
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
-    if plan.secure is not None:
-        raise problem(
-            "invalid-plan",
-            "secure: this coordinator does not serve secure rounds over HTTP yet: leave the section [secure] out",
-        )
     try:
         size = blobs.size(request.init)
         header = read_header(blobs.path(request.init))
@@ -88,6 +86,10 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
         averaged = header.manifest.select(plan.task.averaged)
     except ManifestMismatch as error:
         raise problem("invalid-plan", f"task.averaged: {error}") from None
+    if plan.secure is not None and not averaged.elements:
+        raise problem(
+            "invalid-plan", "task.averaged: these tensors hold no values, and a secure round sums at least one"
+        )
     try:
         wire = codec.wire(averaged)
     except TensorError as error:
@@ -136,3 +138,10 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
             continue
         return row
     raise problem("conflict", f"there are {_MOST_OF_A_NAME} runs named {plan.name} already: choose another name")
+
+
+def begin_run(core: Core, log: RunLog) -> None:
+    """Logs the first event of a run whose rows are there; nothing where it has begun. Missing, where its first
+    checkpoint is gone."""
+    tensors = tensors_of(core.blobs, log.state.plan, log.row.init)
+    log.submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit, tensors=tensors))

@@ -183,8 +183,9 @@ class RunLog:
         if state.round_number != self._cache[0].round_number:
             self._counted = {}
         self._counted.update((key, place) for key, place in counted.items() if key[0] == state.round_number)
+        moved = seq != self._cache[1]
         self._cache = (state, seq)
-        if logged or actions:
+        if moved or actions:
             self._hand_out(self.run, actions)
         return results
 

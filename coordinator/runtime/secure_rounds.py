@@ -1,27 +1,32 @@
-"""The secure rounds of one run: the requests of devices, the actions of the engine, and the commit path of all rounds.
-
-A Coordinator has none yet: its ``perform`` raises for their actions until their requests are served over HTTP.
-"""
+"""The secure rounds of a run: the requests of devices, the actions of the engine, and the commit path of all rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import assert_never
 
+from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime.commits import Commits
+from coordinator.runtime.core import Core
 from coordinator.runtime.run_log import RunLog
-from coordinator.secure.announcing import Authority
+from coordinator.secure.announcing import Authorities
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.opening import WORKERS
 from coordinator.secure.performing import Make, SecureRun, SecureWork
 from coordinator.secure.requests import SecureRequests
 
 SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
+
+
+class SecureRoundsWait(Exception):
+    """There is no authority, or its revocation list is out of date. The action is performed again later; the round's
+    deadline applies meanwhile."""
 
 
 class SecureLog:
@@ -33,6 +38,10 @@ class SecureLog:
     @property
     def state(self) -> RunState:
         return self._log.catch_up()
+
+    @property
+    def known(self) -> RunState:
+        return self._log.state
 
     def submit(self, make: Make) -> Sequence[fx.Effect]:
         return self._log.submit(lambda tx, state, at: make(state, at))
@@ -47,19 +56,19 @@ class SecureRounds:
         log: SecureRun,
         blobs: Blobs,
         aggregator: Aggregator,
-        authority: Callable[[], Authority],
+        authority: Authorities,
         commits: Commits,
         workers: int = WORKERS,
     ) -> None:
         """``authority``: certifies devices; ``workers``: number of threads that unmask."""
-        attempts = Attempts(blobs, lambda device, certificate: authority().vouched(device, certificate))
-        self.requests = SecureRequests(log, blobs, authority, attempts)
-        self._run, self._commits = run, commits
-        self._work = SecureWork(log, blobs, aggregator, authority, attempts, workers)
+        self._attempts = Attempts(blobs)
+        self.requests = SecureRequests(log, blobs, authority, self._attempts)
+        self._run, self._log, self._commits = run, log, commits
+        self._work = SecureWork(log, blobs, aggregator, authority, self._attempts, workers)
 
     def perform(self, action: SecureAction) -> None:
-        """Performs one action. StoreError or BlobError where the database or the disk failed: it may then be performed
-        again."""
+        """Performs one action. StoreError or BlobError where the database or the disk failed, SecureRoundsWait where
+        the authority cannot be asked: it may then be performed again."""
         match action:
             case fx.CommitSum() | fx.Advance():
                 self._commits.commit(self._run, action.round, partial(self._work.checkpoint, action))
@@ -67,6 +76,39 @@ class SecureRounds:
                 self._work.forget()
                 self._commits.discard(self._run, action)
             case fx.Announce() | fx.Gather() | fx.Open():
-                self._work.perform(action)
+                try:
+                    self._work.perform(action)
+                except ProblemError as error:
+                    raise SecureRoundsWait(str(error)) from None
             case _:
                 assert_never(action)
+
+    def free(self) -> None:
+        """Frees the memory of what is over, also where another replica has ended it."""
+        self._attempts.free(self._log.known)
+
+
+class SecureRuns:
+    """The secure rounds of all runs of a coordinator. Safe from any thread."""
+
+    def __init__(self, core: Core, authority: Authorities, commits: Commits) -> None:
+        self._core, self._authority, self._commits = core, authority, commits
+        self._lock = threading.Lock()
+        self._runs: dict[str, SecureRounds] = {}
+
+    def free(self) -> None:
+        """Frees the memory of all that is over."""
+        for rounds in list(self._runs.values()):
+            rounds.free()
+
+    def of(self, run: str) -> SecureRounds:
+        """Those of this run. ProblemError where there is no such run, or its rounds are plain."""
+        found = self._runs.get(run)
+        if found is not None:
+            return found
+        core, log = self._core, self._core.log(run)
+        if log.state.plan.secure is None:
+            raise problem("conflict", f"the rounds of run {run} are not secure")
+        made = SecureRounds(run, SecureLog(log), core.blobs, core.aggregator(run), self._authority, self._commits)
+        with self._lock:
+            return self._runs.setdefault(run, made)

@@ -1,8 +1,8 @@
 """Wakes threads and asyncio tasks of any event loop that wait for a change.
 
 A signal is a hint to read again. It carries no data, may come without cause, and may get lost (another replica made the
-change), so a waiter also reads again on a timer. A key is any text; the coordinator's are ``device:<id>``, ``run:<id>``
-and ``fleet``.
+change), so a waiter also reads again on a timer. A key is any text; the coordinator's are ``device:<id>``,
+``secure:<device>``, ``run:<id>`` and ``fleet``.
 
 How to wait without missing a change::
 
@@ -23,6 +23,13 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 _CELLS = 1 << 14
+
+
+def secure_key(device: str) -> str:
+    """The key under which a device waits for answers of its secure round."""
+    return f"secure:{device}"
+
+
 _T = TypeVar("_T")
 
 _LoopFutures = list["asyncio.Future[bool]"]

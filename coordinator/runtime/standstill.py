@@ -11,6 +11,7 @@ from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.identities import Identities
 
 _PATIENCE_S = 5.0
 """Seconds for which a round may look for its devices before it stands still."""
@@ -22,9 +23,10 @@ have no devices and no reasons of their own."""
 
 
 class Standstill:
-    def __init__(self, core: Core, fleet: Fleet) -> None:
+    def __init__(self, core: Core, fleet: Fleet, identities: Identities) -> None:
         self._core = core
         self._fleet = fleet
+        self._identities = identities
 
     def of_run(self, state: RunState) -> str:
         """Returns why this run makes no progress; empty where nothing is known to be in its way, and where its status
@@ -54,7 +56,11 @@ class Standstill:
         last = self._core.store.round(state.run, state.round_number - 1)
         stored = last.closed_at if last is not None and last.status == "committed" else None
         failed = self._core.failures.recent(since=stored)
-        parts = [self._too_few(state), f"this coordinator could not store data: {failed}" if failed else ""]
+        parts = [
+            self._too_few(state),
+            self._no_authority(state),
+            f"this coordinator could not store data: {failed}" if failed else "",
+        ]
         return printable("; ".join(part for part in parts if part), _LONGEST)
 
     def _in_vain(self, state: RunState) -> str:
@@ -82,6 +88,12 @@ class Standstill:
         current = state.current
         left = len(current.members) - current.count("withdrawn", "refused")
         return current.departures if left < state.plan.cohort.goal else ""
+
+    def _no_authority(self, state: RunState) -> str:
+        """Why a secure round has no header, or no roster: nobody vouches for its devices now."""
+        secure = state.secure
+        wants = secure is not None and (not secure.header or (state.phase == "sharing" and not secure.roster))
+        return self._identities.trouble() if wants else ""
 
     def _too_few(self, state: RunState) -> str:
         """How many devices the round waits for, and why others are not eligible."""

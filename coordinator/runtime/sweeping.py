@@ -1,16 +1,25 @@
 """Deletes blobs without a reference: they remain where a coordinator died between writing a file and its event.
 
-It runs only where one process has the blobs to itself, before it serves: another replica could have stored a blob whose
-event is not written yet.
+``sweep`` deletes all of them. It runs only where one process has the blobs to itself, before it serves: another replica
+could have stored a blob whose event is not written yet.
+
+``sweep_secure`` runs while replicas serve. It deletes what is older than any attempt of a secure round can last, and is
+neither a file of tensors nor a list of devices: such a blob is of an attempt that is over, and no event can name it any
+more, since a message is bound to its attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from client_sdk.tensors import HEADER_LIMIT
+from coordinator.blobs import Missing
 from coordinator.runtime.core import Core
 from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import RoundRow
+
+MARGIN_S = 3600.0
+"""Seconds by which a blob must be older than an attempt lasts: clocks of replicas and of the disk may differ."""
 
 
 def sweep(core: Core) -> int:
@@ -27,6 +36,41 @@ def sweep(core: Core) -> int:
     for digest in gone:
         core.blobs.delete(digest)
     return len(gone)
+
+
+def sweep_secure(core: Core, at: float) -> int:
+    """Deletes what secure rounds have left behind. ``at``: Unix seconds. Returns the number of deleted blobs. Nothing
+    is deleted where a run's log cannot be read."""
+    lasts_s = [state.plan.secure.expires_s for state in core.states() if state.plan.secure is not None]
+    if not lasts_s:
+        return 0
+    left = [
+        digest for digest in core.blobs.stored_before(at - max(lasts_s) - MARGIN_S) if _is_of_an_attempt(core, digest)
+    ]
+    if not left:
+        return 0
+    named: set[str | None] = set()
+    for run in core.store.run_ids():
+        try:
+            named |= _of_run(core, run)
+        except ValueError as error:
+            core.troubles.note(run, error)
+            return 0
+    gone = [digest for digest in left if digest not in named]
+    for digest in gone:
+        core.blobs.delete(digest)
+    return len(gone)
+
+
+def _is_of_an_attempt(core: Core, digest: str) -> bool:
+    """Whether the blob is no file of tensors, and no list of devices."""
+    try:
+        with core.blobs.open(digest) as file:
+            head = file.read(9)
+    except Missing:
+        return False
+    tensors = len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= HEADER_LIMIT
+    return not tensors and not head.startswith((b"[[", b"[]"))
 
 
 def _of_run(core: Core, run: str) -> set[str | None]:

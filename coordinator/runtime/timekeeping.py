@@ -16,17 +16,23 @@ from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.log_context import about
+from coordinator.runtime.run_creation import begin_run
 from coordinator.runtime.run_log import RunLog
+from coordinator.runtime.sweeping import sweep_secure
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 
 _HOUSEKEEPING_S = 30.0
 """Seconds between two searches for runs of other replicas, with which expired rows are deleted."""
+_SWEEP_S = 600.0
+"""Seconds between two searches for blobs that secure rounds have left behind."""
 _AGAIN_S = 0.1
 """The least number of seconds until a deadline is checked again: a draw may wait for a free thread, or for the disk."""
 _AFTER_ERROR_S = 1.0
 """Seconds until a run that could not be handled is tried again."""
-_COMMIT_S = 10.0
-"""Seconds for which a round may be committing before its commit is issued again; doubled each time."""
+_PATIENCE_S = 10.0
+"""Seconds for which a run may wait for an action before it is issued again; doubled each time."""
+_WORK = fx.Commit | fx.CommitSum | fx.Advance | fx.Announce | fx.Gather | fx.Open
+"""Actions that no event of a device makes unnecessary: without them the run stands still until a deadline, or ever."""
 _SKEW_S = 5.0
 """Seconds by which the clocks of two replicas may differ before a deadline seems to show that the clock has fallen."""
 
@@ -42,9 +48,9 @@ class Timekeeping:
         self._commits = commits
         self._uncertain = uncertain
         self._latest_now = core.clock.now()
-        self._cleaned_at = self._latest_now
-        self._committing: dict[str, tuple[int, float, float]] = {}
-        """For runs that are committing: (round, since when, seconds until the commit is issued again)."""
+        self._cleaned_at = self._swept_at = self._latest_now
+        self._awaited: dict[str, tuple[fx.Action, float, float]] = {}
+        """For runs that wait for an action of a coordinator: (action, since when, seconds until it is issued again)."""
         self._unrecovered: set[str] = set()
         """Runs whose pending actions could not be issued yet."""
 
@@ -85,8 +91,7 @@ class Timekeeping:
         if fell > 0 or _beyond_s(state, now) > _SKEW_S:
             log.submit(lambda tx, state, at: _clock_fell(state, at, fell))
         state = log.state
-        if state.phase == "committing":
-            self._retry_commit(log.run, state, now)
+        self._retry_work(log.run, state, now)
         if state.deadline is None:
             return []
         if state.phase == "leasing":
@@ -111,6 +116,9 @@ class Timekeeping:
             if run not in self._unrecovered:
                 self._noting(run, self._begun)
         self._uncertain.settle()
+        if not 0 <= now - self._swept_at < _SWEEP_S:
+            self._swept_at = now
+            sweep_secure(self._core, now)
         with self._core.store.transaction() as tx:
             tx.expire_waiting(now)
 
@@ -158,20 +166,25 @@ class Timekeeping:
         """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""
         log = self._core.log(run)
         if not log.state.round_number and not log.catch_up().round_number:
-            log.submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit))
+            begin_run(self._core, log)
         return log
 
-    def _retry_commit(self, run: str, state: RunState, now: float) -> None:
-        """Issues a commit again that may have no thread: its task was lost with another replica, or with a lost answer
-        of the database. Each retry waits longer, so that replicas do not take one long commit from each other for ever.
+    def _retry_work(self, run: str, state: RunState, now: float) -> None:
+        """Issues an action again that may have no thread: its task was lost with another replica, or with a lost answer
+        of the database. Each retry waits longer, so that replicas do not take one long commit from each other for ever,
+        nor open one sum side by side.
         """
-        number, since, patience_s = self._committing.get(run, (0, now, _COMMIT_S))
-        if number != state.round_number or now < since:
-            self._committing[run] = (state.round_number, now, _COMMIT_S)
+        wanted = next((action for action in rounds.pending(state) if isinstance(action, _WORK)), None)
+        if wanted is None:
+            self._awaited.pop(run, None)
+            return
+        action, since, patience_s = self._awaited.get(run, (None, now, _PATIENCE_S))
+        if action != wanted or now < since:
+            self._awaited[run] = (wanted, now, _PATIENCE_S)
         elif now - since >= patience_s:
-            self._committing[run] = (state.round_number, now, 2 * patience_s)
+            self._awaited[run] = (wanted, now, 2 * patience_s)
             if not self._commits.under_way(run) and not any(task == run for task, _ in self._core.tasks()):
-                self._core.hand_out(run, rounds.pending(state))
+                self._core.hand_out(run, [wanted])
 
 
 def _beyond_s(state: RunState, now: float) -> float:

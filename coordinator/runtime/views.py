@@ -59,6 +59,17 @@ def run_view(
     )
 
 
+def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:
+    """The view of a run with secure rounds: how many devices can contribute to its model no more, and who is barred."""
+    return view.model_copy(
+        update={
+            "devices_spent": reader.marked_devices(state.marked_on),
+            "devices_registered": reader.registered_devices(),
+            "barred": {device: found.until_round for device, found in sorted(state.barred.items())},
+        }
+    )
+
+
 def unreadable_run_view(reader: Reader, row: RunRow, trouble: str) -> RunView:
     """The view of a run whose log this version cannot read."""
     line = reader.checkpoints(row.run)
@@ -122,6 +133,7 @@ def round_view(
         digest=body.get("digest"),
         metrics=body.get("metrics", {}),
         lease=body.get("lease"),
+        secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
     )
@@ -145,8 +157,14 @@ def metric_view(row: MetricRow) -> MetricView:
     )
 
 
-def event_view(row: EventRow) -> EventView:
-    return EventView(seq=row.seq, at=row.at, kind=row.kind, body=row.body)
+def event_view(row: EventRow, *, secure: bool = False) -> EventView:
+    """``secure``: the run has secure rounds."""
+    body = row.body
+    if secure and "cohort" in body:
+        body = {**body, "cohort": [device for device, _ in cast("list[list[Any]]", body["cohort"])]}
+    if secure and "device" in body:
+        body = {name: value for name, value in body.items() if name not in ("bytes", "seconds", "examples")}
+    return EventView(seq=row.seq, at=row.at, kind=row.kind, body=body)
 
 
 def latest_refusal(refusals: list[RefusalRow], device: str) -> RefusalRow | None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import ResultReceipt, ResultReport
-from client_sdk.tensors import HEADER_LIMIT, TensorError, read_header
+from client_sdk.tensors import HEADER_LIMIT, TensorError, canonical_digest, read_header
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -48,6 +48,7 @@ class WorkerResults:
         if before is not None:
             return before
         self._check_result(spool, log.state.checkpoint)
+        tensors = "" if log.state.plan.secure is None else canonical_digest(spool.path)
         size, digest = spool.size, spool.commit()
 
         def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered | None:
@@ -67,7 +68,8 @@ class WorkerResults:
                 examples=report.examples,
                 metrics=dict(report.metrics),
                 optimizer=state.optimizer,
-                waiting=None if state.fallback.away_since is None else len(self._fleet.eligible(state, tx.waiting(at))),
+                tensors=tensors,
+                waiting=None if state.fallback.away_since is None else len(self._fleet.waiting(tx, state, at)),
             )
 
         effects = log.submit(delivered)

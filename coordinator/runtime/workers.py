@@ -174,7 +174,7 @@ class WorkerRequests:
             if state.round is None:
                 return None
             leasing = state.phase == "leasing"
-            waiting = len(self._fleet.eligible(state, tx.waiting(now))) if leasing else state.round.waiting
+            waiting = len(self._fleet.waiting(tx, state, now)) if leasing else state.round.waiting
             if fleet_is_back(state, now, waiting):
                 return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
             if state.phase != "leasing" and not _ours(state, worker, poll):

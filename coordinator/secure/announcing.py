@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
+from client_sdk import codecs
 from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
-from client_sdk.secagg.header import SEED_BYTES, AttemptHeader
-from client_sdk.secagg.roster import Vouching
-from client_sdk.secagg.vouching import vouched_by
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.terms import agreed_digest
+from client_sdk.secagg.vouching import Vouching, vouched_by
 from coordinator.engine.state import RunState
 
-NOTHING_DRAWN = bytes(SEED_BYTES)
-"""The codec's seed: no codec of a secure plan is randomized."""
+
+class Authorities(Protocol):
+    """The authority as it is now."""
+
+    def __call__(self, until: float | None = None) -> Authority:
+        """The authority that vouches for certificates that are valid now and ``until`` (Unix seconds). ProblemError
+        *busy* where there is none, or its list is out of date: secure rounds wait."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +32,7 @@ class Authority:
     """The authority that certifies devices, in its present state."""
 
     vouched: Vouching
+    """Of certificates that are valid until the time for which this was asked."""
     revocations: int
     """Counter of its revocation list."""
     revocations_digest: bytes
@@ -42,23 +51,24 @@ class Authority:
         )
 
 
-def announce(state: RunState, *, dimension: int, authority: Authority, at: float) -> AttemptHeader:
-    """The header of the attempt that ``state`` is in. ``dimension``: values of an encoded update; ``at``: Unix
-    seconds."""
+def announce(state: RunState, *, elements: int, authority: Authority, at: float) -> AttemptHeader:
+    """The header of the attempt that ``state`` is in. ``elements``: values of an update before it is encoded; ``at``:
+    Unix seconds."""
     plan, secure = state.plan, state.plan.secure
     if secure is None:
         raise ValueError("the plan has no secure rounds")
+    digest = plan.digest
     codec, version = plan.task.codec.rsplit("@", 1)
     return AttemptHeader(
         run=state.run,
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
-        plan=bytes.fromhex(plan.digest),
-        dimension=dimension,
+        plan=agreed_digest(digest, plan.task, plan.aggregation.weighting),
+        dimension=codecs.linear(plan.task.codec).count(elements),
         codec=codec,
         codec_version=int(version),
-        codec_seed=NOTHING_DRAWN,
+        codec_seed=codecs.seed_for(plan.task.codec, digest, state.current.number),
         q=secure.q,
         max_norm=secure.max_norm,
         max_abs=secure.max_abs,

@@ -1,23 +1,26 @@
 """Reads the attempt under way from the blobs that the engine's state names, as the protocol's objects, checked once.
 
-The attempt that was read last is cached, since hundreds of messages of one attempt follow each other.
+The attempt that was read last is cached, since hundreds of messages of one attempt follow each other. A stored roster
+was vouched for when it was made (``gathering``), and the devices check it by its header's revocation list. It is read
+without asking the authority again, so that all replicas answer alike, also after a revocation.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from coordinator.blobs import Blobs
 from coordinator.engine.secure.state import SecureRound
+from coordinator.engine.state import RunState
 from coordinator.secure.blob_formats import body_of
-from coordinator.secure.routing import Deliveries, proof
+from coordinator.secure.routing import DealtShares, Deliveries, proof
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class Attempt:
 class Attempts:
     """Reads attempts of one run. Safe from several threads."""
 
-    def __init__(self, blobs: Blobs, vouched: Vouching) -> None:
-        self._blobs, self._vouched = blobs, vouched
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
         self._lock = threading.Lock()
         self._last: tuple[tuple[str, str], Attempt] | None = None
         self._deliveries: tuple[str, Deliveries] | None = None
+        self._dealt: tuple[str, DealtShares] | None = None
+        self._signatures: tuple[str, dict[str, bytes]] = ("", {})
         self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
 
     def header(self, secure: SecureRound) -> AttemptHeader:
@@ -59,12 +64,13 @@ class Attempts:
         return AttemptHeader.parse(bytes.fromhex(secure.header))
 
     def read(self, secure: SecureRound) -> Attempt:
-        """The attempt, once its roster is made. SecaggError where one of its devices was revoked since; BlobError."""
+        """The attempt, once its roster is made. Its devices were vouched for when it was: whom the authority revokes
+        later stays in it, at every replica. SecaggError, BlobError."""
         key = (secure.header, secure.roster)
         with self._lock:
             if self._last is None or self._last[0] != key:
                 roster = Roster.parse(self.bytes_of(secure.roster))
-                self._last = (key, Attempt(join(self.header(secure), roster, self._vouched)))
+                self._last = (key, Attempt(rejoin(self.header(secure), roster)))
             return self._last[1]
 
     def deliveries(self, secure: SecureRound) -> Deliveries:
@@ -73,10 +79,17 @@ class Attempts:
         with self._lock:
             if self._deliveries is None or self._deliveries[0] != secure.roster:
                 self._deliveries = None
-                n = attempt.cohort.n
-                bundles = (Bundle.parse(body_of(self.bytes_of(digest)), n) for digest in secure.shared.values())
-                self._deliveries = (secure.roster, Deliveries(attempt.cohort, bundles))
+                self._deliveries = (secure.roster, Deliveries(attempt.cohort, self._bundles(attempt, secure)))
             return self._deliveries[1]
+
+    def dealt(self, secure: SecureRound) -> DealtShares:
+        """The digests of all shares that were dealt, once the phase of sharing is over."""
+        attempt = self.read(secure)
+        with self._lock:
+            if self._dealt is None or self._dealt[0] != secure.roster:
+                self._dealt = None
+                self._dealt = (secure.roster, DealtShares(attempt.cohort, self._bundles(attempt, secure)))
+            return self._dealt[1]
 
     def proof(self, secure: SecureRound) -> bytes:
         """The proof for devices: the signatures of the survivor list that have arrived so far."""
@@ -84,8 +97,8 @@ class Attempts:
         key = (secure.roster, secure.signed)
         with self._lock:
             if self._proof is None or self._proof[0] != key:
-                places = attempt.places
-                signed = ((places[device], self.bytes_of(digest)) for device, digest in secure.signed.items())
+                places, known = attempt.places, self._signatures_of(secure)
+                signed = ((places[device], known[digest]) for device, digest in secure.signed.items())
                 self._proof = (key, proof(signed).encoded)
             return self._proof[1]
 
@@ -97,7 +110,15 @@ class Attempts:
     def forget(self) -> None:
         """Free all memory: the round has ended."""
         with self._lock:
-            self._last = self._deliveries = self._proof = None
+            self._last = self._deliveries = self._dealt = self._proof = None
+            self._signatures = ("", {})
+
+    def free(self, state: RunState) -> None:
+        """Free what no device asks for any more in this state, whichever replica has ended the phase or the round."""
+        if state.secure is None or state.phase == "idle":
+            self.forget()
+        elif state.phase not in ("sharing", "masking"):
+            self.forget_shares()
 
     def cache(self, header: str, roster: str, cohort: MaskingCohort) -> None:
         """Cache a cohort that was just made, so that it is not read again."""
@@ -108,3 +129,19 @@ class Attempts:
         """A blob's bytes. BlobError."""
         with self._blobs.open(digest) as file:
             return file.read()
+
+    def _signatures_of(self, secure: SecureRound) -> dict[str, bytes]:
+        """The signatures of the list that have arrived, by digest: each blob is read once. The caller holds the
+        lock."""
+        if self._signatures[0] != secure.roster:
+            self._signatures = (secure.roster, {})
+        known = self._signatures[1]
+        for digest in secure.signed.values():
+            if digest not in known:
+                known[digest] = self.bytes_of(digest)
+        return known
+
+    def _bundles(self, attempt: Attempt, secure: SecureRound) -> Iterator[Bundle]:
+        """The sharers' bundles, one after another."""
+        for digest in secure.shared.values():
+            yield Bundle.parse(body_of(self.bytes_of(digest)), attempt.cohort.n)

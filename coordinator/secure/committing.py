@@ -1,6 +1,7 @@
 """Makes the next checkpoint of the unmasked sum, and that which advances an exhausted run.
 
-``client_sdk.secagg.quantize`` converts lanes to a mean; ``aggregator`` converts a mean to a checkpoint.
+``client_sdk.secagg.quantize`` converts lanes to a mean, the plan's codec decodes it, and ``aggregator`` makes the
+checkpoint of it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from typing import BinaryIO
 
 import numpy as np
 
+from client_sdk.codecs import FLOAT32, NOTHING_DRAWN, LinearCodec
+from client_sdk.codecs.reading import Read
 from client_sdk.secagg.errors import BadVector
 from client_sdk.secagg.lanes import Lanes
-from client_sdk.secagg.quantize import EXTRA_LANES, Quantizer
+from client_sdk.secagg.quantize import Quantizer
 from client_sdk.tensors.exact_sum import FRACTION_BITS
 from client_sdk.tensors.floats import Float32, narrow, widen
 from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
@@ -24,17 +27,15 @@ _MOST_DOUBLINGS = 160
 """From 2^-32 up to float32's largest values."""
 
 
-class _SumMean:
-    """``MeanBlocks`` of a sum of lanes. Memory: one block."""
+class _MeanBlocks:
+    """``MeanBlocks`` that a function reads."""
 
-    def __init__(self, quantizer: Quantizer, total: Lanes, survivors: int) -> None:
-        self._quantizer, self._total, self._survivors = quantizer, total, survivors
+    def __init__(self, read: Read) -> None:
+        self._read = read
 
     def read(self, start: int, count: int) -> Float32:
-        part = np.concatenate([self._total[start : start + count], self._total[-EXTRA_LANES:]])
-        mean, _ = self._quantizer.mean(part, self._survivors)
-        with np.errstate(over="ignore"):  # the aggregator refuses values that are not finite
-            return mean.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # the aggregator refuses values that are not finite
+            return self._read(start, count)
 
 
 def commit_sum(
@@ -45,16 +46,29 @@ def commit_sum(
     total: Lanes,
     survivors: int,
     optimizer: str | None = None,
+    *,
+    codec: LinearCodec = FLOAT32,
+    seed: bytes = NOTHING_DRAWN,
 ) -> NewCheckpoint:
     """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
-    server optimizer's state after it. ``optimizer``: its state before. CannotAggregate where there is no such mean or
-    no such checkpoint."""
+    server optimizer's state after it. ``optimizer``: its state before; ``codec`` and its ``seed``: those of the
+    attempt's header. CannotAggregate where there is no such mean or no such checkpoint.
+
+    The mean of the encoded values is computed in float64, rounded to float32 and decoded in a fixed order of
+    operations: the same sum gives the same bits. Memory beside the sum: a few blocks.
+    """
     try:
-        if quantizer.require_possible(total, survivors) == 0:
+        weight = quantizer.require_possible(total, survivors)
+        if weight == 0:
             raise BadVector("the survivors' weights sum to nothing, which has no mean")
     except BadVector as error:
         raise CannotAggregate(str(error)) from None
-    return aggregator.apply(round, parent, _SumMean(quantizer, total, survivors), optimizer)
+
+    def encoded(start: int, count: int) -> Float32:
+        return quantizer.mean_of(total[start : start + count], survivors, weight).astype(np.float32)
+
+    mean = _MeanBlocks(codec.back(encoded, aggregator.delta.elements, seed))
+    return aggregator.apply(round, parent, mean, optimizer)
 
 
 def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.statement import require_signed
+from client_sdk.secagg.vouching import Vouching
 
 
 class Spoiled(SecaggError):

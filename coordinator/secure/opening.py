@@ -33,22 +33,21 @@ _WHOLE = 1 << 16
 
 
 class Lost(SecaggError):
-    """Secrets that the shares do not rebuild: their dealers, or too many of their holders, cheated."""
+    """Secrets that the shares do not rebuild. Each share matches the digest that its dealer signed, so the dealers
+    cheated."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
-        super().__init__(f"the secrets of {len(places)} devices cannot be rebuilt")
+        super().__init__(f"the shares that {len(places)} devices dealt do not give the secrets they committed to")
         self.places = places
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum that the round learns, and the wrong shares that were found."""
+    """The sum that the round learns."""
 
     lanes: Lanes
     """The sum of the survivors' lanes, modulo 2^bits: weight and canary are the last two."""
     weight: int
-    set_aside: tuple[tuple[int, tuple[int, ...]], ...]
-    """(dealer, holders whose shares of its secret were wrong), by place."""
 
 
 def open_sum(
@@ -59,7 +58,8 @@ def open_sum(
     revealed: Iterable[RevealedShares],
     workers: int = WORKERS,
 ) -> Sum:
-    """The sum of the survivors' ``vectors`` (packed, one each), unmasked with what was ``revealed``.
+    """The sum of the survivors' ``vectors`` (packed, one each), unmasked with what was ``revealed``: shares that were
+    compared with their digests when they arrived (``validation.revealed``).
 
     ``sharers``: the places whose shares were delivered. ``workers``: threads, 1 to 16.
     """
@@ -75,7 +75,7 @@ def open_sum(
         opened.secrets.clear()
     cut(total, cohort.roster.lane_bits)
     weight = cohort.header.quantizer.require_possible(total, len(survivors))
-    return Sum(total, weight, tuple(sorted(opened.wrong.items())))
+    return Sum(total, weight)
 
 
 def _rebuilt(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, assert_never
 
+from client_sdk import codecs
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.lanes import pack, packed_bytes, unpack
@@ -23,7 +24,7 @@ from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
 from coordinator.secure import committing
-from coordinator.secure.announcing import Authority, announce
+from coordinator.secure.announcing import Authorities, announce
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.gathering import Spoiled, gather
@@ -43,6 +44,11 @@ class SecureRun(Protocol):
         """The newest durable state, whichever replica wrote it."""
         ...
 
+    @property
+    def known(self) -> RunState:
+        """The newest state that this process has read."""
+        ...
+
     def submit(self, make: Make) -> Sequence[fx.Effect]:
         """Apply the event under the run's lock, and return its effects once they are durable."""
         ...
@@ -56,7 +62,7 @@ class SecureWork:
         run: SecureRun,
         blobs: Blobs,
         aggregator: Aggregator,
-        authority: Callable[[], Authority],
+        authority: Authorities,
         attempts: Attempts,
         workers: int = WORKERS,
     ) -> None:
@@ -79,7 +85,7 @@ class SecureWork:
             if isinstance(action, fx.Open):
                 reason = f"a file that the round needs is gone: {error}"
                 self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=reason)
-            elif _wanted(self._run.state, action):
+            elif wanted(self._run.state, action):
                 raise
 
     def checkpoint(self, action: Committing) -> NewCheckpoint:
@@ -95,7 +101,15 @@ class SecureWork:
         total = unpack(packed, header.lanes, header.lane_bits(len(secure.order)))
         survivors = len(action.contributions)
         return committing.commit_sum(
-            self._aggregator, action.round, action.parent, header.quantizer, total, survivors, action.optimizer
+            self._aggregator,
+            action.round,
+            action.parent,
+            header.quantizer,
+            total,
+            survivors,
+            action.optimizer,
+            codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
+            seed=header.codec_seed,
         )
 
     def forget(self) -> None:
@@ -105,12 +119,12 @@ class SecureWork:
     # ------------------------------------------------------------ one for each action
 
     def _announce(self, action: fx.Announce) -> None:
-        dimension, authority = self._aggregator.delta.elements, self._authority()
+        elements, authority = self._aggregator.delta.elements, self._authority()
 
         def announced(state: RunState, at: float) -> ev.Announced | None:
-            if not _wanted(state, action) or state.secure is None or state.secure.header:
+            if not wanted(state, action) or state.secure is None or state.secure.header:
                 return None
-            header = announce(state, dimension=dimension, authority=authority, at=at)
+            header = announce(state, elements=elements, authority=authority, at=at)
             return ev.Announced(
                 at=at,
                 round=action.round,
@@ -123,25 +137,25 @@ class SecureWork:
 
     def _gather(self, action: fx.Gather) -> None:
         state = self._run.state
-        if not _wanted(state, action) or state.secure is None or state.secure.roster:
+        if not wanted(state, action) or state.secure is None or state.secure.roster:
             return
         if tuple(sorted(state.secure.advertised.items())) != action.advertised:
             return  # a device was excluded meanwhile, and another action names the others
         header = self._attempts.header(state.secure)
         entries = [parse_entry(self._attempts.bytes_of(digest)) for _, digest in action.advertised]
         try:
-            cohort = gather(header, entries, self._authority().vouched)
+            cohort = gather(header, entries, self._authority(header.expires_at).vouched)
         except Spoiled as spoiled:
             for device, reason in spoiled.devices.items():
                 self._submit(action, ev.Faulted, attempt=action.attempt, device=device, reason=reason)
             return
         digest = self._blobs.put(cohort.roster.encoded)
         self._attempts.cache(state.secure.header, digest, cohort)
-        self._made(action, digest, ev.Rostered, attempt=action.attempt, **_numbers(cohort))
+        self._made(action, digest, ev.Rostered, attempt=action.attempt, **numbers_of(cohort))
 
     def _open(self, action: fx.Open) -> None:
         state = self._run.state
-        if not _wanted(state, action) or state.secure is None or state.secure.sum:
+        if not wanted(state, action) or state.secure is None or state.secure.sum:
             return
         secure = state.secure
         self._attempts.forget_shares()
@@ -155,7 +169,6 @@ class SecureWork:
             self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=str(error))
         else:
             stored = sum_bytes(pack(total.lanes, attempt.cohort.roster.lane_bits), attempt.cohort.h)
-            device = attempt.cohort.device
             self._made(
                 action,
                 self._blobs.put(stored),
@@ -163,7 +176,6 @@ class SecureWork:
                 attempt=action.attempt,
                 bytes=len(stored),
                 weight=total.weight,
-                set_aside=tuple((device(dealer), tuple(map(device, holders))) for dealer, holders in total.set_aside),
             )
 
     def _opened(self, cohort: MaskingCohort, secure: SecureRound) -> Sum:
@@ -207,12 +219,12 @@ def drop(run: SecureRun, blobs: Blobs, digest: str) -> None:
     run.submit(unless_named)
 
 
-def _wanted(state: RunState, action: SecureAction) -> bool:
+def wanted(state: RunState, action: SecureAction) -> bool:
     """Whether the attempt is still under way."""
     return state.round_number == action.round and state.phase != "idle" and state.current.attempt == action.attempt
 
 
-def _numbers(cohort: MaskingCohort) -> dict[str, object]:
+def numbers_of(cohort: MaskingCohort) -> dict[str, object]:
     """The numbers of the roster that the engine needs."""
     parameters = cohort.parameters
     nonces = [entry.advertisement.nonce for entry in cohort.roster.entries]

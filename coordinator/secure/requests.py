@@ -3,9 +3,10 @@
 ::
 
     header      the attempt that may be joined, or nothing yet
+    limit       how long the body of a message may be, before a byte of it is read
     receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason
     complain    dealers whose shares do not open
-    spent       the device has signed on this checkpoint before
+    refuse      the device takes part in no attempt on this checkpoint any more
     answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
 
 The caller has authenticated the device, waits, and asks again. The engine decides whether a message is in time, before
@@ -15,25 +16,27 @@ passes through.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NoReturn, assert_never
+from typing import NoReturn, TypeVar, assert_never
 
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.errors import SecaggError
-from client_sdk.secagg.statement import Stage
-from coordinator.blobs import Blobs, Spool
+from coordinator.blobs import Blobs, Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.reasons import printable
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.secure import validation
-from coordinator.secure.announcing import Authority
-from coordinator.secure.attempt import Attempt, Attempts
-from coordinator.secure.blob_formats import entry_bytes, message_bytes
+from coordinator.secure.announcing import Authorities
+from coordinator.secure.arrived import ArrivedMessage, StoredMessage
+from coordinator.secure.attempt import Attempts
+from coordinator.secure.body_limits import most_advertised, most_bytes
 from coordinator.secure.performing import SecureRun, drop
+
+T = TypeVar("T")
 
 _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
     "advertise": ev.Advertised,
@@ -46,23 +49,6 @@ OVER = b""
 """The answer to *unmask*, once the round has ended: the device deletes all its secrets."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class ArrivedMessage:
-    """One message, from a device whose request was authenticated. Its ``repr`` shows nothing: it may hold shares."""
-
-    device: str
-    round: int
-    attempt: int
-    stage: Stage
-    body: bytes
-    signature: bytes
-    certificate: bytes = b""
-    """With *advertise*."""
-    vector: Spool | None = None
-    """With *mask*: the spool of the packed lanes and nothing else, with room for 64 more bytes. Committed here if they
-    are accepted."""
-
-
 class SecureRequests:
     """The secure rounds of one run. Safe from several threads."""
 
@@ -70,7 +56,7 @@ class SecureRequests:
         self,
         run: SecureRun,
         blobs: Blobs,
-        authority: Callable[[], Authority],
+        authority: Authorities,
         attempts: Attempts,
     ) -> None:
         """``authority``: called whenever a certificate is to be checked."""
@@ -79,15 +65,35 @@ class SecureRequests:
     def header(self, device: str, round: int) -> bytes | None:
         """The header of the attempt that this device may join or continue; None: not yet. ProblemError where the device
         is not in the round any more."""
-        state = self._run.state
-        secure = self._under_way(state, device, round)
-        if not secure.header or (state.phase != "collecting" and device not in secure.advertised):
-            return None
-        return bytes.fromhex(secure.header)
+
+        def look(state: RunState) -> bytes | None:
+            secure = self._under_way(state, device, round)
+            if not secure.header or (state.phase != "collecting" and device not in secure.advertised):
+                return None
+            return bytes.fromhex(secure.header)
+
+        return self._looked_up(look)
+
+    def limit(self, device: str, round: int, attempt: int, stage: Stage) -> int:
+        """The longest body of this message in bytes: of *mask* the packed vector, and of no other length. ProblemError
+        where no message of this device is read."""
+
+        def look(state: RunState) -> int:
+            secure = self._attempt(state, device, round, attempt)
+            if stage == "advertise":
+                return most_advertised()
+            if not secure.roster:
+                raise problem("stale", f"attempt {attempt} of round {round} has no roster yet")
+            return most_bytes(stage, secure, self._attempts.header(secure))
+
+        found = self._looked_up(look)
+        if found is None:
+            raise AssertionError("a message has a limit, or is refused")
+        return found
 
     def receive(self, arrived: ArrivedMessage) -> None:
         """Accept a message: when this returns, it is durable and counts. A repeated message is accepted again."""
-        stored = _StoredMessage.of(arrived)
+        stored = StoredMessage.of(arrived)
         digest = stored.digest
 
         def event(at: float) -> ev.Event:
@@ -125,36 +131,63 @@ class SecureRequests:
         """A device has signed on this checkpoint before, and reports that instead of advertising."""
         _raise_refused(self._run.submit(lambda _, at: ev.Spent(at=at, round=round, attempt=attempt, device=device)))
 
+    def refuse(self, device: str, round: int, attempt: int, reason: str) -> None:
+        """A device takes part in no attempt on this checkpoint any more, for another reason."""
+        shown = printable(reason)
+        _raise_refused(
+            self._run.submit(
+                lambda _, at: ev.Declined(at=at, round=round, attempt=attempt, device=device, reason=shown)
+            )
+        )
+
     def answer(self, device: str, round: int, attempt: int, stage: Stage) -> bytes | None:
         """The answer to the device's message of this stage; None: not yet. ProblemError where there will be none: the
         attempt or the round is over."""
-        state = self._run.state
-        if stage == "unmask" and (
-            state.round_number > round or (state.round_number == round and state.phase == "idle")
-        ):
-            return OVER
-        secure = self._under_way(state, device, round)
-        now = state.current.attempt
-        if attempt != now:
-            raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {now}")
-        return self._answer(state, secure, device, stage)
+
+        def look(state: RunState) -> bytes | None:
+            if stage == "unmask" and (
+                state.round_number > round or (state.round_number == round and state.phase == "idle")
+            ):
+                return OVER
+            return self._answer(state, self._attempt(state, device, round, attempt), device, stage)
+
+        return self._looked_up(look)
 
     # ------------------------------------------------------------ inside
 
+    def _looked_up(self, look: Callable[[RunState], T | None]) -> T | None:
+        """What the state that was read last has, and where it has nothing, what the newest has. Blobs that the former
+        names may be gone, where another replica has ended the round."""
+        try:
+            found = look(self._run.known)
+        except (ProblemError, Missing):
+            found = None
+        return look(self._run.state) if found is None else found
+
+    def _attempt(self, state: RunState, device: str, round: int, attempt: int) -> SecureRound:
+        """This attempt of the round, where it is under way and has this device."""
+        secure, now = self._under_way(state, device, round), state.current.attempt
+        if attempt < now:
+            raise problem("stale", f"attempt {attempt} of round {round} is over: it is at attempt {now}")
+        if attempt > now:
+            raise problem("stale", f"round {round} has no attempt {attempt} yet: it is at attempt {now}")
+        return secure
+
     def _answer(self, state: RunState, secure: SecureRound, device: str, stage: Stage) -> bytes | None:
+        if secure.roster and device not in secure.order:
+            raise problem("late", "the roster was made without this device")
         match stage:
             case "advertise":
-                return self._roster(secure, device)
+                return self._attempts.bytes_of(secure.roster) if secure.roster else None
             case "share":
                 return self._delivery(state, secure, device)
             case "mask":
                 if state.phase not in ("agreeing", "unmasking"):
                     return None
-                return self._read(secure).survivors(secure).encoded
+                return self._attempts.read(secure).survivors(secure).encoded
             case "survivors":
                 if state.phase != "unmasking":
                     return None
-                self._read(secure)
                 return self._attempts.proof(secure)
             case "unmask":
                 return None
@@ -168,14 +201,14 @@ class SecureRequests:
             raise problem("stale", f"round {round} has not been opened: the run is at round {state.round_number}")
         if state.secure is None:
             raise problem("conflict", f"round {round} is not a secure one, or has no cohort yet")
-        for why in (state.barred.get(device), state.current.excluded.get(device)):
-            if why is not None:
-                raise problem("withdrawn", f"the round goes on without this device: {why}")
+        why = state.current.excluded.get(device)
+        if why is not None:
+            raise problem("withdrawn", f"the round goes on without this device: {why}")
         if device not in state.current.members:
             raise problem("not-selected", f"device {device} was not selected for round {round}")
         return state.secure
 
-    def _verify(self, state: RunState, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
+    def _verify(self, state: RunState, arrived: ArrivedMessage, stored: StoredMessage) -> None:
         secure = state.secure
         if secure is None:
             raise problem("stale", f"round {arrived.round} is not a secure one")
@@ -192,13 +225,14 @@ class SecureRequests:
         except SecaggError as error:
             raise problem("invalid-update", str(error)) from None
 
-    def _validate(self, secure: SecureRound, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
+    def _validate(self, secure: SecureRound, arrived: ArrivedMessage, stored: StoredMessage) -> None:
         body, signature = arrived.body, arrived.signature
         if arrived.stage == "advertise":
-            header, vouched = self._attempts.header(secure), self._authority().vouched
+            header = self._attempts.header(secure)
+            vouched = self._authority(header.expires_at).vouched
             validation.advertised(header, vouched, arrived.device, body, signature, arrived.certificate)
             return
-        attempt = self._read(secure)
+        attempt = self._attempts.read(secure)
         cohort, place = attempt.cohort, attempt.places[arrived.device]
         match arrived.stage:
             case "share":
@@ -210,12 +244,12 @@ class SecureRequests:
             case "survivors":
                 validation.agreed(cohort, place, body, signature, attempt.survivors(secure))
             case "unmask":
-                sharers = attempt.sharers(secure)
-                validation.revealed(cohort, place, body, signature, attempt.survivors(secure), sharers)
+                survivors, dealt = attempt.survivors(secure), self._attempts.dealt(secure)
+                validation.revealed(cohort, place, body, signature, survivors, dealt)
             case _:
                 assert_never(arrived.stage)
 
-    def _store(self, arrived: ArrivedMessage, stored: _StoredMessage) -> None:
+    def _store(self, arrived: ArrivedMessage, stored: StoredMessage) -> None:
         if arrived.vector is not None:
             arrived.vector.commit()
         else:
@@ -234,69 +268,13 @@ class SecureRequests:
         )
         raise problem("busy", "the round has moved on meanwhile: send the message once more", retry_after_s=1)
 
-    def _roster(self, secure: SecureRound, device: str) -> bytes | None:
-        if not secure.roster:
-            return None
-        if device not in secure.order:
-            raise problem("late", "the roster was made without this device")
-        return self._attempts.bytes_of(secure.roster)
-
     def _delivery(self, state: RunState, secure: SecureRound, device: str) -> bytes | None:
         if state.phase in ("collecting", "sharing"):
             return None
         if state.phase != "masking":
             raise problem("late", "the masked vectors of this attempt are in")
-        place = self._read(secure).places[device]
+        place = self._attempts.read(secure).places[device]
         return self._attempts.deliveries(secure).to(place).encoded
-
-    def _read(self, secure: SecureRound) -> Attempt:
-        try:
-            return self._attempts.read(secure)
-        except SecaggError as error:  # a device was revoked before this process read the roster
-            raise problem("conflict", f"the attempt cannot go on: {error}") from None
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class _StoredMessage:
-    """A message as it is stored, see ``blob_formats``."""
-
-    digest: str
-    size: int
-    data: bytes = b""
-    """Empty for a vector, which is in its spool."""
-    vector: str = ""
-    """For a vector only: its digest, its length, and its last byte."""
-    length: int = 0
-    last: int = 0
-
-    @classmethod
-    def of(cls, arrived: ArrivedMessage) -> _StoredMessage:
-        """The stored form of a message. Appends a vector's signature to its spool."""
-        if arrived.stage == "mask":
-            return cls._with_vector(arrived.vector, arrived.signature)
-        try:
-            match arrived.stage:
-                case "advertise":
-                    data = entry_bytes(arrived.body, arrived.signature, arrived.certificate)
-                case "survivors":
-                    data = arrived.signature
-                case "share" | "unmask":
-                    data = message_bytes(arrived.body, arrived.signature)
-                case _:
-                    assert_never(arrived.stage)
-        except SecaggError as error:
-            raise problem("invalid-update", str(error)) from None
-        return cls(digest=hashlib.sha256(data).hexdigest(), size=len(data), data=data)
-
-    @classmethod
-    def _with_vector(cls, spool: Spool | None, signature: bytes) -> _StoredMessage:
-        if spool is None or not spool.size:
-            raise problem("invalid-request", "a masked input comes with its vector")
-        vector, length = spool.digest, spool.size
-        spool.handle.seek(length - 1)
-        last = spool.handle.read(1)[0]
-        spool.write(signature)
-        return cls(digest=spool.digest, size=spool.size, vector=vector, length=length, last=last)
 
 
 def _refused(effects: Sequence[fx.Effect]) -> bool:

@@ -10,16 +10,19 @@ have been refused. Errors::
 
 from __future__ import annotations
 
+from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.advertisement import Advertisement
-from client_sdk.secagg.errors import BadMessage, SecaggError
+from client_sdk.secagg.errors import BadMessage, BadShare, SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes
 from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import MaskingCohort, RosterEntry, Vouching
+from client_sdk.secagg.roster import MaskingCohort, RosterEntry
 from client_sdk.secagg.shares import Bundle
-from client_sdk.secagg.statement import Stage, require_signed
+from client_sdk.secagg.statement import require_signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.vouching import Vouching
+from coordinator.secure.routing import DealtShares
 
 
 class Faulty(SecaggError):
@@ -40,15 +43,16 @@ def advertised(
 
 
 def shared(cohort: MaskingCohort, place: int, body: bytes, signature: bytes) -> None:
-    """Exchange 2: one sealed pair of shares for each holder but the device itself. SecaggError, Faulty."""
+    """Exchange 2: one sealed pair of shares for each holder but the device itself, and the digests of all shares.
+    SecaggError, Faulty."""
     _require_own(cohort, place, "share", body, signature)
     try:
         bundle = Bundle.parse(body, cohort.n)
-        bundle.require_for(tuple(holder for holder in cohort.graph.holders(place) if holder != place))
+        if bundle.owner != place:
+            raise BadMessage("the shares stand under another device's place")
+        bundle.require_for(cohort.graph.holders(place))
     except BadMessage as error:
         raise Faulty(str(error)) from None
-    if bundle.owner != place:
-        raise Faulty("the shares stand under another device's place")
 
 
 def masked(
@@ -85,17 +89,24 @@ def agreed(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, sur
 
 
 def revealed(
-    cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors, sharers: frozenset[int]
+    cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors, dealt: DealtShares
 ) -> None:
-    """Exchange 5: one share of each dealer whose shares the device holds, of the kind that fits the list. SecaggError.
-    A share with a wrong value is found only when its dealer's secret is rebuilt."""
+    """Exchange 5: one share of each dealer whose shares the device holds, of the kind that fits the list, each the one
+    that its dealer signed the digest of. SecaggError; never for what an honest device reveals, since it compared the
+    same digests before it masked."""
     _require_own(cohort, place, "unmask", body, signature)
     message = RevealedShares.parse(body, survivors, cohort.n)
     if message.place != place:
         raise BadMessage("the shares are revealed under another device's place")
-    owed = sorted(sharers & set(cohort.graph.holders(place)))  # holding shares is symmetric
+    owed = sorted(dealt.dealers & set(cohort.graph.holders(place)))  # holding shares is symmetric
     if [dealer for dealer, _, _ in message.shares] != owed:
         raise BadMessage(f"the device owes a share of each of {len(owed)} dealers, and revealed others")
+    wrong = dealt.wrong(message)
+    if wrong:
+        raise BadShare(
+            f"{len(wrong)} of {len(owed)} revealed shares are not those that were dealt; "
+            f"the first is of device {cohort.device(wrong[0])}"
+        )
 
 
 def _require_own(cohort: MaskingCohort, place: int, stage: Stage, body: bytes, signature: bytes) -> None:

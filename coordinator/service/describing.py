@@ -8,8 +8,9 @@ from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
 from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE
 from coordinator.requests import Body, Entry, Permission, Shape
 
-TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
-REVOCATIONS: dict[str, Any] = {"content": {REVOCATIONS_MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: BINARY}}
+REVOCATIONS: dict[str, Any] = {"content": {REVOCATIONS_MEDIA_TYPE: BINARY}}
 
 SCHEMES: dict[str, dict[str, str]] = {
     "signature": {
@@ -36,7 +37,7 @@ def extras(entry: Entry[Shape]) -> dict[str, Any]:
         extra["parameters"] = [_version(entry), *_body_headers(entry)]
     extra |= security(entry.permission)
     if isinstance(entry.shape, Body):
-        extra["requestBody"] = {"required": True, **TENSORS}
+        extra["requestBody"] = {"required": True, "content": {entry.shape.media: BINARY}}
     elif entry.message is not None and entry.permission.of_operators:
         schema = {"$ref": f"#/components/schemas/{entry.message.__name__}"}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _PAGE = 1000
 _OUTCOMES = ("reported", "withdrawn", "late", "dropped", "refused")
-"""Stages of the funnel; each selected device of a round that ended is in one."""
+"""Stages of the funnel; each selected device of a round that ended is in one. Those of a secure round whose keys came
+are *reported*, also where they vanished later: the round's own row says that."""
 
 
 class Meters:

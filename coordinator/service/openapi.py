@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from client_sdk.protocol import access, devices, names, operators, problems, workers
+from client_sdk.protocol import access, devices, names, operators, problems, secure, workers
 from client_sdk.protocol.field_docs import field_docs
-from coordinator.requests import Table
+from coordinator.requests import Body, Table
 from coordinator.service.describing import SCHEMES
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
@@ -37,6 +37,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Wait": {"kind": "wait", "reason": "The cohort of round 7 is full.", "min_s": 5, "max_s": 30},
     "Started": {"attempt": 0},
     "Withdrawal": {"attempt": 0, "reason": "The battery is low."},
+    "SecureWait": {"hold_s": 25},
+    "SecureSigned": {"signature": _KEY * 2},
+    "Complaint": {"dealers": ["d1f2e3d4c5b6a798"]},
+    "SecureRefusal": {"spent": True, "reason": "This device has signed a survivor list on this checkpoint."},
     "Receipt": {
         "run": "mnist-1",
         "round": 7,
@@ -66,6 +70,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "WorkerRegistration": {"certificate": "80" + _KEY, "label": "cluster 2"},
     "CreateKey": {"role": "viewer", "scope": "mnist-*", "label": "the dashboard", "expires_in_s": 2_592_000},
     "AdvanceRun": {"by": "olga"},
+    "UnbarDevice": {"by": "olga"},
     "CreateRun": {
         "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
         "init": _DIGEST,
@@ -132,13 +137,13 @@ def operation_id(summary: str) -> str:
 
 
 def _messages(table: Table) -> list[type[BaseModel]]:
-    """The messages in bodies that FastAPI does not read, and so does not describe."""
-    entries = [entry for entry in table if entry.permission.of_operators]
+    """The messages in bodies that FastAPI does not read, and in headers: it does not describe them."""
+    entries = [entry for entry in table if entry.permission.of_operators or isinstance(entry.shape, Body)]
     return [entry.message for entry in entries if entry.message is not None]
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (access, devices, names, operators, workers, problems)
+    rooms = (access, devices, names, operators, secure, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

@@ -1,5 +1,7 @@
 """The authority's revocation list: fetched in the background, stored, and served on to everybody.
 
+The newest is at one path. Each that is in date is at its digest: what a header of a secure attempt names.
+
 A fetch that fails stops nothing: the list that is held counts on, until its next update for secure rounds. Why it
 failed is in the log, once, and with the rest of the authority's troubles in ``/readyz``.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from fastapi import Request
@@ -16,7 +19,7 @@ from starlette.responses import Response
 from client_sdk.credentials.errors import CredentialError
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
-from client_sdk.protocol.names import Route
+from client_sdk.protocol.names import Digest, Route
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.requests import Permission
 from coordinator.runtime.identities import Identities, PinnedAuthority
@@ -76,7 +79,7 @@ class ListKeeper:
 
 
 def revocation_routes(service: Service) -> list[LeanRoute]:
-    """GET of the list."""
+    """GET of the newest list, and of each by its digest."""
     identities = service.coordinator.identities
 
     def encoded() -> bytes:
@@ -91,13 +94,22 @@ def revocation_routes(service: Service) -> list[LeanRoute]:
         Whoever pins the authority's key checks its signature and takes no lower counter than before."""
         return Response(await service.work(encoded), media_type=REVOCATIONS_MEDIA_TYPE)
 
-    route = LeanRoute(
-        Route.REVOCATIONS,
-        revocations,
-        methods=["GET"],
-        summary="Read the revocation list",
-        tags=["access"],
-        response_class=Response,
-        responses={200: {**REVOCATIONS, "description": "the list"}},
-    )
-    return [declared(route, Permission.NOBODY)]
+    def find(digest: str) -> bytes:
+        found = identities.list_named(digest)
+        if found is None:
+            raise problem("unknown-list", f"there is no list {digest} here that is in date")
+        return found
+
+    async def revocation_list(request: Request, digest: Digest) -> Response:
+        """The list of this SHA-256, as long as it is in date: that by which a secure attempt begins, also where the
+        authority has issued a newer one meanwhile. It never changes, so it may be cached for ever."""
+        headers = {"ETag": f'"{digest}"', "Cache-Control": "public, max-age=31536000, immutable"}
+        return Response(await service.work(find, digest), headers=headers, media_type=REVOCATIONS_MEDIA_TYPE)
+
+    options: dict[str, Any] = {"methods": ["GET"], "tags": ["access"], "response_class": Response}
+    options |= {"responses": {200: {**REVOCATIONS, "description": "the list"}}}
+    routes = [
+        LeanRoute(Route.REVOCATIONS, revocations, summary="Read the revocation list", **options),
+        LeanRoute(Route.REVOCATION_LIST, revocation_list, summary="Read one revocation list", **options),
+    ]
+    return [declared(route, Permission.NOBODY) for route in routes]

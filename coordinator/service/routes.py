@@ -18,14 +18,15 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from client_sdk.protocol.problems import problem
+from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, NotReady, Octets
 from coordinator.blobs import Spool
 from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
-from coordinator.requests.entry import About, Beside
+from coordinator.requests.entry import OCTETS, About, Beside
 from coordinator.runtime import log_context
 from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service, caller_name
 from coordinator.service.declaring import declared
-from coordinator.service.describing import extras
+from coordinator.service.describing import BINARY, extras
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
 from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
@@ -73,7 +74,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         def finish(spool: Spool) -> Any:
             return asked.act(coordinator, spool)
 
-        return await uploads.receive(http, limit, finish, caller_name(asked.caller))
+        return await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
 
     return {Direct: direct, Held: held, Body: body}[type(shape)]
 
@@ -111,7 +112,7 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
         "name": endpoint.__name__,
         "description": entry.description,
         "summary": entry.summary,
-        "response_model": entry.answer,
+        **_answers(entry),
         "tags": [entry.group],
         "openapi_extra": extras(entry) or None,
     }
@@ -121,9 +122,18 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
         route = APIRoute(entry.route, endpoint, dependencies=[Depends(_admit), Depends(_known(entry))], **options)
     else:
         long_body = isinstance(entry.shape, Body)
-        signing: dict[str, Any] = {"permission": permission, "with_result": beside is not None, "long_body": long_body}
+        with_result = beside is not None and beside.signed
+        signing: dict[str, Any] = {"permission": permission, "with_result": with_result, "long_body": long_body}
         route = PeerRoute(entry.route, endpoint, **signing, **options)
     return declared(route, permission, scoped=entry.scoped)
+
+
+def _answers(entry: Entry[Shape]) -> dict[str, Any]:
+    """What FastAPI says of the answers: bytes or nothing, or JSON."""
+    if entry.answer != OCTETS:
+        return {"response_model": entry.answer}
+    octets = {"description": "The bytes", "content": {OCTETS_MEDIA_TYPE: BINARY}}
+    return {"response_class": Response, "responses": {200: octets, 204: {"description": "Not yet: ask again"}}}
 
 
 def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[Any], Response]:
@@ -133,6 +143,10 @@ def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[Any], Response]:
         return lambda answer: json_list(model, answer)
 
     def render(answer: BaseModel) -> Response:
+        if isinstance(answer, Octets):
+            return Response(answer.content, media_type=OCTETS_MEDIA_TYPE)
+        if isinstance(answer, NotReady):
+            return Response(status_code=204)
         response = json_response(answer, status)
         if location is not None:
             response.headers["Location"] = prefix + location.format(**dict(answer))

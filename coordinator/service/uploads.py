@@ -50,9 +50,17 @@ class Uploads:
         self._callers = InFlight(self._too_many, each=service.settings.uploads_per_caller)
         self._disk = InFlight(self._no_room, total=service.settings.upload_disk_bytes)
 
-    async def receive(self, request: Request, limit: int, finish: Callable[[Spool], T], caller: str | None = None) -> T:
+    async def receive(
+        self,
+        request: Request,
+        limit: int,
+        finish: Callable[[Spool], T],
+        caller: str | None = None,
+        *,
+        room: int = 0,
+    ) -> T:
         """Spools the request's body, at most ``limit`` bytes, and hands it to ``finish`` in a thread. ``caller``: whose
-        body it is; None: not counted.
+        body it is; None: not counted. ``room``: bytes that ``finish`` may append.
 
         Problems: length-required, too-large, truncated, digest-mismatch (the sender announced a digest),
         too-many-requests, busy, disk-full; and whatever ``finish`` raises. Returns what ``finish`` returns.
@@ -62,7 +70,7 @@ class Uploads:
         with self._callers.held(caller or "", 1 if caller else 0):
             async with self._slot():
                 with self._disk.held("", announced or 0) as disk:
-                    return await self._received(request, limit, finish, announced, expected, disk)
+                    return await self._received(request, limit, finish, announced, expected, disk, room)
 
     async def _received(
         self,
@@ -72,9 +80,10 @@ class Uploads:
         announced: int | None,
         expected: str | None,
         disk: Holding,
+        room: int,
     ) -> T:
         service = self._service
-        spool = await service.work(service.coordinator.core.blobs.spool, limit)
+        spool = await service.work(service.coordinator.core.blobs.spool, limit + room)
         try:
             received = await self._pour(request, spool, limit, disk if announced is None else None)
             if announced is not None and received != announced:

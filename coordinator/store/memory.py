@@ -32,6 +32,8 @@ from coordinator.store.port import (
     DeviceRow,
     FenceLost,
     Json,
+    ListRow,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -42,7 +44,7 @@ from coordinator.store.port import (
 )
 
 T = TypeVar("T")
-OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, AuditRow, MetricRow)
+OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
 
 
 class MemoryTransaction(MemoryReads):
@@ -139,10 +141,14 @@ class MemoryTransaction(MemoryReads):
         row = self._worker(worker)
         self._t.workers.put(ALL, worker, replace(row, revoked_at=at if row.revoked_at is None else row.revoked_at))
 
-    def put_revocations(self, authority: str, counter: int, encoded: bytes) -> None:
-        held = self._t.revocations.get(ALL, authority)
-        if held is None or counter > held[0]:
-            self._t.revocations.put(ALL, authority, (counter, encoded))
+    def put_revocations(self, row: ListRow) -> None:
+        if self._t.revocations.get(row.authority, row.counter) is None:
+            self._t.revocations.put(row.authority, row.counter, row)
+
+    def drop_revocations(self, authority: str, counter: int, at: float) -> None:
+        for number, row in self._t.revocations.rows(authority).items():
+            if number < counter and row.next_update < at:
+                self._t.revocations.drop(authority, number)
 
     def insert_authority(self, row: AuthorityRow) -> None:
         self._t.authorities.put(ALL, len(self._t.authorities.rows(ALL)) + 1, row)
@@ -229,6 +235,11 @@ class MemoryTransaction(MemoryReads):
                 self._t.refusals.put((run, row.round), number, row)
                 self._t.last_refusal.put(run, ALL, row.link)
             self._t.runs.put(ALL, run, replace(record, row=replace(record.row, refusals=count + len(found))))
+
+    def insert_marks(self, rows: Iterable[MarkRow]) -> None:
+        for row in self._of_runs(rows):
+            if self._t.marks.get(row.tensors, (row.device, row.run)) is None:
+                self._t.marks.put(row.tensors, (row.device, row.run), row)
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         head = self._existing(self.audit_head(), "head of the audit")

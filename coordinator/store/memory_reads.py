@@ -20,6 +20,7 @@ from coordinator.store.port import (
     DeviceRow,
     EventRow,
     Json,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -91,6 +92,10 @@ class MemoryReads:
             rows = self._t.devices.rows(ALL)
         return [rows[device] for device in nsmallest(limit, (device for device in rows if device > after))]
 
+    def registered_devices(self) -> int:
+        with self._guard:
+            return sum(row.left_at is None for row in self._t.devices.rows(ALL).values())
+
     def worker(self, worker: str) -> WorkerRow | None:
         with self._guard:
             return self._t.workers.get(ALL, worker)
@@ -106,8 +111,14 @@ class MemoryReads:
 
     def revocations(self, authority: str) -> bytes | None:
         with self._guard:
-            found = self._t.revocations.get(ALL, authority)
-        return None if found is None else found[1]
+            rows = self._t.revocations.rows(authority)
+        return rows[max(rows)].encoded if rows else None
+
+    def revocation_list(self, digest: str) -> bytes | None:
+        with self._guard:
+            table = self._t.revocations
+            rows = (row for authority in table.groups() for row in table.rows(authority).values())
+            return next((row.encoded for row in rows if row.digest == digest), None)
 
     def authorities(self) -> list[AuthorityRow]:
         with self._guard:
@@ -155,6 +166,10 @@ class MemoryReads:
         with self._guard:
             return [row for _, row in sorted(self._t.contributions.rows((run, round)).items())]
 
+    def contribution(self, run: str, round: int, device: str) -> ContributionRow | None:
+        with self._guard:
+            return self._t.contributions.get((run, round), device)
+
     def round(self, run: str, round: int) -> RoundRow | None:
         with self._guard:
             found = self._t.rounds.get(run, round)
@@ -193,6 +208,21 @@ class MemoryReads:
     def metrics(self, run: str) -> list[MetricRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.metrics.rows(run).items())]
+
+    def marks(self, tensors: str) -> list[MarkRow]:
+        with self._guard:
+            return [row for _, row in sorted(self._t.marks.rows(tensors).items())]
+
+    def marked_devices(self, tensors: str) -> int:
+        with self._guard:
+            rows = self._t.devices.rows(ALL)
+            marked = {mark.device for mark in self.marks(tensors)}
+        return sum(device in rows and rows[device].left_at is None for device in marked)
+
+    def marks_of_run(self, run: str) -> list[MarkRow]:
+        with self._guard:
+            groups = sorted(self._t.marks.groups())
+            return [row for group in groups for row in self.marks(group) if row.run == run]
 
     def runs_named(self) -> list[str]:
         """A row whose run is gone cannot be here."""

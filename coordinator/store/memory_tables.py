@@ -22,6 +22,8 @@ from coordinator.store.port import (
     ClaimRow,
     ContributionRow,
     DeviceRow,
+    ListRow,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -115,7 +117,7 @@ class Tables:
         self.devices: Layer[str, str, DeviceRow] = Layer()
         self.workers: Layer[str, str, WorkerRow] = Layer()
         self.api_keys: Layer[str, str, ApiKeyRow] = Layer()
-        self.revocations: Layer[str, str, tuple[int, bytes]] = Layer()
+        self.revocations: Layer[str, int, ListRow] = Layer()
         self.authorities: Layer[str, int, AuthorityRow] = Layer()
         self.waiting: Layer[str, str, WaitingRow] = Layer()
         self.claims: Layer[str, str, ClaimRow] = Layer()
@@ -125,6 +127,7 @@ class Tables:
         self.refusals: Layer[tuple[str, int], int, RefusalRow] = Layer()
         self.audit: Layer[str, int, AuditRow] = Layer()
         self.audit_head: Layer[str, str, AuditHeadRow] = Layer()
+        self.marks: Layer[str, tuple[str, str], MarkRow] = Layer()
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
         self.last_refusal: Layer[str, str, str] = Layer()
         self.device_of_key: Layer[str, str, str] = Layer()

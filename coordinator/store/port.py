@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.rows import (
     ApiKeyRow,
     Appended,
@@ -24,6 +25,8 @@ from coordinator.store.rows import (
     DeviceRow,
     EventRow,
     Json,
+    ListRow,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -47,6 +50,8 @@ __all__ = [
     "EventRow",
     "FenceLost",
     "Json",
+    "ListRow",
+    "MarkRow",
     "MetricRow",
     "Reader",
     "RefusalRow",
@@ -62,28 +67,6 @@ __all__ = [
 
 TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
-
-
-class StoreError(Exception):
-    """The store failed (disk full, locked, not reachable). Nothing of the transaction was stored."""
-
-
-class StoreFull(StoreError):
-    """The disk is full. Nothing of the transaction was stored; it may be repeated when there is space."""
-
-
-class FenceLost(StoreError):
-    """Another replica has raised the run's fence since, and commits in this one's place.
-
-    Nothing of the transaction was stored.
-    """
-
-
-class Conflict(StoreError):
-    """A unique key refused a row: a fork of the line of checkpoints, a device counted twice, an id in use.
-
-    Nothing of the transaction was stored.
-    """
 
 
 class Reader(Protocol):
@@ -119,6 +102,10 @@ class Reader(Protocol):
         """Devices in order of id, for paging."""
         ...
 
+    def registered_devices(self) -> int:
+        """How many devices are registered and have not left."""
+        ...
+
     def worker(self, worker: str) -> WorkerRow | None: ...
     def worker_by_key(self, key_id: str) -> WorkerRow | None:
         """The worker whose newest certificate is of this key, revoked or not."""
@@ -130,6 +117,10 @@ class Reader(Protocol):
 
     def revocations(self, authority: str) -> bytes | None:
         """The newest revocation list of this authority that was stored."""
+        ...
+
+    def revocation_list(self, digest: str) -> bytes | None:
+        """The revocation list of this digest, of whichever authority, that was stored and not dropped."""
         ...
 
     def authorities(self) -> list[AuthorityRow]:
@@ -170,6 +161,7 @@ class Reader(Protocol):
         """In order of device id."""
         ...
 
+    def contribution(self, run: str, round: int, device: str) -> ContributionRow | None: ...
     def round(self, run: str, round: int) -> RoundRow | None: ...
     def rounds(self, run: str, after: int = 0, limit: int = 10_000) -> list[RoundRow]:
         """Rounds numbered above ``after``, in order."""
@@ -198,6 +190,18 @@ class Reader(Protocol):
 
     def metrics(self, run: str) -> list[MetricRow]:
         """In order of version, source, name."""
+        ...
+
+    def marks(self, tensors: str) -> list[MarkRow]:
+        """The marks of devices on these tensors, by all runs, in order of device and run."""
+        ...
+
+    def marked_devices(self, tensors: str) -> int:
+        """How many devices that are registered and have not left have a mark on these tensors."""
+        ...
+
+    def marks_of_run(self, run: str) -> list[MarkRow]:
+        """Those that this run has made, in order of tensors and device."""
         ...
 
     def runs_named(self) -> list[str]:
@@ -264,8 +268,12 @@ class Transaction(Reader, Protocol):
         """Notes when it was revoked; an earlier ``revoked_at`` stays. StoreError when the worker is unknown."""
         ...
 
-    def put_revocations(self, authority: str, counter: int, encoded: bytes) -> None:
-        """Stores the list, unless one of the same authority with this counter or a higher one is stored."""
+    def put_revocations(self, row: ListRow) -> None:
+        """Stores the list beside the older ones, unless one of the same authority with its counter is stored."""
+        ...
+
+    def drop_revocations(self, authority: str, counter: int, at: float) -> None:
+        """Drops the lists of this authority with a lower counter whose next update was due before ``at``."""
         ...
 
     def insert_authority(self, row: AuthorityRow) -> None: ...
@@ -311,6 +319,10 @@ class Transaction(Reader, Protocol):
         ...
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
+    def insert_marks(self, rows: Iterable[MarkRow]) -> None:
+        """The first mark of a device by a run on the same tensors stays."""
+        ...
+
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         """Numbers, chains and signs the rows. Waits for other transactions that have inserted some: all replicas share
         one lock. So that no two wait for each other, make it the transaction's last write."""

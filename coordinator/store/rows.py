@@ -48,6 +48,20 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListRow:
+    """A revocation list of an authority."""
+
+    authority: str
+    """``TrustedAuthority.id`` in hexadecimal."""
+    counter: int
+    digest: str
+    """SHA-256 of the list's bytes: how the headers of secure attempts name it."""
+    next_update: int
+    """Unix seconds from which on nobody begins anything by this list."""
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityRow:
     """Which authority's certificates this coordinator took from a moment on."""
 
@@ -207,6 +221,21 @@ class RefusalRow:
     reason: str
     at: float
     link: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkRow:
+    """A device contributes to these tensors no more, in no run. Unique per (tensors, device, run). Never deleted: an
+    older model may come again."""
+
+    tensors: str
+    """Digest of a model's canonical tensors."""
+    device: str
+    run: str
+    """Whose round it was."""
+    round: int
+    kind: str
+    """*spent*: it has signed a list of survivors there. *declined*: it said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from coordinator.store.port import (
     DeviceRow,
     EventRow,
     Json,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -64,6 +65,7 @@ _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
 _round = _maker(RoundRow, "body")
 _refusal = _maker(RefusalRow)
+_mark = _maker(MarkRow)
 _audit = _maker(AuditRow)
 _audit_head = _maker(AuditHeadRow)
 _metric = _maker(MetricRow)
@@ -104,6 +106,9 @@ class SqlReads(ABC):
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
 
+    def registered_devices(self) -> int:
+        return int(self._read(sql.REGISTERED_DEVICES)[0][0])
+
     def worker(self, worker: str) -> WorkerRow | None:
         return _first(_worker, self._read(sql.WORKER, worker=worker))
 
@@ -115,6 +120,9 @@ class SqlReads(ABC):
 
     def revocations(self, authority: str) -> bytes | None:
         return next((bytes(row[0]) for row in self._read(sql.REVOCATIONS, authority=authority)), None)
+
+    def revocation_list(self, digest: str) -> bytes | None:
+        return next((bytes(row[0]) for row in self._read(sql.REVOCATION_LIST, digest=digest)), None)
 
     def authorities(self) -> list[AuthorityRow]:
         return [_authority(row) for row in self._read(sql.AUTHORITIES)]
@@ -154,6 +162,9 @@ class SqlReads(ABC):
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
         return [_contribution(row) for row in self._read(sql.CONTRIBUTIONS, run=run, round=round)]
 
+    def contribution(self, run: str, round: int, device: str) -> ContributionRow | None:
+        return _first(_contribution, self._read(sql.CONTRIBUTION, run=run, round=round, device=device))
+
     def round(self, run: str, round: int) -> RoundRow | None:
         return _first(_round, self._read(sql.ROUND, run=run, round=round))
 
@@ -178,6 +189,15 @@ class SqlReads(ABC):
 
     def metrics(self, run: str) -> list[MetricRow]:
         return [_metric(row) for row in self._read(sql.METRICS, run=run)]
+
+    def marks(self, tensors: str) -> list[MarkRow]:
+        return [_mark(row) for row in self._read(sql.MARKS, tensors=tensors)]
+
+    def marked_devices(self, tensors: str) -> int:
+        return int(self._read(sql.MARKED_DEVICES, tensors=tensors)[0][0])
+
+    def marks_of_run(self, run: str) -> list[MarkRow]:
+        return [_mark(row) for row in self._read(sql.MARKS_OF_RUN, run=run)]
 
     def runs_named(self) -> list[str]:
         return sorted(str(row[0]) for row in self._read(sql.RUNS_NAMED))

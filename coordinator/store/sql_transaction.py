@@ -26,6 +26,8 @@ from coordinator.store.port import (
     DeviceRow,
     FenceLost,
     Json,
+    ListRow,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -119,10 +121,13 @@ class SqlTransaction(SqlReads):
     def revoke_worker(self, worker: str, at: float) -> None:
         self._change("worker", worker, sql.REVOKE_WORKER, revoked_at=at)
 
-    def put_revocations(self, authority: str, counter: int, encoded: bytes) -> None:
+    def put_revocations(self, row: ListRow) -> None:
         with self._voiding():
-            values = {"authority": authority, "counter": counter, "encoded": encoded}
-            self._write(self._upserts.put_revocations, values)
+            self._write(self._upserts.put_revocations, _values(row))
+
+    def drop_revocations(self, authority: str, counter: int, at: float) -> None:
+        with self._voiding():
+            self._write(sql.DROP_REVOCATIONS, {"at_authority": authority, "at_counter": counter, "at_now": at})
 
     def insert_authority(self, row: AuthorityRow) -> None:
         with self._voiding():
@@ -186,6 +191,10 @@ class SqlTransaction(SqlReads):
                 last, link = self._advanced(run, sql.COUNT_REFUSALS, len(found))
                 chained = chain_refusals(run, link, last - len(found), found)
                 self._write_all(sql.INSERT_REFUSALS, [_values(row) for row in chained])
+
+    def insert_marks(self, rows: Iterable[MarkRow]) -> None:
+        with self._voiding():
+            self._write_all(self._upserts.insert_marks, [_values(row) for row in rows])
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         with self._voiding():

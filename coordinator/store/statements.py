@@ -12,6 +12,7 @@ from dataclasses import fields
 from sqlalchemy import (
     CompoundSelect,
     Delete,
+    Double,
     Insert,
     Select,
     Table,
@@ -43,9 +44,10 @@ from coordinator.store.tables import (
     events,
     metrics,
     refusals,
-    revocations,
+    revocation_lists,
     rounds,
     runs,
+    secure_marks,
     waiting,
     workers,
 )
@@ -93,11 +95,18 @@ FIND_EVENT = (
 )
 DEVICE = _select(devices, port.DeviceRow).where(*_is(devices, "device"))
 DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "key_id"))
+REGISTERED_DEVICES = select(func.count()).select_from(devices).where(devices.c.left_at.is_(None))
 DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).order_by(devices.c.device).limit(_limit)
 WORKER = _select(workers, port.WorkerRow).where(*_is(workers, "worker"))
 WORKER_BY_KEY = _select(workers, port.WorkerRow).where(*_is(workers, "key_id"))
 WORKERS = _select(workers, port.WorkerRow).order_by(workers.c.worker)
-REVOCATIONS = select(revocations.c.encoded).where(*_is(revocations, "authority"))
+REVOCATIONS = (
+    select(revocation_lists.c.encoded)
+    .where(*_is(revocation_lists, "authority"))
+    .order_by(revocation_lists.c.counter.desc())
+    .limit(1)
+)
+REVOCATION_LIST = select(revocation_lists.c.encoded).where(*_is(revocation_lists, "digest"))
 AUTHORITIES = _select(authorities, port.AuthorityRow).order_by(authorities.c.number)
 API_KEY = _select(api_keys, port.ApiKeyRow).where(*_is(api_keys, "key"))
 API_KEYS = _select(api_keys, port.ApiKeyRow).order_by(api_keys.c.key)
@@ -116,6 +125,7 @@ CONTRIBUTIONS = (
     .where(*_is(contributions, "run", "round"))
     .order_by(contributions.c.device)
 )
+CONTRIBUTION = _select(contributions, port.ContributionRow).where(*_is(contributions, "run", "round", "device"))
 ROUND = _select(rounds, port.RoundRow).where(*_is(rounds, "run", "round"))
 ROUNDS = (
     _select(rounds, port.RoundRow)
@@ -142,10 +152,26 @@ METRICS = (
     .order_by(metrics.c.version, metrics.c.source, metrics.c.name)
 )
 
+MARKS = (
+    _select(secure_marks, port.MarkRow)
+    .where(*_is(secure_marks, "tensors"))
+    .order_by(secure_marks.c.device, secure_marks.c.run)
+)
+MARKED_DEVICES = (
+    select(func.count(secure_marks.c.device.distinct()))
+    .join_from(secure_marks, devices, secure_marks.c.device == devices.c.device)
+    .where(*_is(secure_marks, "tensors"), devices.c.left_at.is_(None))
+)
+MARKS_OF_RUN = (
+    _select(secure_marks, port.MarkRow)
+    .where(*_is(secure_marks, "run"))
+    .order_by(secure_marks.c.tensors, secure_marks.c.device)
+)
+
 RUNS_NAMED = union(
     *(
         select(table.c.run).where(table.c.run.is_not(None))
-        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, audit, metrics)
+        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, secure_marks, audit, metrics)
     )
 )
 ROWS_BY_ROUND = union_all(
@@ -204,6 +230,11 @@ REVOKE_WORKER = (
     .where(*_at(workers, "worker"))
     .values(revoked_at=func.coalesce(workers.c.revoked_at, bindparam("revoked_at")))
 )
+DROP_REVOCATIONS = delete(revocation_lists).where(
+    *_at(revocation_lists, "authority"),
+    revocation_lists.c.counter < bindparam("at_counter"),
+    revocation_lists.c.next_update < bindparam("at_now", type_=Double()),  # not rounded to whole seconds
+)
 INSERT_AUTHORITY = insert(authorities)
 INSERT_API_KEY = insert(api_keys)
 REVOKE_API_KEY = (
@@ -225,7 +256,7 @@ SET_AUDIT_HEAD = update(audit_head).where(audit_head.c.id == 1).values(count=bin
 
 
 class Upserts:
-    """The statements that insert or replace, in one dialect."""
+    """The statements that insert or replace, or insert or leave, in one dialect."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -233,14 +264,14 @@ class Upserts:
         self.put_metrics = self._upsert(metrics)
         self.put_round = self._upsert(rounds, final="status")
         """Changes no row where the round has ended and another status is given."""
-        self.put_revocations = self._upsert(revocations, higher="counter")
-        """Changes no row where this counter or a higher one is stored."""
+        self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
+        self.insert_marks = self._insert(secure_marks).on_conflict_do_nothing()
 
-    def _upsert(
-        self, table: Table, unchanged: Sequence[str] = (), final: str | None = None, higher: str | None = None
-    ) -> Insert:
-        insert_ = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
-        statement = insert_(table)
+    def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
+        return postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
+
+    def _upsert(self, table: Table, unchanged: Sequence[str] = (), final: str | None = None) -> Insert:
+        statement = self._insert(table)
         key = [column.name for column in table.primary_key]
         names = [column.name for column in table.c if column.name not in (*key, *unchanged)]
         changes = {name: statement.excluded[name] for name in names}
@@ -248,8 +279,6 @@ class Upserts:
         if final is not None:
             old = table.c[final]
             where = or_(old.not_in(port.TERMINAL), old == statement.excluded[final])
-        if higher is not None:
-            where = table.c[higher] < statement.excluded[higher]
         statement = statement.on_conflict_do_update(index_elements=key, set_=changes, where=where)
         # Without the option SQLAlchemy does not keep the number of an INSERT's rows: on PostgreSQL it would be -1.
         return statement.execution_options(preserve_rowcount=True)

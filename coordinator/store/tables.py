@@ -110,12 +110,15 @@ workers = Table(
     UniqueConstraint("key_id"),
 )
 
-revocations = Table(
-    "revocations",
+revocation_lists = Table(
+    "revocation_lists",
     metadata,
     Column("authority", _id(), primary_key=True),
-    Column("counter", BigInteger, nullable=False),
+    Column("counter", BigInteger, primary_key=True),
+    Column("digest", _id(), nullable=False),
+    Column("next_update", BigInteger, nullable=False),
     Column("encoded", LargeBinary, nullable=False),
+    UniqueConstraint("digest"),
 )
 
 authorities = Table(
@@ -233,6 +236,19 @@ refusals = Table(
     _link(),
     Index(None, "run", "round"),
     Index(None, "run", "number"),
+)
+
+secure_marks = Table(
+    "secure_marks",
+    metadata,
+    Column("tensors", _id(), nullable=False),
+    Column("device", _id(), nullable=False),
+    _of_run(),
+    Column("round", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    PrimaryKeyConstraint("tensors", "device", "run"),
+    Index(None, "run"),
+    sqlite_with_rowid=False,
 )
 
 audit = Table(

@@ -9,6 +9,7 @@ from coordinator.store.port import (
     CheckpointRow,
     ClaimRow,
     ContributionRow,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -44,6 +45,8 @@ class ExpectedRows:
         self.claims: dict[str, ClaimRow] = {}
         self.audit: list[tuple[int, AuditRow]] = []
         """(round, row)."""
+        self.marks: dict[tuple[str, str], MarkRow] = {}
+        """(tensors, device) -> the first."""
         self.metrics: dict[MetricKey, tuple[int, MetricRow]] = {}
         """(round, row) of the latest value."""
 
@@ -68,6 +71,10 @@ class ExpectedRows:
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
         for row in rows:
             self.refusals.setdefault(row.round, []).append(row)
+
+    def insert_marks(self, rows: Iterable[MarkRow]) -> None:
+        for row in rows:
+            self.marks.setdefault((row.tensors, row.device), row)
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         self.audit += [(self.round_number, row) for row in rows]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.store.port import EventRow
+from coordinator.verify.secure import LoggedSecure
 
 
 @dataclass(slots=True)
@@ -30,7 +31,10 @@ class LoggedRound:
     taken: tuple[str, int, str] | None = None
     """(worker, fence, digest) of its result."""
 
+    secure: LoggedSecure = field(default_factory=LoggedSecure)
+
     def add(self, event: EventRow) -> None:
+        self.secure.add(event)
         body: dict[str, Any] = event.body
         match event.kind:
             case "Drawn":

@@ -8,6 +8,7 @@ from coordinator.engine.plan import Plan
 from coordinator.folding.refold import short
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RoundRow
 from coordinator.verify.logged_round import LoggedRound
+from coordinator.verify.secure import against_secure
 from coordinator.verify.violation import RunViolation
 
 CountedIn = dict[str, tuple[str, int]]
@@ -82,6 +83,8 @@ class RoundChecks:
             return
         yield from self._check_counted(row.round, logged, counted, checkpoint)
         yield from self._check_settled(row.round, logged.given_up)
+        if row.kind == "secure":
+            yield from against_secure(row.round, logged.secure, {item.device for item in counted})
         if row.kind == "federated":
             self.summed[row.round] = counted
 

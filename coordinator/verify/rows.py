@@ -22,7 +22,7 @@ R = TypeVar("R")
 _UNLOGGED = ("late", "stale", "duplicate", "withdrawn", "invalid-update", "not-selected", "lease-lost")
 """Kinds of refusals that change no state, so that no event shows them. Those of acknowledged updates are
 *abandoned*."""
-_LOGGED = ("advance",)
+_LOGGED = ("advance", "unbar")
 """Actions of the audit that the log gives too. The others are requests of operators."""
 _SHOWN = 60
 _HIGHEST_FENCE = 1 << 40
@@ -55,6 +55,13 @@ def differing_rows(
         key=lambda item: (item.version, item.source, item.name),
         round=lambda item: scored.get((item.version, item.source, item.name), replay.round_number),
         what=lambda item: f"the score {item.name} of version {item.version} by {item.source}",
+    )
+    yield from compared(
+        [mark for _, mark in sorted(replay.expected.marks.items())],
+        reader.marks_of_run(row.run),
+        key=lambda mark: (mark.tensors, mark.device),
+        round=lambda mark: mark.round,
+        what=lambda mark: f"the mark of {mark.device} on the model {mark.tensors[:12]}",
     )
     yield from _run_row(row, replay)
 

@@ -31,6 +31,7 @@ from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
 from coordinator.verify.rows import differing_rows
+from coordinator.verify.secure import LoggedSecure, against_leftovers
 from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
@@ -53,6 +54,8 @@ class RunChecks:
         self._line: list[CheckpointRow] = []
         self._wanted: list[WantedBlob] = []
         self._summed: dict[int, list[ContributionRow]] = {}
+        self._over: dict[int, LoggedSecure] = {}
+        """Secure rounds whose messages are deleted, as the log says."""
 
     def rows(self, reader: Reader) -> Iterator[RunViolation]:
         row = self.row
@@ -76,6 +79,8 @@ class RunChecks:
         rounds: list[RoundRow] = []
         for number in sorted(counts["rounds"]):
             yield from self._stored_round(reader, number, rounds)
+        left = {*replay.state.leftovers, *([replay.state.round.number] if replay.state.round is not None else ())}
+        self._over = {number: item.secure for number, item in log.items() if item.secure.blobs and number not in left}
         checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
@@ -92,6 +97,7 @@ class RunChecks:
         for wanted in self._wanted:
             yield from against_blob(blobs, wanted, newest)
         yield from against_manifests(blobs, self._line)
+        yield from against_leftovers(blobs.blobs, self._over, {wanted.digest for wanted in self._wanted})
         for drawn in self.replay.draws:
             if drawn.pool is None or blobs.whole(drawn.pool):
                 for against in against_draw(blobs.blobs, self.plan, self.row.selection_seed, drawn):

@@ -47,6 +47,10 @@ def simulate(
         Path | None, typer.Option(metavar="FILE.safetensors", help="First checkpoint. (default: the learner's)")
     ] = None,
     engine: Annotated[str, typer.Option(help="What trains the clients: serial or processes.")] = "serial",
+    secure: Annotated[
+        str,
+        typer.Option(help="Of a plan with [secure]: masked, really; or quantized only, with the same bits, and cheap."),
+    ] = "masked",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Of --engine processes. (default: one for each core)")
     ] = None,
@@ -151,12 +155,15 @@ def simulate(
     from simulation.errors import ClientFailed, SimulationError
     from simulation.partitioning import By
     from simulation.simulator import simulate as simulator
+    from simulation.simulator.options import SecureWay
     from simulation.virtual.behaviour import Behaviour
 
     if by is not None and by not in get_args(By):
         fail(f"There is no partition method {by}; there are {', '.join(get_args(By))}.")
     if engine not in get_args(EngineName):
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
+    if secure not in get_args(SecureWay):
+        fail(f"There is no way {secure} to simulate secure rounds; there are {', '.join(get_args(SecureWay))}.")
     if (only is None) != (round_ is None):
         fail("--only and --round go together: which client, and as in which round.")
     for path, endings in ((plot, (".png", ".svg", ".pdf")), (picture, (".svg",))):
@@ -213,6 +220,7 @@ def simulate(
             behaviour=behaviour,
             datacenter=None if held is None else {held: load_data(datacenter or held)},
             engine=cast("EngineName", engine),
+            secure=cast("SecureWay", secure),
             workers=workers,
             init=init,
             seed=seed,

@@ -8,6 +8,7 @@ screen          these lines on a terminal, in a file, or as JSON, and a plot of 
 compare         the same cohorts in the bare loop of ``simulation.demo.bare_loop``
 command         from the options to the exit code
 director        the sequence of steps
+following       waits for a run, and shows it
 =============== ===============================================================================================
 
 It has no code path of its own: coordinator, devices and evaluator are the commands ``quorate serve``, ``fleet`` and

@@ -53,7 +53,7 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
     else:
         for line in closing_lines(setting, place, result, ascii_only=not _unicode()):
             say(line)
-    if result.bare_accuracy is not None and abs(result.bare_accuracy - (result.accuracy or 0.0)) > CLOSE_ENOUGH:
+    if result.bare_accuracy is not None and abs(result.bare_accuracy - result.compared_accuracy) > CLOSE_ENOUGH:
         raise Failure(f"The accuracies differ by more than {100 * CLOSE_ENOUGH:g} points.")
 
 
@@ -61,16 +61,27 @@ def closing_lines(setting: Setting, folder: Path, result: Result, *, ascii_only:
     """The curve, the checkpoint, and how to continue."""
     final = 100 * (result.accuracy or 0.0)
     lines = ["", f"Accuracy on the test part of {setting.split.data}, by round"]
-    lines += plot([line.accuracy for line in result.journal.committed], ascii_only=ascii_only)
-    lines += ["", f"{final:.2f} % after {len(result.journal.committed)} rounds, in {result.seconds:.0f} s."]
+    committed = [line for journal in result.journals for line in journal.committed]
+    lines += plot([line.accuracy for line in committed], ascii_only=ascii_only)
+    lines += ["", f"{final:.2f} % after {_rounds(result)}, in {result.seconds:.0f} s."]
     if result.bare_accuracy is not None:
-        bare = 100 * result.bare_accuracy
-        lines.append(f"The bare loop has {bare:.2f} % with the same cohorts: {abs(final - bare):.2f} points apart.")
+        bare, ours = 100 * result.bare_accuracy, 100 * result.compared_accuracy
+        lines.append(
+            f"The bare loop has {bare:.2f} % with the same cohorts, plain rounds {ours:.2f} %: "
+            f"{abs(ours - bare):.2f} points apart."
+        )
     lines += ["", f"The checkpoint is in {result.model}. Load it in Python:"]
     lines += [f"    {line}" for line in loading(setting, result.model)]
     serve = shlex.join(["quorate", "serve", "--data", str(folder / "coordinator"), "--dev-authority"])
     lines += ["", f"All of it is in {folder}. Look at it again: {serve}"]
     return lines
+
+
+def _rounds(result: Result) -> str:
+    """How many rounds of each kind were committed."""
+    runs = {"plain": result.plain, "secure": result.secure}
+    counts = {kind: len(journal.committed) for kind, journal in runs.items() if journal is not None}
+    return " and ".join(f"{count} {kind} round" + ("" if count == 1 else "s") for kind, count in counts.items())
 
 
 def loading(setting: Setting, model: Path) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from client_sdk.protocol.operators import MetricView, RoundView, RunView
+from client_sdk.protocol.operators import MetricView, RoundView, RunView, SecureView
 
 METRIC = "accuracy"
 SOURCE = "evaluator"
@@ -26,6 +26,7 @@ class Line:
     training: int
     """Devices that reported a start of training."""
     collected: int
+    """Updates in the sum: of a secure round, devices whose masked update came."""
     late: int
     """Reports that came after the round had closed, and were refused."""
     dropped: int
@@ -37,10 +38,22 @@ class Line:
     version: int | None
     accuracy: float | None
     """Accuracy of the round's checkpoint, from 0 to 1; None while it is not scored."""
+    secure: SecureView | None = None
+    """The exchanges of a secure round."""
+
+    def came(self, exchange: str) -> int:
+        """Devices of a secure round that have sent their message of this exchange."""
+        exchanges = self.secure.exchanges if self.secure is not None else ()
+        return sum(found.came for found in exchanges if found.exchange == exchange)
+
+    def needed(self, exchange: str) -> int | None:
+        """The fewest with which a secure round goes on; None where the exchange has not begun."""
+        exchanges = self.secure.exchanges if self.secure is not None else ()
+        return next((found.needed for found in exchanges if found.exchange == exchange), None)
 
     def report(self) -> dict[str, Any]:
         """As ``DEMO_JSON`` has it."""
-        return {
+        body: dict[str, Any] = {
             "round": self.round,
             "selected": self.selected,
             "collected": self.collected,
@@ -48,6 +61,9 @@ class Line:
             "dropped": self.dropped,
             "accuracy": None if self.accuracy is None else round(self.accuracy, 6),
         }
+        if self.secure is not None:
+            body["exchanges"] = {found.exchange: found.came for found in self.secure.exchanges}
+        return body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +94,8 @@ def read(run: RunView, rounds: Iterable[RoundView], metrics: Iterable[MetricView
 
 
 def _line(view: RoundView, scores: dict[int, float]) -> Line:
-    funnel = view.funnel
+    funnel, secure = view.funnel, view.secure
+    masked = [found.came for found in secure.exchanges if found.exchange == "mask"] if secure is not None else []
     return Line(
         round=view.round,
         status=view.status,
@@ -86,7 +103,7 @@ def _line(view: RoundView, scores: dict[int, float]) -> Line:
         waiting=funnel.waiting,
         selected=funnel.selected,
         training=funnel.training,
-        collected=funnel.reported,
+        collected=funnel.reported if secure is None else sum(masked),
         late=funnel.late,
         dropped=funnel.dropped,
         withdrawn=funnel.withdrawn + funnel.refused,
@@ -94,4 +111,5 @@ def _line(view: RoundView, scores: dict[int, float]) -> Line:
         bytes_in=view.bytes_in,
         version=view.version,
         accuracy=None if view.version is None else scores.get(view.version),
+        secure=secure,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -19,6 +20,9 @@ BAR = 24
 """Columns of the bar; fewer on a narrow terminal."""
 BESIDE_BAR = 72
 """Columns of the rest of the table."""
+EXCHANGES = {"advertise": "advertised", "share": "shared", "mask": "masked", "agree": "signed", "unmask": "revealed"}
+"""The exchanges of a secure round, by what a device has done in each."""
+SECURE_LEGEND = "With fewer than needed no round goes on. The masks of devices that vanished are removed from the sum."
 LEGEND = "late: sent after the round had closed, and refused. dropped: no report."
 
 
@@ -47,8 +51,8 @@ class Plain:
     every_s = 0.5
 
     def __init__(self) -> None:
-        self._selected: set[int] = set()
-        self._shown_to = 0
+        self._selected: set[tuple[str, int]] = set()
+        self._shown_to: Counter[str] = Counter()
 
     def command(self, line: str) -> None:
         say(f"$ {line}")
@@ -58,11 +62,10 @@ class Plain:
 
     def show(self, journal: Journal, final: bool = False) -> None:
         for line in journal.lines:
-            if line.selected and line.round not in self._selected:
-                self._selected.add(line.round)
+            if line.selected and (journal.run.run, line.round) not in self._selected:
+                self._selected.add((journal.run.run, line.round))
                 say(f"round {line.round}: {line.selected} of {line.waiting} waiting devices are selected")
-            if line.round == self._shown_to + 1 and line.status != "open" and _settled(line, journal, final):
-                self._shown_to = line.round
+            if _is_next(line, journal, self._shown_to, final):
                 say(sentence(line))
 
     def close(self) -> None:
@@ -75,7 +78,7 @@ class Json:
     every_s = 0.5
 
     def __init__(self) -> None:
-        self._shown_to = 0
+        self._shown_to: Counter[str] = Counter()
 
     def command(self, line: str) -> None:
         say_json({"kind": "command", "command": line})
@@ -85,9 +88,16 @@ class Json:
 
     def show(self, journal: Journal, final: bool = False) -> None:
         for line in journal.lines:
-            if line.round == self._shown_to + 1 and line.status != "open" and _settled(line, journal, final):
-                self._shown_to = line.round
-                say_json({"kind": "round", "status": line.status, **line.report(), "seconds": line.seconds})
+            if _is_next(line, journal, self._shown_to, final):
+                say_json(
+                    {
+                        "kind": "round",
+                        "run": journal.run.run,
+                        "status": line.status,
+                        **line.report(),
+                        "seconds": line.seconds,
+                    }
+                )
 
     def close(self) -> None:
         pass
@@ -139,12 +149,30 @@ def sentence(line: Line) -> str:
     """A round that has ended, in a sentence."""
     if line.status == "abandoned":
         return f"round {line.round}: abandoned: {line.reason}"
-    withdrawn = f", {line.withdrawn} withdrew" if line.withdrawn else ""
     accuracy = "not scored" if line.accuracy is None else f"accuracy {100 * line.accuracy:.2f} %"
+    end = f"{line.seconds or 0:.1f} s, {line.bytes_in / 1e6:.1f} MB in; {accuracy}"
+    if line.secure is not None:
+        did = ", ".join(f"{line.came(name)} {verb} ({line.needed(name)} needed)" for name, verb in EXCHANGES.items())
+        vanished, recovered = line.secure.roster - line.collected, line.came("share") - line.collected
+        return (
+            f"round {line.round}: of {line.selected} selected, {did}; {vanished} of the roster vanished before they "
+            f"masked, the masks of {recovered} were recovered; {end}"
+        )
+    withdrawn = f", {line.withdrawn} withdrew" if line.withdrawn else ""
     return (
         f"round {line.round}: {line.collected} of {line.selected} reported, {line.late} late, {line.dropped} dropped"
-        f"{withdrawn}; {line.seconds or 0:.1f} s, {line.bytes_in / 1e6:.1f} MB in; {accuracy}"
+        f"{withdrawn}; {end}"
     )
+
+
+def _is_next(line: Line, journal: Journal, shown_to: Counter[str], final: bool) -> bool:
+    """Whether this round of the run is to be printed now: the first that was not, once it is settled. It is counted as
+    printed then."""
+    run = journal.run.run
+    if line.round != shown_to[run] + 1 or line.status == "open" or not _settled(line, journal, final):
+        return False
+    shown_to[run] = line.round
+    return True
 
 
 def _settled(line: Line, journal: Journal, final: bool) -> bool:
@@ -155,6 +183,34 @@ def _settled(line: Line, journal: Journal, final: bool) -> bool:
 
 def picture(journal: Journal, width: int) -> Group:
     """The table of rounds, for a terminal of ``width`` columns."""
+    run = journal.run
+    head = Text(f"{run.run}: round {run.round} of {run.rounds_wanted}, {run.phase}" if not journal.over else run.run)
+    if any(line.secure is not None for line in journal.lines):
+        return Group(Text(), head, _secure_table(journal), Text(SECURE_LEGEND, style="dim"))
+    return Group(Text(), head, _plain_table(journal, width), Text(LEGEND, style="dim"))
+
+
+def _secure_table(journal: Journal) -> Table:
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    for name in ("round", "selected", *EXCHANGES.values(), "seconds", "MB in", "accuracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in journal.lines[-SHOWN:]:
+        is_open = line.status == "open"
+        table.add_row(
+            str(line.round),
+            str(line.selected or ""),
+            *(str(line.came(name) or "") for name in EXCHANGES),
+            line.status if line.status == "abandoned" else "" if line.seconds is None else f"{line.seconds:.1f}",
+            f"{line.bytes_in / 1e6:.1f}" if line.bytes_in else "",
+            "" if line.accuracy is None else f"{100 * line.accuracy:.2f} %",
+            style="bold" if is_open else None,
+        )
+    last = next(line for line in reversed(journal.lines) if line.secure is not None)
+    table.add_row("", "needed", *(str(last.needed(name) or "") for name in EXCHANGES), "", "", "", style="dim")
+    return table
+
+
+def _plain_table(journal: Journal, width: int) -> Table:
     bar = max(0, min(BAR, width - BESIDE_BAR))
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for name in ("round", "selected", "training", "reported", "", "late", "dropped", "seconds", "MB in", "accuracy"):
@@ -174,9 +230,7 @@ def picture(journal: Journal, width: int) -> Group:
             "" if line.accuracy is None else f"{100 * line.accuracy:.2f} %",
             style="bold" if is_open else None,
         )
-    run = journal.run
-    head = Text(f"{run.run}: round {run.round} of {run.rounds_wanted}, {run.phase}" if not journal.over else run.run)
-    return Group(Text(), head, table, Text(LEGEND, style="dim"))
+    return table
 
 
 def _bar(line: Line, width: int) -> ProgressBar | Text:

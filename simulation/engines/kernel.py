@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_sdk import codecs
+from client_sdk.codecs.port import require_encodable
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score
@@ -53,12 +54,14 @@ class Kernel:
         where the plan's rule is not installed here."""
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
-        self.needs_all = chosen(plan, installed(plan)).rule.needs == "all"
-        """Whether the plan's rule needs all updates at once, rather than their sum."""
+        self._secure = plan.secure is not None
+        self.needs_all = self._secure or chosen(plan, installed(plan)).rule.needs == "all"
+        """Whether each update is needed, rather than their sum: by the plan's rule, or to be masked."""
         self.delta = delta.as_float32()
         self.learner = learner
         self._clients = clients
         self._codec = codecs.get(plan.task.codec)
+        self._digest = plan.digest
         self._task = plan.task.model_copy(update={"time_budget_s": None})
         """Time is virtual: ``Job.steps`` says what the device has time for."""
 
@@ -121,8 +124,11 @@ class Kernel:
         report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
         self.delta.require(update.manifest, "the update")
         delta = update.delta
-        if not self._codec.lossless:
-            origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device)
+        if self._secure:  # it is encoded under the attempt's header
+            for name, array in delta.items():
+                require_encodable(name, array, self._codec.name)
+        elif not self._codec.lossless:
+            origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device, plan=self._digest)
             delta = self._codec.decode(self._codec.encode(delta, origin))
         flat = tuple(joined(delta[name] for name in sorted(delta)))
         measures = measure_blocks(lambda: flat, self.plan)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from client_sdk.device.actions import Certified, Certify, RequestRefused, Unreachable
 from client_sdk.protocol.problems import Problem
+from simulation.explorer.holders import authority_ref
 from simulation.explorer.sender import RequestSender
 from simulation.explorer.world import World
 
@@ -31,6 +32,6 @@ def certify(world: World, sender: RequestSender, action: Certify, name: str, res
             respond(RequestRefused(answer, at))
         else:
             world.log(f"{name} has a certificate until {answer.not_after - int(world.agenda.now)} s from now")
-            respond(Certified(answer, at))
+            respond(Certified(answer, at, authority_ref().public_key))
 
     world.agenda.after(world.chance.between("certify-s", 0.01, 0.2), ask)

@@ -18,6 +18,9 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
+    FetchList,
+    ListFetched,
+    Load,
     Reply,
     RequestRefused,
     Save,
@@ -27,18 +30,22 @@ from client_sdk.device.actions import (
     Trained,
     Unreachable,
 )
+from client_sdk.device.performing import perform_stored
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import Assignment, CheckIn, Registered
-from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
+from client_sdk.protocol.secure import SecureSigned, SecureWait
+from client_sdk.secagg.actions import Keep
 from simulation.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from simulation.explorer.faults import Broken
 from simulation.explorer.holders import Holder, token_of
 from simulation.explorer.network import Network
+from simulation.explorer.plans import LEARNER
 from simulation.explorer.request import Answer
+from simulation.explorer.secure.part import SecurePart
 from simulation.explorer.sender import RequestSender
-from simulation.explorer.shape import LEARNER
+from simulation.explorer.stored import copy_of, text_of
 from simulation.explorer.world import World
 
 URL = "http://explorer"
@@ -50,13 +57,14 @@ CLOCKS_OFF_S = (15.0, 40.0, 400.0, 90_000.0)
 
 class ExplorerDevice:
     def __init__(self, world: World, network: Network, number: int, holder: Holder, learner: str = LEARNER) -> None:
-        self.world = world
+        self.world, self._network = world, network
         self.number = number
         self.name = f"d{number}"
         self.holder = holder
         self.sender = RequestSender(world, network, holder)
         self.examples = 1 + (number * 7) % 60
         self.storage = MemoryStorage()
+        self.secure = SecurePart(world, self.name, holder, self._also) if world.shape.secure else None
         self.up = False
         self.dead = False
         self.life = 0
@@ -65,8 +73,8 @@ class ExplorerDevice:
         self._tokens = 0
         """How many enrolment tokens it has had, beyond the first."""
         self._waiting_for = 0
-        self._read = ""
-        """Digest of the checkpoint that this process fetched last."""
+        self._read = ("", b"")
+        """Digest and bytes of the checkpoint that this process fetched last."""
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
         self._offer = CheckIn(examples=self.examples, learners={learner: "1"}, hold_s=HOLD_S)
@@ -78,20 +86,27 @@ class ExplorerDevice:
             return
         self.life += 1
         self.up = True
-        self._read = ""
+        self._read = ("", b"")
         self.sender.restarted()
         record = self.storage.load()
         certified = record is not None and record.certificate and not self.world.authority.short
+        secure: dict[str, Any] = {"signer": self.holder.key}
+        if self.secure is not None:
+            part = self.secure
+            secure = {"signer": part.signer, "entropy": part.entropy, "primitives": part.primitives}
         self._session = participate(
             record,
             coordinator=URL,
-            offer=lambda: self._offer,
+            offer=self._offered,
             enrolment_token=None if certified else token_of(self._tokens),
             label=self.name,
-            signer=self.holder.key,
             at=self.sender.now(),
+            **secure,
         )
         self._advance(lambda: next(self._session))  # type: ignore[arg-type]
+
+    def _offered(self) -> CheckIn:
+        return self._offer if self.secure is None else self.secure.offer(self._offer, self.storage.load_secure())
 
     def vanish(self, back_after_s: float | None) -> None:
         """The process dies. None: for good."""
@@ -110,8 +125,13 @@ class ExplorerDevice:
     def _come_back(self) -> None:
         if self.up or self.dead:
             return
-        if self._copies and self.world.strikes("device-old-record", self.name):
-            self.storage = _copy(self.world.chance.pick("copy", self._copies))
+        if self._copies and self.world.shape.control == "set-back" and self.world.stormy:
+            self.storage = self._copies[0]
+            self.world.log(f"{self.name} is set back, with its memory of secure rounds")
+        elif self._copies and self.world.strikes("device-old-record", self.name):
+            memory = self.storage.load_secure()
+            self.storage = copy_of(self.world.chance.pick("copy", self._copies))
+            self.storage.keep(lambda _: memory)
             self._sent.clear()
             self.world.log(f"{self.name} comes back with an older copy of its record")
         else:
@@ -122,6 +142,15 @@ class ExplorerDevice:
         if not self.world.strikes("device-crash", f"{self.name} {where}"):
             return False
         self.vanish(self.world.chance.between("away", 0.1, 60.0))
+        return True
+
+    def _vanishes(self, action: Action) -> bool:
+        """Whether the device vanishes in an exchange of a secure round, before it sends or while it waits."""
+        if not isinstance(action, Send) or not isinstance(action.message, SecureSigned | SecureWait):
+            return False
+        if not self.world.strikes("secure-vanish", f"{self.name} {action.path.get('stage', 'header')}"):
+            return False
+        self.vanish(self.world.chance.between("vanished", 0.5, 45.0))
         return True
 
     # ------------------------------------------------------------ the session
@@ -138,16 +167,19 @@ class ExplorerDevice:
                 return
             except Exception as error:
                 raise Broken("no-bug", f"the session of {self.name} raised {error!r}") from error
-            if not isinstance(action, Save):
+            if not isinstance(action, Save | Keep | Load):
                 break
             if self._dies("before save"):
                 return
-            self.storage.save(action.record, action.update, action.joined)
-            if "device-old-record" in self.world.possible:
-                self._copies = [*self._copies[1 - OLD_COPIES :], _copy(self.storage)]
+            before = self.storage.load_secure()
+            reply = perform_stored(self.storage, action, self.sender.now())
+            if self.secure is not None:
+                self.secure.kept(self.storage, before)
+            if "device-old-record" in self.world.possible or self.world.shape.control:
+                self._copies = [*self._copies[1 - OLD_COPIES :], copy_of(self.storage)]
             if self._dies("after save"):
                 return
-            step = self._sending(None)
+            step = self._sending(reply)
         self._perform(action)
 
     def _stops(self, error: ProblemError) -> None:
@@ -166,13 +198,22 @@ class ExplorerDevice:
         session = self._session
         return lambda: session.send(reply)  # type: ignore[union-attr]
 
-    def _perform(self, action: Certify | Send | Fetch | Train | Sleep) -> None:
+    def _perform(self, action: FetchList | Certify | Send | Fetch | Train | Sleep) -> None:
         world = self.world
         self._waiting_for += 1
         ticket = (self.life, self._waiting_for)
         if self._dies(type(action).__name__.lower()):
             return
+        if self._vanishes(action):
+            return
         match action:
+            case FetchList() if self.secure is not None:
+                way_s = world.chance.between("list-way", 0.002, 0.1)
+                world.agenda.after(
+                    way_s, self._resume, ticket, ListFetched(self.secure.listed(action), self.sender.now())
+                )
+            case FetchList():
+                raise TypeError("a device of plain rounds asked for a revocation list")
             case Sleep():
                 wait_s = world.chance.between(f"sleep {self.name}", action.min_s, action.max_s)
                 world.agenda.after(wait_s, self._resume, ticket, None)
@@ -183,7 +224,10 @@ class ExplorerDevice:
             case Fetch() | Send():
                 update = action.update if isinstance(action, Send) else None
                 body = self._update(action, update) if update and isinstance(action, Send) else b""
-                held = isinstance(action, Send) and action.route is Route.CHECK_IN
+                if isinstance(action, Send) and action.octets is not None and self.secure is not None:
+                    action = self.secure.sent(action, self.storage.load_secure())
+                    body = action.octets or b""
+                held = isinstance(action, Send) and isinstance(action.message, CheckIn | SecureWait)
                 self.sender.send(
                     action,
                     lambda answer: self._answered(ticket, action, answer),
@@ -193,6 +237,14 @@ class ExplorerDevice:
                 )
             case _:
                 assert_never(action)
+
+    def _also(self, send: Send, body: bytes) -> None:
+        """Sends a request beside those of the session. Its answer is of no interest."""
+
+        def ignore(_: Answer) -> None:
+            """It is dropped."""
+
+        self.sender.send(send, ignore, body=body)
 
     def _update(self, action: Send, digest: str) -> bytes:
         """Returns the saved update that the record names. In one round a device sends the same bytes each time."""
@@ -229,14 +281,14 @@ class ExplorerDevice:
         assert isinstance(action, Fetch)  # noqa: S101 - only a fetch is answered with bytes
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
             return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
-        self._read = action.checkpoint.digest
+        self._read = (action.checkpoint.digest, body)
         return Fetched(at)
 
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:
         if ticket != (self.life, self._waiting_for) or not self.up:
             return
         if isinstance(reply, Answered) and self.world.trace is not None:
-            self.world.log(f"{self.name} receives {_text_of(reply.message)}")
+            self.world.log(f"{self.name} receives {text_of(reply.message)}")
         self._advance(self._sending(reply))
 
     def _train(self, action: Train, ticket: tuple[int, int]) -> None:
@@ -251,11 +303,16 @@ class ExplorerDevice:
             reply: Reply = Failed("The device ran out of memory.", now + seconds)
         else:
             partial = world.strikes("device-partial", self.name)
-            body = self.make(assignment, partial=partial, variant=self.trainings)
+            body = self._trained(assignment, partial)
             if world.strikes("device-invalid", self.name):
                 body = body[:-4] + b"\xff" * 4  # NaN, as float32 and as float16
             reply = Trained(body, not partial, now + seconds)
         world.agenda.after(seconds, self._resume, ticket, reply)
+
+    def _trained(self, assignment: Assignment, partial: bool) -> bytes:
+        if self.secure is None:
+            return self.make(assignment, partial=partial, variant=self.trainings)
+        return self.secure.trained(assignment, self.number, self.examples, self._read[1], self.trainings)
 
     def make(self, assignment: Assignment, *, partial: bool = False, variant: int = 0, mark: float = 1.0) -> bytes:
         """An update for this assignment: a mark in the lane of this device and round. ``variant`` makes other bytes."""
@@ -269,27 +326,16 @@ class ExplorerDevice:
             partial=partial,
             variant=variant,
             mark=mark,
-            parent=self._read or "none",
+            parent=self._read[0] or "none",
         )
+
+    def twin(self) -> ExplorerDevice:
+        """A second process of this device, with a copy of its storage: no owner does that, and it must be seen."""
+        other = ExplorerDevice(self.world, self._network, self.number, self.holder)
+        other.storage = copy_of(self.storage)
+        return other
 
     @property
     def registered(self) -> Registered | None:
         record = self.storage.load()
         return record.registered if record is not None else None
-
-
-def _copy(storage: MemoryStorage) -> MemoryStorage:
-    twin = MemoryStorage()
-    record = storage.load()
-    twin._record, twin._updates, twin._history = record, dict(storage._updates), list(storage._history)
-    return twin
-
-
-def _text_of(message: object) -> str:
-    kind = type(message).__name__.lower()
-    shown = [
-        f"{name} {getattr(message, name)}"
-        for name in ("run", "round", "result", "reason")
-        if getattr(message, name, "")
-    ]
-    return " ".join([kind, *shown])

@@ -72,6 +72,8 @@ class FaultySpool:
             raise BlobError("Some of the bytes were refused or could not be written, so the rest is not stored.")
         self._replica.die_at("before blob")
         digest = self._spool.commit(expected)
+        if self._replica.world.shape.secure:
+            self._replica.world.vectors.stored.append(digest)
         self._replica.point("blob")
         if self._replica.strikes("blob-lost-ack", "blob"):
             raise BlobError("Could not use a blob: the disk reported an error after it was written (explorer).")

@@ -5,7 +5,7 @@ as their caps allow, and the cohort is what the pool, the run's seed and the rou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 
 from client_sdk.protocol.devices import CheckIn
@@ -26,9 +26,11 @@ def free(reader: Reader) -> list[WaitingRow]:
     return [row for row in reader.waiting(EVER) if reader.claim(row.device) is None]
 
 
-def eligible(run: Followed, rows: Iterable[WaitingRow]) -> list[WaitingRow]:
-    """The rows of devices that the run may use."""
-    return [row for row in rows if fits(run.plan, _learners(row.offer), row.examples)]
+def eligible(run: Followed, rows: Iterable[WaitingRow], unfit: Container[str] | None = None) -> list[WaitingRow]:
+    """The rows of devices that the run may use. ``unfit``: those that it may not; None: by the log so far."""
+    left_out = run.unfit if unfit is None else unfit
+    fit = (row for row in rows if row.device not in left_out)
+    return [row for row in fit if fits(run.plan, _learners(row.offer), row.examples)]
 
 
 @lru_cache(maxsize=64)
@@ -40,7 +42,7 @@ def _learners(offer: str) -> frozenset[str]:
 def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[WaitingRow]) -> None:
     """Checks the draw of this event. ``waiting``: the unclaimed rows of the pool before it, expired ones too."""
     body, cohort = event.body, run.plan["cohort"]
-    pool = sorted((row.device, row.examples) for row in eligible(run, waiting) if row.expires > event.at)
+    pool = sorted((row.device, row.examples) for row in eligible(run, waiting, run.left_out) if row.expires > event.at)
     for device, examples in pool:
         found = durable.store.device(device)
         if found is None or examples > found.examples_cap:

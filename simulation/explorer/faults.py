@@ -15,7 +15,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Fault:
     family: str
-    """network, device, authority, coordinator, store, blobs, clock, operator or datacenter."""
+    """network, device, authority, coordinator, store, blobs, clock, operator, secure or datacenter."""
     rate: float
     """Probability at each opportunity in a schedule of average weather."""
     description: str
@@ -63,6 +63,9 @@ FAULTS: dict[str, Fault] = {
     "op-create": Fault("operator", 0.1, "the operator starts another run"),
     "op-score": Fault("operator", 0.5, "an evaluator reports scores"),
     "op-revoke": Fault("datacenter", 0.15, "the operator revokes a worker"),
+    "secure-vanish": Fault("secure", 0.06, "a device vanishes in the middle of an exchange, perhaps for long"),
+    "secure-lie": Fault("secure", 0.4, "a dishonest device deals, masks, signs, reveals or accuses falsely"),
+    "forged-list": Fault("secure", 0.02, "the coordinator shows one device another list of survivors"),
     "fleet-away": Fault("datacenter", 0.6, "most devices vanish together, for a while"),
     "worker-crash": Fault("datacenter", 0.03, "the worker's process dies, and starts again as another instance"),
     "worker-silent": Fault("datacenter", 0.06, "the worker stands still, and its heartbeat comes late"),
@@ -73,8 +76,12 @@ FAULTS: dict[str, Fault] = {
     "worker-lie": Fault("datacenter", 0.6, "a worker sends messages under a fence that is old, or not granted yet"),
 }
 
-FLEET_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family != "datacenter"))
-"""Those of schedules without a datacenter."""
+SECURE_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family == "secure"))
+"""Those of secure rounds alone."""
+CENTER_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family == "datacenter"))
+"""Those of schedules with a datacenter alone."""
+FLEET_FAULTS = tuple(sorted(FAULTS.keys() - {*SECURE_FAULTS, *CENTER_FAULTS}))
+"""Those of all rounds with devices."""
 
 
 class Crash(BaseException):

@@ -11,15 +11,17 @@ from typing import Any
 
 from coordinator.store.port import EventRow
 from simulation.explorer.faults import Broken
-from simulation.explorer.followed_run import FollowedRun
+from simulation.explorer.follow_center import CenterFollowing
 from simulation.explorer.round_ending import RoundEnding, devices_scores, weight_of
+from simulation.explorer.secure.account import SECURE_PHASES
+from simulation.explorer.secure.follow_secure import SECURE_EVENTS, SecureFollowing
 
 WAITS = {True: "wait_s", False: "select_s"}
 """The field of the plan for how long a round waits; True: for a worker, by plan."""
 
 
 @dataclass(slots=True)
-class Followed(FollowedRun):
+class Followed(SecureFollowing, CenterFollowing):
     """One run, by its log."""
 
     def follow(self, event: EventRow) -> list[RoundEnding]:
@@ -30,7 +32,7 @@ class Followed(FollowedRun):
         body: dict[str, Any] = event.body
         if event.kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
             return self._in_the_datacenter(event, body)
-        if "round" in body and event.kind != "Started" and body["round"] != self.round:
+        if "round" in body and event.kind not in ("Started", "Discarded") and body["round"] != self.round:
             raise self._odd(event, f"the run is at round {self.round}")
         match event.kind:
             case "Created":
@@ -43,10 +45,19 @@ class Followed(FollowedRun):
             case "Tick":
                 if self.phase in ("leasing", "training"):
                     return self._time_passed(event)
+                if self.secure is not None and self.phase in ("collecting", *SECURE_PHASES):
+                    self._require_deadline(event, "closed")
+                    return self._go_on(event, self.secure, time_is_up=True)
                 if self.phase != "collecting":
                     raise self._odd(event, f"the run is {self.phase}")
                 self._require_deadline(event, "closed")
                 return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
+            case kind if kind in SECURE_EVENTS:
+                return self._of_secure_round(event, body)
+            case "Withdrew" if self.secure is not None:
+                return self._gone(event, body["device"], self.secure)
+            case "Reported" | "UpdateRefused" if self.secure is not None:
+                raise self._odd(event, "a secure round takes no update in the clear")
             case "Reported":
                 return self._reported(event, body)
             case "Withdrew" | "UpdateRefused":
@@ -103,6 +114,8 @@ class Followed(FollowedRun):
         self.cohort, self.reported, self.withdrawn, self.invalid = {}, {}, set(), set()
         self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
         self.waiting, self.began, self.reports = 0, set(), {}
+        self.secure, self.advancing = None, ""
+        self.barred = {device: until for device, until in self.barred.items() if until > self.round}
         self._wait()
 
     def _wait(self) -> None:
@@ -115,7 +128,8 @@ class Followed(FollowedRun):
         self.planned = turn == "datacenter"
         if turn == "fallback":
             self.away = self.tried = True
-        return "federated" if turn == "federated" else "datacenter"
+        fleets = "secure" if "secure" in self.plan else "federated"
+        return fleets if turn == "federated" else "datacenter"
 
     def _wanted(self) -> str:
         section = self.plan.get("datacenter")
@@ -136,15 +150,17 @@ class Followed(FollowedRun):
         else:
             self.phase = "idle"
             self.set_deadline(None)
-            self.cohort, self.withdrawn, self.invalid = {}, set(), set()
+            self.cohort, self.withdrawn, self.invalid, self.secure = {}, set(), set(), None
 
     def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "selecting":
             raise self._odd(event, f"the run is {self.phase}")
-        cohort = dict(body["cohort"])
+        cohort, self.left_out = dict(body["cohort"]), self.unfit
         self.waiting = body["waiting"]
         if self.waiting < self.plan["cohort"]["pool"]:
             self._require_deadline(event, "drawn")
+        if self.kind == "secure":
+            return self._secure_drawn(event, body)
         if len(cohort) < self.quorum:
             return self._abandon()
         if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
@@ -195,7 +211,8 @@ class Followed(FollowedRun):
     def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "committing":
             raise self._odd(event, f"the run is {self.phase}")
-        if len(self.reported) < self.quorum:
+        least = self.quorum if self.secure is None else self.secure.needed
+        if not self.advancing and len(self.reported) < least:
             have = f"{len(self.reported)} of {self.quorum} updates"
             raise Broken("quorum", f"round {self.round} was committed with {have}")
         return self._advance(body)
@@ -204,6 +221,8 @@ class Followed(FollowedRun):
         self.version += 1
         self.digest, self.size = body["digest"], body["bytes"]
         self.in_vain, self.fleet_first, self.failed, self.tried = 0, False, 0, False
+        self.exhausted = False
+        self.advances += bool(self.advancing)
         ending = self._ending(committed=True)
         ending.digest, ending.size = body["digest"], body["bytes"]
         self.ended[self.round] = ending
@@ -217,7 +236,7 @@ class Followed(FollowedRun):
     def _abandon(self, short: bool = False, returned: bool = False) -> list[RoundEnding]:
         ending = self._ending(committed=False)
         ending.short = short
-        if self.kind == "federated":
+        if self.kind != "datacenter":
             self.in_vain, self.fleet_first = self.in_vain + 1, False
         if not returned:
             self.failed += 1
@@ -231,6 +250,9 @@ class Followed(FollowedRun):
         ending.invalid, ending.withdrawn = frozenset(self.invalid), frozenset(self.withdrawn)
         ending.cohort, ending.began = frozenset(self.cohort), frozenset(self.began)
         ending.waiting, ending.reports = self.waiting, self.reports
+        ending.secure, ending.advancing = self.secure, self.advancing
+        if self.secure is not None and self.secure.blobs:
+            self.undeleted[self.round] = self.secure.blobs
         return ending
 
     def _pause_after_failures(self) -> None:
@@ -254,86 +276,7 @@ class Followed(FollowedRun):
             return []
         return self._abandon()
 
-    # ------------------------------------------------------------ datacenter rounds
-
-    def _in_the_datacenter(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
-        if body["round"] != self.round or self.phase not in ("leasing", "training"):
-            raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
-        if event.kind == "FleetReturned":
-            if self.phase != "leasing" or body["waiting"] < self._devices_back(event):
-                raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}, until {self.deadline}")
-            return self._give_up(returned=True)
-        if event.kind == "Leased":
-            return self._leased(event, body)
-        if self.phase != "training" or (body["worker"], body["attempt"], body["fence"]) != self.lease:
-            raise self._lease_odd(event, f"the lease is {self.lease}, {self.phase}")
-        match event.kind:
-            case "Heartbeat":
-                self.renewed_at = event.at
-            case "Delivered":
-                if (body["waiting"] or 0) >= self._cohort_back:
-                    self.away = False
-                self.refused, self.rests_until = 0, None
-                return self._advance(body)
-            case _ if body["failed"]:
-                self.refused += 1
-                if self.refused >= 3:
-                    self.rests_until = event.at + min(86_400.0, 600.0 * 2 ** (self.refused - 3))
-                return self._give_up()
-            case _:
-                return self._lease_again()
-        return []
-
-    def _leased(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
-        if self.phase == "training" and body["worker"] != self.lease[0]:
-            raise self._lease_odd(event, f"it was given the round of {self.lease}")
-        if self.phase == "training" and body["installation"] != self.installation:
-            raise self._lease_odd(event, f"it took the live lease of {self.installation!r}")
-        self.installation = body["installation"]
-        if body["fence"] != self.fence + 1 or body["attempt"] != self.attempt + 1:
-            raise self._lease_odd(event, f"the last fence was {self.fence}")
-        self.phase, self.fence, self.attempt = "training", body["fence"], body["attempt"]
-        self.lease = (body["worker"], body["attempt"], body["fence"])
-        self.renewed_at = event.at
-        self.set_deadline(None)
-        if self.give_up_at is None:
-            self.give_up_at = event.at + self.plan["datacenter"]["max_s"]
-        return []
-
-    def _time_passed(self, event: EventRow) -> list[RoundEnding]:
-        if self.give_up_at is not None and event.at >= self.give_up_at:
-            return self._give_up()
-        if self.phase != "training" or event.at < self.renewed_at + self.plan["datacenter"]["lease_s"] - 1e-6:
-            raise self._lease_odd(event, f"the lease {self.lease} ended {event.at - self.renewed_at} s on")
-        return self._lease_again()
-
-    def _lease_again(self) -> list[RoundEnding]:
-        self.phase = "leasing"
-        self._wait()
-        return [] if self.status == "running" else self._abandon()
-
-    @property
-    def _cohort_back(self) -> int:
-        """How many waiting devices end a stay in the datacenter."""
-        return int(self.plan["datacenter"]["return_devices"] or self.plan["cohort"]["goal"])
-
-    def _devices_back(self, event: EventRow) -> int:
-        """How many waiting devices end a round that no worker has: a quorum, once the round has waited long enough."""
-        if self.deadline is not None and event.at >= self.deadline:
-            return self.quorum
-        return 10**9 if self.planned else self._cohort_back
-
-    def _give_up(self, returned: bool = False) -> list[RoundEnding]:
-        self.away, self.in_vain, self.fleet_first = False, 0, True
-        return self._abandon(returned=returned)
-
     def _require_deadline(self, event: EventRow, what: str) -> None:
         if self.deadline is None or event.at < self.deadline:
             early_s = (self.deadline or float("inf")) - event.at
             raise Broken("deadline", f"round {self.round} of {self.run} was {what} {early_s:.3f} s early")
-
-    def _odd(self, event: EventRow, why: str) -> Broken:
-        return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")
-
-    def _lease_odd(self, event: EventRow, why: str) -> Broken:
-        return Broken("lease", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

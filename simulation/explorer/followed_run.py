@@ -9,6 +9,7 @@ from typing import Any
 from coordinator.store.port import EventRow, RunRow
 from simulation.explorer.round_ending import RoundEnding
 from simulation.explorer.scores import Scores
+from simulation.explorer.secure.account import SecureAccount
 
 
 @dataclass(slots=True)
@@ -77,6 +78,24 @@ class FollowedRun:
     """The events of the updates in ``reported``, by device."""
     scores: Scores = field(init=False)
     """What the plan's rule for scores makes of those in the log."""
+    secure: SecureAccount | None = None
+    """Of a secure round, from the draw to its end."""
+    marks: dict[bytes, dict[str, str]] = field(default_factory=dict)
+    """Model -> device -> *spent* or *declined*: who contributes to it no more, by the logs of all runs."""
+    tensors: bytes = b""
+    """What tells the run's model from others, whatever its file."""
+    barred: dict[str, int] = field(default_factory=dict)
+    """Device -> the first round for which it can be drawn again."""
+    left_out: set[str] = field(default_factory=set)
+    """Who could not be drawn at the last draw."""
+    exhausted: bool = False
+    """Whether too few devices are left for this checkpoint."""
+    advancing: str = ""
+    """Who lets the round commit the model moved by one unit."""
+    advances: int = 0
+    """How many rounds have done so."""
+    undeleted: dict[int, set[str]] = field(default_factory=dict)
+    """Secure round that has ended -> its blobs, until the log says that they are deleted."""
     moments: list[Any] = field(default_factory=list)
     """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
 
@@ -88,6 +107,18 @@ class FollowedRun:
     def left(self) -> set[str]:
         """Devices that have left the round without an update."""
         return self.withdrawn | self.invalid
+
+    @property
+    def awaited(self) -> set[str]:
+        """The devices that work for the round."""
+        if self.secure is not None:
+            return self.secure.claimed
+        return self.cohort.keys() - self.reported.keys() - self.left if self.phase == "collecting" else set()
+
+    @property
+    def unfit(self) -> set[str]:
+        """Devices that cannot be drawn for a round on this checkpoint."""
+        return self.marks.get(self.tensors, {}).keys() | self.barred.keys()
 
     def set_deadline(self, at: float | None) -> None:
         """A phase begins, which ends at this time at the latest."""

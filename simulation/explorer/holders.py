@@ -84,8 +84,8 @@ def trusted() -> TrustedAuthority:
 
 @cache
 def authority_ref() -> AuthorityRef:
-    """The same, as a device's record names it."""
-    return AuthorityRef(url=AUTHORITY_URL, digest=trusted().digest.hex())
+    """The same, as a device's record names it once the device is certified."""
+    return AuthorityRef(url=AUTHORITY_URL, digest=trusted().digest.hex(), public_key=trusted().public_key.hex())
 
 
 @lru_cache(maxsize=4096)

@@ -35,11 +35,14 @@ INVARIANTS: dict[str, str] = {
     "named": "3. Every counted update is named in the commit; every acknowledged one counts or has a refusal.",
     "one-end": "4. A round has one terminal state.",
     "whole-blob": "5. No reader sees a checkpoint without its complete blob.",
+    "unmasked": "6. Nothing unmasked is stored, and no rebuilt secret.",
     "ack-durable": "8. Acknowledged is durable.",
     "same-bits": "10. The same set of encoded updates gives the same bits.",
     "liveness": "11. With enough live devices some round commits in bounded time.",
     "left-once": "A device whose update is refused as invalid has left the round, and is recorded once, as refused.",
     "quorum": "A round commits with at least its quorum.",
+    "spent": "A device signs one list on one model, reveals one share of each dealer, and is drawn on it no more.",
+    "barred": "Who is barred has lied; no honest device is, and no message of one is refused as wrong.",
     "late-report": "An update after a round has closed does not count.",
     "receipt": "The same bytes again get the same receipt; a device sends no other bytes in a round.",
     "fence": "A round is committed by the replica that took the commit last.",
@@ -95,7 +98,7 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
     if row.kind != ending.kind:
         raise Broken("one-end", f"round {number} of {run.run} was {ending.kind}, its row says {row.kind}")
     recorded = sorted(item.device for item in store.refusals(run.run, number) if item.kind == "invalid-update")
-    if ending.kind == "federated" and recorded != sorted(ending.invalid):
+    if ending.kind != "datacenter" and recorded != sorted(ending.invalid):
         raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {recorded}")
     if ending.kind == "federated":
         public_rows.shown(durable, run, ending, row)
@@ -118,7 +121,7 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
     whole_state(durable, run)
     if ending.kind == "datacenter":
         trained(register, run, ending)
-    else:
+    elif ending.kind == "federated":
         refolded(register, durable, run, ending)
 
 
@@ -169,7 +172,7 @@ def rows_agree(durable: Durable, run: Followed, *, moved: bool = True) -> None:
     and the end of the line."""
     store = durable.store
     claimed = {claim.device: claim.round for claim in store.claims(run.run)}
-    awaited = run.cohort.keys() - run.reported.keys() - run.left if run.phase == "collecting" else set()
+    awaited = run.awaited
     if claimed != dict.fromkeys(awaited, run.round):
         lost, left = sorted(awaited - claimed.keys()), sorted(claimed.keys() - awaited)
         raise Broken("claims", f"{run.run} is {run.phase} round {run.round}: {lost} have no claim, {left} should not")
@@ -241,9 +244,12 @@ def record(device: str, history: Iterable[Joined], run_of: Callable[[str], Follo
         rounds.add(key)
         run = run_of(joined.run)
         known = run.known(joined.round, joined.device)
-        if joined.result == "refused" and run.counted(joined.round, joined.device) == joined.update_digest:
+        counted = run.counted(joined.round, joined.device)
+        if joined.result == "refused" and counted is not None and counted == joined.update_digest:
             raise Broken("receipt", f"{device} recorded that round {joined.round} refused an update that counts")
-        if joined.result == "receipt" and (known is None or known[0] != joined.update_digest):
+        kind = run.ended[joined.round].kind if joined.round in run.ended else run.kind
+        same = known is not None and (known[0] == joined.update_digest or kind == "secure")
+        if joined.result == "receipt" and not same:
             raise Broken("named", f"{device} has a receipt for round {joined.round} that the log does not have")
 
 

@@ -25,8 +25,9 @@ from client_sdk.chance import blake2b_word
 from client_sdk.protocol.devices import Score, Task, Work
 from client_sdk.tensors import Tensors, read_header, to_bytes
 from client_sdk.update import Update, encode_update
+from simulation.explorer.plans import LEARNER
 from simulation.explorer.round_ending import RoundEnding
-from simulation.explorer.shape import LEARNER, Shape
+from simulation.explorer.shape import Shape
 
 ROUNDS = 8
 SHARED = 2
@@ -83,15 +84,8 @@ class Register:
         parent: str = "",
     ) -> bytes:
         """Returns the bytes of an update, and adds it to the register. ``parent``: digest of what the device read."""
-        devices = self._shape.devices
-        values = np.zeros(devices * ROUNDS + EXTRA, np.float32)
-        lanes = {number * ROUNDS + round % ROUNDS: mark}
-        if self._shape.plan["aggregation"]["clip_norm"] is None:
-            for place in range(SHARED):
-                value = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
-                lanes[devices * ROUNDS + place] = float(np.float16(value) if "16" in codec else np.float32(value))
-            if parent:
-                lanes[devices * ROUNDS + SHARED] = parent_lane(parent)
+        values = np.zeros(self.lanes, np.float32)
+        lanes = self.marked(number, round, variant, parent, mark=mark, codec=codec)
         for lane, value in lanes.items():
             values[lane] = value
         steps = 1 + variant % (STEPS - 1) if partial else STEPS
@@ -102,6 +96,25 @@ class Register:
         self.made[hashlib.sha256(body).hexdigest()] = Made(run, round, lanes, parent, examples, scored.examples)
         self.bodies.setdefault((run, round), []).append(body)
         return body
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes the model has."""
+        return self._shape.devices * ROUNDS + EXTRA
+
+    def marked(
+        self, number: int, round: int, variant: int, parent: str, *, mark: float = 1.0, codec: str = "float32@1"
+    ) -> dict[int, float]:
+        """The values of an update by lane; the others are zero. ``parent``: digest of what the device read."""
+        devices = self._shape.devices
+        lanes = {number * ROUNDS + round % ROUNDS: mark}
+        if self._shape.plan["aggregation"]["clip_norm"] is None:
+            for place in range(SHARED):
+                value = ((number + 1) * 0.377 + round * 0.113 + variant * 0.0171 + place * 0.59) % 1.7 - 0.8
+                lanes[devices * ROUNDS + place] = float(np.float16(value) if "16" in codec else np.float32(value))
+            if parent:
+                lanes[devices * ROUNDS + SHARED] = parent_lane(parent)
+        return lanes
 
     def longest(self, codec: str) -> int:
         """Returns the limit of an update's body in bytes."""
@@ -150,7 +163,7 @@ def next_model(
 
     ``moments``: the server optimizer's vectors, m and v of FedAdam, brought up to date in place; empty before the first
     round."""
-    limit, rate = rule["clip_norm"], np.float32(rule["server_learning_rate"])
+    limit = rule["clip_norm"]
     parts: dict[int, list[tuple[float, int]]] = {}
     for digest, weight in ending.reported.values():
         for lane, value in made[digest].lanes.items():
@@ -165,6 +178,12 @@ def next_model(
             values = [np.float32(value) for value, _ in found]
             ordered = sorted(values + [np.float32(0)] * (len(ending.reported) - len(values)))
             mean[lane] = _trimmed(ordered, rule["rule_parameters"]) if "trimmed" in rule["rule"] else _median(ordered)
+    return moved(model, mean, rule, moments)
+
+
+def moved(model: Lanes, mean: Lanes, rule: dict[str, Any], moments: list[Lanes]) -> Lanes:
+    """The model after the server optimizer's step by this mean."""
+    rate = np.float32(rule["server_learning_rate"])
     following: Lanes = model + (mean if rate == 1.0 else rate * mean)
     if rule["server_optimizer"] == "average":
         return following

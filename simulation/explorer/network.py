@@ -14,8 +14,10 @@ from typing import TypeVar
 from client_sdk.device.actions import Send
 from client_sdk.protocol.names import Message
 from client_sdk.protocol.problems import Problem
+from client_sdk.protocol.secure import Octets
 from simulation.explorer.replica import Replica
 from simulation.explorer.request import Answer, SentRequest
+from simulation.explorer.secure.lies import forged
 from simulation.explorer.serving import serve
 from simulation.explorer.world import World
 
@@ -102,7 +104,9 @@ class Network:
                 world.tally.lost += 1
                 world.log(f"an answer is lost: {request.event}")
                 return
-            if world.shape.wire and isinstance(answer, Message):
+            if isinstance(answer, Octets):
+                answer = forged(world, request, answer)
+            if world.shape.wire and isinstance(answer, Message) and not isinstance(answer, Octets):
                 answer = _through_json(answer)
             world.agenda.after(self._delay(request.event), respond, answer)
 

@@ -97,6 +97,12 @@ def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> No
     if ending is not None and known is not None:
         result, digest = ("counted" if ending.committed else "refused"), known[0]
         version = ending.version if ending.committed else None
+    elif ending is None and device in run.cohort and run.secure is not None:
+        account = run.secure
+        awaited = run.phase == "collecting" or device in account.advertised.keys() - account.excluded
+        result = "withdrawn" if device in account.withdrawn else "pending" if awaited else "dropped"
+        if device in account.excluded or result == answer.result == "withdrawn":
+            return
     elif ending is None and device in run.cohort:
         waits = known is not None or run.phase == "collecting"
         gone = "withdrawn" if device in run.withdrawn else "refused" if device in run.invalid else ""

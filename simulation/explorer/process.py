@@ -14,6 +14,7 @@ from typing import TypeVar
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs import BlobError, DiskFull
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.secure_rounds import SecureRoundsWait
 from coordinator.store.port import StoreError
 from simulation.explorer.admission import Admitted
 from simulation.explorer.durable import Durable
@@ -187,6 +188,9 @@ class Process(ABC):
             world.log(f"{self.name} fails at {event}: {error}")
             self.failures += 1
             result = _problem_of(error)
+        except SecureRoundsWait as error:
+            world.log(f"{self.name} waits at {event}: {error}")
+            result = problem("busy", str(error), retry_after_s=2).problem
         except Crash as crash:
             if life == self.life and self.up:
                 self.fall(crash)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.store.port import EventRow
+from simulation.explorer.secure.account import SecureAccount
 
 
 @dataclass(slots=True)
@@ -36,6 +37,10 @@ class RoundEnding:
     """Eligible devices at the draw."""
     reports: dict[str, EventRow] = field(default_factory=dict)
     """The events of the updates in ``reported``, by device."""
+    secure: SecureAccount | None = None
+    """The last attempt of a secure round that had a cohort."""
+    advancing: str = ""
+    """Who let it commit the model moved by one unit."""
 
 
 def weight_of(plan: dict[str, Any], report: dict[str, Any], *, in_parts: bool) -> int:

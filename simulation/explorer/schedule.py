@@ -12,15 +12,15 @@ After every step the ``InvariantWatch`` checks the durable state against the inv
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from client_sdk.device.record import Record
 from client_sdk.protocol.devices import Registered
-from coordinator.runtime import run_log
+from coordinator.runtime.held_list import list_row
 from coordinator.store.port import AuthorityRow, DeviceRow, Transaction, WorkerRow
 from simulation.explorer import invariants
+from simulation.explorer.conditions import crypto_of, quiet_failures, small_pages
 from simulation.explorer.credentials import Credentials
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
@@ -29,8 +29,10 @@ from simulation.explorer.holders import authority_ref, holder_of, parsed_once
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
 from simulation.explorer.operator import ExplorerOperator
+from simulation.explorer.plans import DATA, LEARNER
 from simulation.explorer.replica import Replica
-from simulation.explorer.shape import DATA, LEARNER, Shape
+from simulation.explorer.secure import checks as secure_checks
+from simulation.explorer.shape import Shape
 from simulation.explorer.stacks import Stacks
 from simulation.explorer.wakes import CALM_S, Wakes
 from simulation.explorer.watch import InvariantWatch
@@ -40,8 +42,6 @@ from simulation.explorer.world import BEGINNING, World
 STRANGE = "explorer:other"
 """The learner of a device that the plans do not ask for."""
 STEPS_MOST = 200_000
-PAGE = 3
-"""Events of a page of the log."""
 CALM_COMMITS = 2
 """In a world without faults each run must commit so many rounds; after a storm some run must commit one."""
 SETTLE_S = 3.0
@@ -88,7 +88,14 @@ class Schedule:
 
     def play(self) -> None:
         world, shape = self.world, self.shape
-        with opened(world) as self.durable, small_pages(), quiet_failures(), parsed_once(), self._over_http():
+        with (
+            opened(world) as self.durable,
+            small_pages(),
+            quiet_failures(),
+            parsed_once(),
+            self._over_http(),
+            crypto_of(shape),
+        ):
             self.stacks = Stacks(self._loop)
             self.wakes = Wakes(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
@@ -132,7 +139,7 @@ class Schedule:
         if self.shape.rates and "certificate-expires" in self.world.possible:
             authority.short = {f"device-{number}" for number in range(SHORT)} | {"worker-0"}
         with self.durable.store.transaction() as tx:
-            tx.put_revocations(authority.id, authority.newest_list.counter, authority.newest_list.encoded)
+            tx.put_revocations(list_row(authority.newest_list))
             tx.insert_authority(AuthorityRow(authority=authority.id, inside=False, since=BEGINNING))
             for device in self.devices[self.shape.enrolments :]:
                 self._register_device(tx, device)
@@ -146,6 +153,9 @@ class Schedule:
             self.world.agenda.after(self.world.chance.between("second run", 0.5, 6.0), self.operator.create)
         for device in self.devices:
             self.world.agenda.after(self.world.chance.between("start", 0.0, 5.0), device.start)
+        if self.shape.control == "twins":
+            for device in self.devices:
+                self.world.agenda.after(6.0, self._run_twice, device)
         for worker in self.workers:
             self.world.agenda.after(self.world.chance.between("worker start", 0.0, 3.0), worker.start)
         if self.world.stormy:
@@ -159,12 +169,18 @@ class Schedule:
                         self.world.chance.between("away-at", 0.0, self.shape.storm_s), self._fleet_away
                     )
             for device in self.devices[self.shape.devices - self.shape.liars :]:
+                self.world.dishonest.add(device.holder.id)
                 Liar(self.world, self.watch, device).plan_storm()
             for device in self.devices[: self.shape.dead]:
                 self.world.agenda.after(
                     self.world.chance.between("death", 1.0, self.shape.storm_s), device.vanish, None
                 )
         self.world.agenda.after(self.shape.storm_s if self.world.stormy else 0.0, self._heal)
+
+    def _run_twice(self, device: ExplorerDevice) -> None:
+        twin = device.twin()
+        self.devices.append(twin)
+        twin.start()
 
     def _register_device(self, tx: Transaction, device: ExplorerDevice) -> None:
         """Writes the rows of a device that was registered before."""
@@ -212,12 +228,15 @@ class Schedule:
             return
         self.world.log("the storm is over")
         first = self.replicas[0]  # its clock is wrong perhaps; the others differ from it as at the beginning
-        wrong_s = 0.0 if self.world.authority.short else first.clock_offset_s - first.skew_s
+        right = bool(self.world.authority.short) or self.shape.secure  # validity and expiry are compared with it
+        wrong_s = 0.0 if right else first.clock_offset_s - first.skew_s
         for replica in self.replicas:
             replica.clock_offset_s = wrong_s + replica.skew_s
             replica.boot()
         self.world.agenda.after(1.0, self._resume)
         for device in self.devices:
+            if self.shape.secure:
+                device.sender.clock_off_s = 0.0
             self.world.agenda.after(1.0, device.start)
         for worker in self.workers:
             self.world.agenda.after(1.0, worker.start)
@@ -234,7 +253,7 @@ class Schedule:
             return
         self._healed, self._looked_at = True, -1
         commits = 1 if self.shape.rates else CALM_COMMITS
-        self._wanted = {name: run.version + commits for name, run in self.watch.runs.items()}
+        self._wanted = {name: run.version - run.advances + commits for name, run in self.watch.runs.items()}
         cohort = self.shape.plan["cohort"]
         rounds_s = 4 * (cohort["select_s"] + cohort["collect_s"] + 10.0) * len(self.watch.runs)
         self._give_up_at = self.world.agenda.now + 330.0 + rounds_s * commits
@@ -260,7 +279,7 @@ class Schedule:
         self._looked_at = self.watch.changes
         going = [run for run in self.watch.runs.values() if not run.over]
         self._all_over = bool(self.watch.runs) and not going
-        went_on = [run.version >= self._wanted.get(run.run, 1) for run in going]
+        went_on = [run.version - run.advances >= self._wanted.get(run.run, 1) for run in going]
         self._all_went_on = any(went_on) if self.shape.rates else all(went_on)
 
     def _settle(self) -> None:
@@ -283,6 +302,7 @@ class Schedule:
             self._step()
         for run in self.watch.runs.values():
             invariants.retained(self.world.register, self.durable, run, ended.get(run.run, 0))
+            secure_checks.deleted(self.durable, run, ended.get(run.run, 0))
             invariants.optimizer_states(self.durable, run, ended.get(run.run, 0))
             invariants.still_retained(self.durable, run)
 
@@ -311,25 +331,3 @@ class Schedule:
         do(*arguments)
         if self.watch.written:
             self.watch.step()
-
-
-@contextmanager
-def small_pages() -> Iterator[None]:
-    """Replicas catch up with the log page by page, and a schedule's log is shorter than a page of the product."""
-    real = vars(run_log)["_PAGE"]
-    vars(run_log)["_PAGE"] = PAGE
-    try:
-        yield
-    finally:
-        vars(run_log)["_PAGE"] = real
-
-
-@contextmanager
-def quiet_failures() -> Iterator[None]:
-    """The log does not have the failures of store and blobs that are faults of the schedule."""
-    storage = logging.getLogger("quorate.storage")
-    before, storage.disabled = storage.disabled, True
-    try:
-        yield
-    finally:
-        storage.disabled = before

@@ -200,7 +200,7 @@ def _upload(
         answer(replica.attempt(entry.name, receive))
 
     def receive(coordinator: Coordinator) -> Any:
-        with coordinator.core.blobs.spool(limit) as spool:
+        with coordinator.core.blobs.spool(limit + shape.room) as spool:
             middle = len(body) // 2
             for part in (body[:middle], body[middle:]):
                 if part:

@@ -12,16 +12,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from simulation.explorer.chance import Chance
-from simulation.explorer.faults import FAULTS, FLEET_FAULTS
+from simulation.explorer.faults import CENTER_FAULTS, FAULTS, FLEET_FAULTS, SECURE_FAULTS
+from simulation.explorer.plans import plan_of, with_datacenter
+from simulation.explorer.secure.account import SECURE_PHASES
+from simulation.explorer.secure.plans import LARGEST, SMALLEST_FLEET, secured
 
 FLEET_PHASES = ("idle", "selecting", "collecting", "committing")
-PHASES = (*FLEET_PHASES, "leasing", "training")
+PHASES = (*FLEET_PHASES, "leasing", "training", *SECURE_PHASES)
+SECURE = 1 / 6
+"""The part of the schedules, of those without a datacenter, whose rounds are secure."""
+REAL_CRYPTO = 0.1
+"""The part of these with real cryptography, which takes several times as long."""
 DATACENTER = 0.1
 """The part of the schedules whose plan has a datacenter."""
 HTTP = 0.013
 """The part of the small schedules that goes over the real ASGI application, which takes several times as long."""
-DATA = "proxy"
-LEARNER = "explorer:marks"
 FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
@@ -70,6 +75,18 @@ class Shape:
     alike: bool = False
     """Whether every lease of a round trains to the very same bytes."""
 
+    real_crypto: bool = False
+    """Whether secure rounds have real keys, masks and signatures."""
+
+    control: Literal["", "set-back", "twins"] = ""
+    """A positive control: devices are set back to older memories of secure rounds, or run twice, with copies of one
+    memory. Then the checks must find a device that signs twice."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether its rounds with devices are secure."""
+        return "secure" in self.plan
+
     @property
     def datacenter(self) -> bool:
         """Whether a run of it may go to the datacenter."""
@@ -96,7 +113,7 @@ class Shape:
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
         select = min(devices, goal + chance.below("spare", 3))
         focus = (chance.pick("focus", FLEET_FAULTS), chance.pick("focus-phase", FLEET_PHASES))
-        plan, rates = _plan(chance, goal, select, replicas), _rates(chance, focus[1], FLEET_FAULTS)
+        plan, rates = plan_of(chance, goal, select, replicas), _rates(chance, focus[1], FLEET_FAULTS)
         dead = chance.below("dead", devices - goal + 1) if chance.unit("any-dead") < 0.3 else 0
         useless = chance.unit("useless") if devices - dead - goal >= 2 else 1.0  # a quorum stays beside them
         if useless < USELESS:
@@ -127,7 +144,43 @@ class Shape:
             rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
-        return shape if chance.unit("datacenter") >= DATACENTER else _in_a_datacenter(shape, chance)
+        if chance.unit("datacenter") < DATACENTER:
+            return _in_a_datacenter(shape, chance)
+        return made_secure(shape) if chance.unit("secure") < SECURE else shape
+
+
+def made_secure(shape: Shape) -> Shape:
+    """The shape with secure rounds, where its fleet is small enough for them and no plan has a datacenter."""
+    if shape.devices > LARGEST or shape.datacenter:
+        return shape
+    chance = Chance(shape.seed)
+    faults = (*FLEET_FAULTS, *SECURE_FAULTS)
+    fault = chance.pick("secure focus", faults)
+    phases = SECURE_PHASES if fault in SECURE_FAULTS else (*FLEET_PHASES, *SECURE_PHASES)
+    focus, lies = (fault, chance.pick("secure focus-phase", phases)), fault == "secure-lie"
+    devices = max(shape.devices, SMALLEST_FLEET + lies)
+    plan = secured(chance, {**shape.plan, "cohort": {**shape.plan["cohort"], "min_examples": 1}}, devices - lies)
+    spare = devices - int(plan["cohort"]["goal"])
+    liars = min(max(shape.liars, int(lies)), spare, 1)
+    rates = _rates(chance, focus[1], faults) if shape.rates else {}
+    if rates and focus[1] in SECURE_PHASES:  # rounds must get there
+        rates = {name: rate for name, rate in rates.items() if not name.startswith("op-") or name == fault}
+        rates = {name: min(rate, FAULTS[name].rate) / 2 for name, rate in rates.items()} | _PROLONGED[focus[1]]
+        rates[fault] = max(FAULTS[fault].rate, rates.get(fault, 0.0))
+    return replace(
+        shape,
+        devices=devices,
+        plan=plan,
+        second=None,
+        dead=min(shape.dead, spare - liars),
+        strangers=0,
+        liars=liars,
+        focus=focus,
+        rates=rates,
+        storm_s=shape.storm_s * 3,
+        real_crypto=chance.unit("real crypto") < REAL_CRYPTO,
+        http=False,
+    )
 
 
 def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
@@ -136,7 +189,7 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
     faults = CENTER_FOCUS if of_center else FLEET_FOCUS
     phases = (*PHASES, "committing") if of_center else ("leasing", "training")
     focus = (chance.pick("center-focus", faults), chance.pick("center-phase", phases))
-    rates = _rates(chance, focus[1], FAULTS)
+    rates = _rates(chance, focus[1], {*FLEET_FAULTS, *CENTER_FAULTS})
     if rates:
         rates["fleet-away"] = max(0.7, rates.get("fleet-away", 0.0))
         rates |= {"op-stop": 0.2} if "op-stop" in rates else {}
@@ -144,7 +197,7 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
         shape,
         two_runs=chance.unit("center-two-runs") < 0.3,
         storm_s=chance.between("center-storm", 20.0, 60.0),
-        plan=_with_datacenter(chance, shape.plan),
+        plan=with_datacenter(chance, shape.plan),
         rates=rates,
         focus=focus,
         workers=chance.pick("workers", (0, 1, 1, 1, 2, 2, 2, 3)),
@@ -183,88 +236,6 @@ def _side_by_side(shape: Shape) -> Shape:
     )
 
 
-def _plan(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
-    short = replicas == 1 and chance.unit("short") < 0.3
-    equal = chance.unit("equal") < 0.4
-    median = equal and chance.unit("median") < 0.25
-    trimmed = equal and not median and chance.unit("trimmed") < 0.2
-    adam = chance.unit("adam") < 0.12
-    clip = chance.unit("clip")
-    by_examples = equal and chance.unit("choose") < 0.3
-    return {
-        "name": "marks",
-        "task": {
-            "learner": LEARNER,
-            "codec": chance.pick("codec", ("float32@1", "float32@1", "float16@1")),
-            "score_held_out": True,
-        },
-        "cohort": {
-            "select": select,
-            "goal": goal,
-            "quorum": chance.pick("quorum", (0.4, 0.6, 0.85, 1.0)),
-            "pool": select + (1 if by_examples else chance.below("pool", 2)),
-            "select_s": chance.pick("select_s", (3.0, 8.0)),
-            "collect_s": 12.0 if short else chance.pick("collect_s", (30.0, 45.0)),
-            "choose": "by_examples" if by_examples else "uniform",
-        },
-        "aggregation": {
-            "rule": "median" if median else "trimmed-mean" if trimmed else "mean",
-            "rule_parameters": {"fraction": chance.pick("fraction", (0.0, 0.2, 0.4))} if trimmed else {},
-            "weighting": "equal" if equal else "examples",
-            "weight_cap": chance.pick("cap", (3, 50, 10_000)),
-            "partial": chance.pick(
-                "partial", ("full", "refuse") if median or trimmed else ("full", "examples_seen", "refuse")
-            ),
-            "clip_norm": 0.5 if clip < 0.15 else None,
-            "server_optimizer": "fedadam" if adam else "average",
-            "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25} if adam else {},
-            "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
-        },
-        "finish": {
-            "rounds": chance.pick("rounds", (1, 2, 3, 4, 6)),
-            "abandoned": _abandoned(chance),
-            **_scores(chance),
-        },
-        "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
-    }
-
-
-def _abandoned(chance: Chance) -> int | None:
-    """Abandoned rounds in a row after which the run is paused, in some schedules."""
-    return chance.pick("abandoned", (2, 3, 5)) if chance.unit("any-abandoned") < 0.2 else None
-
-
-def _scores(chance: Chance) -> dict[str, Any]:
-    """A rule by which scores finish a run, in some schedules."""
-    if chance.unit("any-scores") >= 0.15:
-        return {}
-    rule: dict[str, Any] = {
-        "metric": "accuracy",
-        "source": chance.pick("source", ("evaluator", "devices")),
-        "better": chance.pick("better", ("higher", "lower")),
-        "patience": chance.pick("score-patience", (None, 1, 2)),
-        "min_delta": chance.pick("min-delta", (0.0, 0.125)),
-    }
-    return rule | {"target": chance.pick("target", (0.25, 0.5, 0.75)) if rule["patience"] is None else None}
-
-
-def _with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
-    """Returns the plan with a section that falls back, or uses the datacenter by plan, or both; and with more and
-    shorter rounds."""
-    when = chance.unit("when")
-    section = {
-        "data": DATA,
-        "steps": 10,
-        "patience": None if when < 0.35 else chance.pick("patience", (1, 1, 1, 2)),
-        "every": chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
-        "wait_s": chance.pick("wait_s", (0.0, 4.0, 15.0)),
-        "lease_s": chance.pick("lease_s", (4.0, 12.0)),
-        "max_s": chance.pick("max_s", (25.0, 60.0)),
-    }
-    rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9)), "abandoned": _abandoned(chance)}
-    return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}
-
-
 OF_DEVICES = (
     "device-slow",
     "device-cannot",
@@ -279,15 +250,20 @@ OF_WORK = (*OF_DEVICES, *OF_WORKERS, "worker-silent")
 """Faults that strike where a device or a worker works: in one phase of a round, hence hardly while its own run is in
 another.
 """
-CENTER_FOCUS = (*sorted(FAULTS.keys() - set(FLEET_FAULTS)), *OF_WORKERS * 3)
+CENTER_FOCUS = (*sorted(CENTER_FAULTS), *OF_WORKERS * 3)
 FLEET_FOCUS = (*FLEET_FAULTS, *(*OF_DEVICES, "blob-full", "blob-torn", "blob-lost-ack") * 2)
 """Faults of schedules with a datacenter. Those that rarely meet the focused phase are in the list more often."""
 _AWAY = {"fleet-away": 0.9}
+_GONE = {"secure-vanish": 0.06, "lose-request": 0.03}
 _PROLONGED = {
     "committing": {"lazy": 0.4, "delay": 0.15},
     "idle": {"op-pause": 0.9, "op-resume": 0.3},
     "leasing": {**_AWAY, "worker-crash": 0.15},
     "training": {**_AWAY, "worker-silent": 0.3},
+    "sharing": _GONE,
+    "masking": _GONE,
+    "agreeing": _GONE,
+    "unmasking": {**_GONE, "lazy": 0.4},
 }
 """Faults that extend a phase that is short by nature."""
 

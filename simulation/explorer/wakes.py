@@ -47,7 +47,7 @@ class Wakes:
             return
         replica = self._replicas[0]
         match run.phase:
-            case "collecting":
+            case "collecting" if run.secure is None or not run.secure.attempt:
                 held = [replica.held_by(device) for device in run.cohort]
                 self._expect(run, [one for one in held if one is not None])
             case "leasing" if self._calm:

@@ -8,6 +8,7 @@ log has grown costs one small read for each run.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,6 +22,9 @@ from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.request import SentRequest
+from simulation.explorer.secure import checks as secure_checks
+from simulation.explorer.secure.follow_secure import SECURE_EVENTS
+from simulation.explorer.secure.vectors import tensors_of
 from simulation.explorer.world import World
 
 RECORDED = ("late", "duplicate", "withdrawn", "invalid-update")
@@ -42,6 +46,8 @@ class InvariantWatch:
         self.durable = durable
         self.phases = phases
         self.runs: dict[str, Followed] = {}
+        self.marks: dict[bytes, dict[str, str]] = {}
+        """Who contributes to which model no more: see ``FollowedRun.marks``."""
         self.written = True
         """Whether a transaction of a run has begun since the last look."""
         self.transactions = 0
@@ -82,9 +88,10 @@ class InvariantWatch:
         """Looks for runs that were created."""
         for row in self.durable.store.runs():
             if row.run not in self.runs:
-                run = self.runs[row.run] = Followed(row, clocks_jump=self._clocks_jump)
+                run = self.runs[row.run] = Followed(row, clocks_jump=self._clocks_jump, marks=self.marks)
                 self.changes += 1
                 invariants.begun(self.durable, run)
+                run.tensors = tensors_of(invariants.read(self.durable, run.digest))
                 self._read(run)
 
     def run(self, name: str) -> Followed:
@@ -106,11 +113,25 @@ class InvariantWatch:
                 draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.body["round"])))
             if (run.round, run.phase) != before:
                 self.phases.moved(run)
+            if run.secure is not None or event.kind in SECURE_EVENTS:
+                self._look_at_secure(run, event)
             for ending in ended:
                 self.world.tally.commits += ending.committed
                 self.world.tally.abandoned += not ending.committed
                 invariants.round_ended(self.world.register, self.durable, run, ending)
+                if ending.kind == "secure":
+                    secure_checks.round_ended(self.durable, run, ending)
+                if ending.committed and self.world.shape.secure:
+                    run.tensors = tensors_of(invariants.read(self.durable, run.digest))
         invariants.rows_agree(self.durable, run, moved=(run.round, run.phase) != first)
+
+    def _look_at_secure(self, run: Followed, event: EventRow) -> None:
+        world = self.world
+        secure_checks.hidden(world.vectors, self.durable, [json.dumps(event.body)])
+        left_out = world.dishonest | world.authority.left_out.keys() | world.authority.short
+        secure_checks.blamed(world.vectors, left_out, run, event)
+        if event.kind == "Opened":
+            secure_checks.opened(world.vectors, self.durable, run)
 
     def _log(self, run: Followed, event: EventRow) -> None:
         if self.world.trace is not None:
@@ -130,6 +151,7 @@ class InvariantWatch:
         self.step()
         for run in self.runs.values():
             invariants.spooled(self.durable, run)
+            secure_checks.spooled(self.durable, run)
             invariants.whole_blobs(self.durable, run)
 
     def discarded(self) -> None:
@@ -144,6 +166,10 @@ class InvariantWatch:
         ``disturbed``: others were served meanwhile, so it may have been true a moment ago only.
         """
         self.step()
+        if request.event == "update" and self.world.shape.secure:
+            if isinstance(answer, Receipt):
+                raise Broken("unmasked", f"an update in the clear was taken from {request.holder.id}: {answer}")
+            return
         match answer:
             case Receipt():
                 key = (answer.run, answer.round, answer.device)
@@ -162,6 +188,8 @@ class InvariantWatch:
                     invariants.spooled(self.durable, run, only=answer.digest)
             case Problem() if request.event == "update":
                 self._refused_update(request, answer)
+            case Problem(kind="invalid-update") if request.event == "secure-message":
+                self._refused_message(request, answer)
             case ResultReceipt():
                 self._result_taken(request, answer)
             case Problem(kind="conflict") if request.event == "withdraw" and not disturbed:
@@ -193,6 +221,13 @@ class InvariantWatch:
                 invariants.fetched(request, answer)
             case _:
                 pass
+
+    def _refused_message(self, request: SentRequest, answer: Problem) -> None:
+        """Only what liars sign is wrong, and what is signed under a list that the coordinator has forged."""
+        world, device = self.world, request.holder.id
+        doubtful = world.dishonest | world.vectors.deceived | world.authority.left_out.keys() | world.authority.short
+        if device not in doubtful:
+            raise Broken("barred", f"a message of {device} was refused, and it does not lie: {answer}")
 
     def _refused_update(self, request: SentRequest, answer: Problem) -> None:
         path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
@@ -281,3 +316,4 @@ class InvariantWatch:
             invariants.rows_agree(self.durable, run)
             invariants.whole_blobs(self.durable, run)
             invariants.spooled(self.durable, run)
+            secure_checks.spooled(self.durable, run)

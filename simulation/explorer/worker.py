@@ -44,9 +44,9 @@ from simulation.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from simulation.explorer.faults import Broken
 from simulation.explorer.holders import Holder, token_of
 from simulation.explorer.network import Network
+from simulation.explorer.plans import DATA, LEARNER
 from simulation.explorer.request import Answer
 from simulation.explorer.sender import RequestSender
-from simulation.explorer.shape import DATA, LEARNER
 from simulation.explorer.watch import InvariantWatch
 from simulation.explorer.worker_lies import WorkerLies
 from simulation.explorer.world import World

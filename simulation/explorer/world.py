@@ -14,6 +14,7 @@ from simulation.explorer.authority import ExplorerAuthority
 from simulation.explorer.chance import Chance
 from simulation.explorer.counts import Coverage, ScheduleTally
 from simulation.explorer.marks import Register
+from simulation.explorer.secure.vectors import Vectors
 from simulation.explorer.shape import OF_WORK, Shape
 from simulation.virtual.agenda import Agenda
 
@@ -38,6 +39,9 @@ class World:
         self.nonces = count(1)
         """Of all signed requests of the schedule."""
         self.register = Register(shape)
+        self.vectors = Vectors()
+        self.dishonest: set[str] = set()
+        """Ids of the devices that lie."""
         self._rates, self._focus = shape.rates, shape.focus
         self.possible = {fault for fault, rate in shape.rates.items() if rate} | {shape.focus[0]}
         self.calm_since = BEGINNING if shape.rates else float("-inf")
@@ -68,7 +72,7 @@ class World:
         """The same for a fault that is possible now."""
         rate = self._rates.get(fault, 0.0)
         if fault == self._focus[0] and self.phase == self._focus[1]:
-            rate = max(rate, 0.9 if fault in OF_WORK else FOCUS_RATE)
+            rate = max(rate, 0.9 if fault in OF_WORK else 0.6 if self.shape.control else FOCUS_RATE)
         if not self.chance.strikes(fault, where, rate):
             return False
         self.coverage.fault(fault, self.phase)

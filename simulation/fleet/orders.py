@@ -28,6 +28,7 @@ def worker_orders(
     folder: Path,
     learner: str,
     processes: int,
+    smallest_cohort: int | None = None,
 ) -> list[WorkerOrders]:
     """Orders for each worker process that has a device. ProblemError where no coordinator answers, ValueError where the
     enrolment token is none."""
@@ -44,6 +45,7 @@ def worker_orders(
             split=split,
             habits=habits,
             learner=learner,
+            smallest_cohort=smallest_cohort,
             worker=worker,
             workers=workers,
         )

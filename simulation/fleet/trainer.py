@@ -16,19 +16,10 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.round_times import RoundTimes
+from simulation.fleet.vanishing import Vanished
 
 LONGEST_HOLD = 2.0
 """A late device waits for the round's end for at most so many round durations: it may never observe the end."""
-
-
-class Vanished(BaseException):
-    """The device stops as after a power loss, without any message. Not an Exception, since no code of the device may
-    handle it."""
-
-    def __init__(self, away: float) -> None:
-        super().__init__()
-        self.away = away
-        """Round durations until it returns."""
 
 
 class FleetTrainer:
@@ -65,11 +56,11 @@ class FleetTrainer:
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """Train when it is this device's turn, then wait as its habits require. Raises Vanished, at most once a
-        round."""
+        round; in a secure round it vanishes later, in an exchange (``vanishing``)."""
         began = time.monotonic()
         this_round = (assignment.run, assignment.round)
         conduct = self._habits.conduct(self._number, assignment.round)
-        if conduct.vanishes and self._vanished_in != this_round:
+        if conduct.vanishes and assignment.secure is None and self._vanished_in != this_round:
             self._vanished_in = this_round
             raise Vanished(conduct.away)
         with self._turn:

@@ -30,14 +30,17 @@ from client_sdk.data import Examples
 from client_sdk.device.record import Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.http.client import Client, Happening
+from client_sdk.http.transport import open_http
 from client_sdk.learners import Catalogue, catalogue_for
+from client_sdk.protocol.devices import Policy, SecureBounds
 from client_sdk.terminal import sentence_of
 from coordinator.child_processes import end_with_parent
 from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.round_times import RoundTimes
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import FleetTrainer, Vanished
+from simulation.fleet.trainer import FleetTrainer
+from simulation.fleet.vanishing import Vanished, VanishesInExchanges
 
 REPORT_S = 0.5
 GRACE_S = 2.0
@@ -61,6 +64,8 @@ class WorkerOrders(BaseModel):
     habits: FleetHabits
     learner: str
     """Name of an installed learner, or ``module:attribute``."""
+    smallest_cohort: int | None = None
+    """The owners' bound on secure rounds; None: the SDK's."""
     worker: int
     workers: int
     """This worker has the devices whose number modulo ``workers`` is ``worker``."""
@@ -101,6 +106,8 @@ class FleetWorker:
         self._stop = stop
         self._catalogue = catalogue_of(orders.learner)
         self._shards: dict[int, Examples] = cut(orders.split, orders.numbers)[1]
+        smallest = orders.smallest_cohort
+        self._policy = Policy(secure=None if smallest is None else SecureBounds(smallest_cohort=smallest))
         self._round_times = RoundTimes()
         self._checkpoints = SharedCheckpoints(stop)
         self._turn = Lock()
@@ -151,16 +158,17 @@ class FleetWorker:
             turn=self._turn,
             stop=self._stop,
         )
+        vanishes = VanishesInExchanges(number, self._orders.habits)
         try:
             while not self._stop.is_set():
                 with FleetStorage(self._orders.folder / f"device-{number:04d}", self._checkpoints) as storage:
-                    away = self._take_part(number, storage, trainer)
+                    away = self._take_part(number, storage, trainer, vanishes)
                 self._stop.wait(away * self._round_times.round_s)
         except Exception as error:  # noqa: BLE001  (any error becomes one sentence for the user of the fleet)
             self._fatal = self._fatal or f"{self._orders.split.label(number)}: {sentence_of(error)}"
             self._stop.set()
 
-    def _take_part(self, number: int, storage: Storage, trainer: FleetTrainer) -> float:
+    def _take_part(self, number: int, storage: Storage, trainer: FleetTrainer, vanishes: VanishesInExchanges) -> float:
         """Take part until stopped or vanished. Returns how long the device stays away, in round durations."""
 
         def note(happening: Happening) -> None:
@@ -171,16 +179,20 @@ class FleetWorker:
         if record is not None and record.registered is not None and record.coordinator == self._orders.coordinator:
             self._count(number, "back")
         try:
-            with Client(
-                self._orders.coordinator,
-                storage,
-                trainer,
-                enrolment_token=self._orders.enrolment_token,
-                label=self._orders.split.label(number),
-                hold_s=HOLD_S,
-                pacing=PACING,
-                on_happening=note,
-            ) as client:
+            with open_http(self._orders.coordinator) as http:
+                http.event_hooks = {"request": [vanishes]}
+                client = Client(
+                    self._orders.coordinator,
+                    storage,
+                    trainer,
+                    enrolment_token=self._orders.enrolment_token,
+                    policy=self._policy,
+                    label=self._orders.split.label(number),
+                    http=http,
+                    hold_s=HOLD_S,
+                    pacing=PACING,
+                    on_happening=note,
+                )
                 client.run(stop=self._stop)
         except Vanished as vanished:
             self._count(number, "vanished")

@@ -39,6 +39,10 @@ TRAINING = "training"
 """The source of metrics that devices measure during training, averaged over a round's counted updates."""
 
 
+UNMASKED = "; secure rounds are simulated without masks"
+"""The end of the origin of a simulated run whose secure rounds were only quantized."""
+
+
 class Curve(NamedTuple):
     """One metric over the versions of the model."""
 
@@ -97,6 +101,11 @@ class RecordedRun:
     def reason(self) -> str:
         """Why it is finished, stopped or paused; empty while it is running."""
         return self._state().reason
+
+    @property
+    def unmasked(self) -> bool:
+        """Whether this is a simulation whose secure rounds were quantized, with the same result, and not masked."""
+        return self._row().origin.endswith(UNMASKED)
 
     @property
     def created_at(self) -> float:

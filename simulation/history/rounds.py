@@ -43,8 +43,10 @@ class RoundSummary:
     started: int
     """Devices that began to train."""
     reported: int
+    """Devices that sent an update, or advertised keys in a secure round."""
     counted: int
-    """Devices whose update is in the model: those that reported, where the round was committed."""
+    """Devices whose update is in the model: of those that reported, where the round was committed; in a secure round,
+    of the survivors."""
     late: int
     dropped: int
     """Devices that were selected and sent nothing until the round closed."""
@@ -52,7 +54,7 @@ class RoundSummary:
     refused: int
 
     bytes: int
-    """Of the accepted updates."""
+    """Of the accepted updates; in a secure round, of the messages of all exchanges."""
     weight: int
     version: int | None
     """Version of the checkpoint that the round committed; None where it committed none."""
@@ -108,6 +110,15 @@ def current_state(reader: Reader, row: RunRow) -> RunState:
     return now
 
 
+def _counted(view: RoundView) -> int:
+    """Devices whose update is in the model: of a secure round, those whose masked vector arrived."""
+    if view.status != "committed":
+        return 0
+    if view.secure is None:
+        return view.funnel.reported
+    return next((one.came for one in view.secure.exchanges if one.exchange == "mask"), 0)
+
+
 def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
     funnel = view.funnel
     return RoundSummary(
@@ -123,12 +134,12 @@ def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
         selected=funnel.selected,
         started=funnel.training,
         reported=funnel.reported,
-        counted=funnel.reported if view.status == "committed" else 0,
+        counted=_counted(view),
         late=funnel.late,
         dropped=funnel.dropped,
         withdrawn=funnel.withdrawn,
         refused=funnel.refused,
-        bytes=view.bytes_in,
+        bytes=view.bytes_in if view.secure is None else sum(one.bytes for one in view.secure.exchanges),
         weight=view.weight,
         version=view.version,
         digest=view.digest,

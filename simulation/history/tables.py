@@ -112,7 +112,8 @@ def standing(history: RecordedRun) -> str:
     abandoned = sum(row.status == "abandoned" for row in rounds)
     shown = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
     status = "interrupted" if history.interrupted and history.status == "running" else history.status
-    return f"{shown}, {status}" + (f" ({history.reason})" if history.reason else "")
+    masks = "; secure rounds, simulated without masks" if history.unmasked else ""
+    return f"{shown}, {status}" + (f" ({history.reason})" if history.reason else "") + masks
 
 
 def newest_scores(curves: Mapping[tuple[str, str], Curve]) -> list[str]:

@@ -8,17 +8,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
 from simulation.clients import Clients
-from simulation.simulator.options import BehaviourLike, ClassesLike, PlanLike
+from simulation.simulator.options import BehaviourLike, ClassesLike, PlanLike, SecureWay
 from simulation.simulator.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
 from simulation.virtual.behaviour import Behaviour, Habits
 
+LONGEST_CERTIFIED = 40
+"""The most letters of an id in a certificate."""
 LEARNER = "simulation:learner"
 """The name of the learner in the arguments, for a plan that names none."""
 
@@ -82,10 +84,25 @@ def require_datacenter(plan: Plan, data: Mapping[str, Any], learner: Any) -> Non
         raise ValueError("datacenter rounds need a client_sdk.learning.Learner")
 
 
+def require_secure(plan: Plan, clients: Clients, way: Any) -> None:
+    """ValueError where the plan's secure rounds cannot be simulated with these clients, or in this ``way``."""
+    if way not in get_args(SecureWay):
+        raise ValueError(f"secure={way!r} is one of {', '.join(map(repr, get_args(SecureWay)))}")
+    if plan.secure is None:
+        return
+    long = next((client for client in clients if len(client) > LONGEST_CERTIFIED), None)
+    if long is not None:
+        raise ValueError(
+            f"client {long!r} cannot be in secure rounds: a certified id has at most {LONGEST_CERTIFIED} letters"
+        )
+
+
 def require_enough(plan: Plan, clients: Clients) -> None:
     """ValueError where these clients are too few for any round of this plan. It stops counting as soon as there are
     enough, because a client's data may be made at each access."""
     least, quorum, able = plan.cohort.min_examples, plan.cohort.quorum_count, 0
+    if plan.secure is not None:
+        quorum = plan.secure.fewest_advertisers(plan.cohort)
     for number in range(len(clients)):
         able += clients.holdings.examples(number) >= least
         if able >= quorum:

@@ -20,6 +20,7 @@ ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
 BehaviourLike = Behaviour | Mapping[str, Behaviour] | None
 ClassesLike = Mapping[str, str] | Callable[[str], str] | None
 Keep = int | Literal["all"] | None
+SecureWay = Literal["masked", "quantized"]
 InitLike = Tensors | str | PathLike[str] | None
 
 
@@ -34,6 +35,7 @@ class SimulateOptions(TypedDict, total=False):
     engine: EngineName | MakeEngine
     workers: int | None
     init: InitLike
+    secure: SecureWay
     seed: int
     folder: str | PathLike[str] | None
     keep_checkpoints: Keep

@@ -41,6 +41,7 @@ from simulation.simulator.options import (
     InitLike,
     Keep,
     PlanLike,
+    SecureWay,
 )
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
@@ -82,6 +83,7 @@ def simulate(
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
     init: InitLike = None,
+    secure: SecureWay = "masked",
     seed: int = 0,
     folder: str | PathLike[str] | None = None,
     keep_checkpoints: Keep = None,
@@ -108,6 +110,8 @@ def simulate(
       ``Kernel`` to an ``Engine``. All give the same bits.
     - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` or a safetensors file; None: the learner's,
       from ``seed``.
+    - ``secure``: of a plan with a section ``[secure]``: *masked*: every device really keys, shares and masks;
+      *quantized*: only their quantized updates are summed, for the same bits at much less cost.
     - ``seed``: of the first weights, of the order in which devices arrive, of the selection and of the behaviour.
       Batches are shuffled by the plan's ``task.seed``.
     - ``folder``: a coordinator's data folder, in which the run is stored after each round: ``quorate serve --data``
@@ -145,6 +149,7 @@ def simulate(
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
     checks.require_datacenter(inputs.plan, datacenter or {}, learner)
+    checks.require_secure(inputs.plan, inputs.clients, secure)
     newest_to_keep(keep_checkpoints, folder is not None, 1)
     first, origin = first_model(init, learner, seed)
     failing = _Failing(folder)
@@ -162,6 +167,7 @@ def simulate(
             seed=seed,
             failed=failing,
             datacenter=datacenter or {},
+            masked=secure == "masked",
         )
     except (StoreError, BlobError) as error:
         raise SimulationError(f"the run cannot be stored in {folder or 'a temporary folder'}: {error}") from error

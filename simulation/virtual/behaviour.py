@@ -13,6 +13,8 @@ from numbers import Real
 
 from client_sdk.chance import blake2b_word, labelled, normal_of, unit
 
+EXCHANGES = 5
+"""Exchanges of a secure round."""
 _SURELY_S = 1e-6
 """Seconds before the deadline at which a report must arrive: closer times would depend on rounding."""
 
@@ -25,7 +27,8 @@ class Behaviour:
     """
 
     dropout: float = 0.0
-    """Probability that a selected device vanishes before it reports, in each round anew. 0 to 1."""
+    """Probability that a selected device vanishes before it reports, in each round anew; in a secure round, before one
+    of the five exchanges, each alike. 0 to 1."""
     stragglers: float = 0.0
     """Probability that a device finishes only part of its task in a round: in the time of the whole task it does a
     fraction of its steps drawn uniformly, at least one (the system heterogeneity of FedProx, Li et al. 2020,
@@ -42,7 +45,8 @@ class Behaviour:
     jitter_sigma: float = 0.0
     """Additional spread from round to round, of the same form. 0 to 5."""
     network_s: float = 2.0
-    """Virtual seconds to fetch a checkpoint and to send an update, half each. From 0."""
+    """Virtual seconds to fetch a checkpoint and to send an update, half each; in a secure round also of each exchange
+    after the first. From 0."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -73,6 +77,12 @@ class Conduct:
     vanishes: bool
     share: float
     """The part of the task's steps that it finishes: 1, or less for a straggler."""
+    exchange: int = 0
+    """Before which of the five exchanges of a secure round it vanishes, 0 to 4; 0: before it has trained."""
+
+    def trains(self, *, secure: bool) -> bool:
+        """Whether it trains in a round of this kind: it stays, or vanishes later than that."""
+        return not self.vanishes or (secure and self.exchange > 0)
 
 
 class Habits:
@@ -132,10 +142,12 @@ class Habits:
             spread += own.speed_sigma * self._normal("speed", device, 0)
         if own.jitter_sigma:
             spread += own.jitter_sigma * self._normal("jitter", device, round)
+        vanishes = bool(own.dropout) and self.unit("vanishes", device, round) < own.dropout
         return Conduct(
             step_s=own.step_s * math.exp(spread),
             network_s=own.network_s,
-            vanishes=bool(own.dropout) and self.unit("vanishes", device, round) < own.dropout,
+            vanishes=vanishes,
+            exchange=int(EXCHANGES * self.unit("exchange", device, round)) if vanishes else 0,
             share=self.unit("share", device, round) if slow else 1.0,
         )
 

@@ -17,6 +17,8 @@ from client_sdk.device.actions import (
     Failed,
     Fetch,
     Fetched,
+    FetchList,
+    Load,
     Reply,
     RequestRefused,
     Save,
@@ -30,6 +32,7 @@ from client_sdk.device.session import Session, participate
 from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Receipt, Registered, UpdateReport, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
+from client_sdk.secagg.actions import Keep
 from coordinator.requests import TABLE, Body, Direct, Held, Request
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
@@ -67,6 +70,10 @@ class Surroundings(Protocol):
         """The device begins to train; ``trained`` ends the training."""
 
 
+LATER = object()
+"""The answer takes time, or never comes."""
+
+
 class Device:
     """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``received``, ``vanish``. ``over``
     once its part has ended."""
@@ -84,11 +91,18 @@ class Device:
         self.update: ArrivedUpdate | None = None
         """The update that it has sent and that is not answered yet."""
         self.over = False
-        registered = Registered(device=row.device, examples_cap=row.examples_cap)
-        record = Record(coordinator=URL, registered=registered)
-        self._session: Session = participate(
-            record, coordinator=URL, offer=lambda: offer, rounds=1, signer=_NO_KEY, label=row.label
+        self._session = self._begun()
+
+    def _begun(self) -> Session:
+        """The session of a device that is registered."""
+        record = Record(coordinator=URL, registered=self._registered)
+        return participate(
+            record, coordinator=URL, offer=lambda: self.offer, rounds=1, signer=_NO_KEY, label=self.row.label
         )
+
+    @property
+    def _registered(self) -> Registered:
+        return Registered(device=self.row.device, examples_cap=self.row.examples_cap)
 
     def arrive(self) -> None:
         """The device checks in with its ``offer``."""
@@ -132,7 +146,7 @@ class Device:
         """Advances the session until it waits for an answer that takes time."""
         try:
             action: Action = next(self._session) if first else self._session.send(reply)
-            while (answer := self._performed(action)) is not _LATER:
+            while (answer := self._performed(action)) is not LATER:
                 action = self._session.send(answer)
         except StopIteration:
             self.over = True
@@ -145,30 +159,33 @@ class Device:
                 return Fetched(self._world.now)
             case Certify():
                 raise TypeError("a simulated device has no authority to ask")
+            case Keep() | Load() | FetchList():
+                raise TypeError("this device takes part in plain rounds only")
             case Train():
                 self._world.begins_training(self)
-                return _LATER
+                return LATER
             case Send():
                 return self._sent(action)
             case Sleep():
                 self.vanish()
-                return _LATER
+                return LATER
             case _:
                 assert_never(action)
 
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
-            return _LATER  # the world sends the requests of all such devices together
+            return LATER  # the world sends the requests of all such devices together
         if send.route is Route.UPDATE and self._made is not None:
             report, size = self._made
             self.update = ArrivedUpdate(self.row, report, send.update or "", size, self._world.now)
-            return _LATER
+            return LATER
         try:
-            return Answered(self._answer_of(send), self._world.now)
+            answer = self._answer_of(send)
         except ProblemError as error:
             return RequestRefused(error.problem, self._world.now)
+        return LATER if answer is None else Answered(answer, self._world.now)
 
-    def _answer_of(self, send: Send) -> Message:
+    def _answer_of(self, send: Send) -> Message | None:
         entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator
         request = Request(entry, self.row, send.message, send.path)
         match entry.shape:
@@ -182,10 +199,6 @@ class Device:
                 raise TypeError(f"a simulated device waits for no answer of {send.route}")
             case _:
                 assert_never(entry.shape)
-
-
-_LATER = object()
-"""The answer takes time, or never comes."""
 
 
 def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:

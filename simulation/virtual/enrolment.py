@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds
+from client_sdk.protocol.secure import SECURE_VERSION
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
@@ -18,7 +19,8 @@ class SimulatedEnrolment:
         self._coordinator = coordinator
         self._clients = clients
         self._class_of = class_of
-        task = coordinator.core.state(run).plan.task
+        plan = coordinator.core.state(run).plan
+        task, self._secure = plan.task, plan.secure
         self._learners = {task.learner: task.learner_version or "simulated"}
         self._rows: dict[int, DeviceRow] = {}
 
@@ -29,8 +31,14 @@ class SimulatedEnrolment:
         return self._rows.get(number) or device_row(name, examples, self._class_of(name), now)
 
     def offer(self, number: int) -> CheckIn:
-        """What the device sends when it checks in."""
-        return CheckIn(examples=self._clients.holdings.examples(number), learners=self._learners, hold_s=0)
+        """What the device sends when it checks in. Its owner allows secure rounds as the plan asks for them, but for
+        what no owner can allow."""
+        examples = self._clients.holdings.examples(number)
+        if self._secure is None:
+            return CheckIn(examples=examples, learners=self._learners, hold_s=0)
+        bounds = SecureBounds(smallest_cohort=self._secure.minimum_cohort, smallest_sigma=self._secure.rule.sigma or 1)
+        policy = Policy(secure=bounds)
+        return CheckIn(examples=examples, learners=self._learners, policy=policy, secure=SECURE_VERSION, hold_s=0)
 
     def enrol(self, devices: Sequence[Device]) -> None:
         """Writes the rows of those devices that the coordinator does not know yet."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
+from client_sdk.protocol.secure import Stage
 from coordinator.engine.state import RunState
 from simulation.clients import Clients
-from simulation.engines.port import Job
+from simulation.engines.port import CannotTrain, Job
 from simulation.virtual.behaviour import Habits, work_done
 
+_STAGES: tuple[Stage, ...] = get_args(Stage)
+OUT_OF_TIME = CannotTrain(reason="The time ran out before one step of training could be done.")
 Planned = Callable[[int], int]
 """Training examples -> optimizer steps of the whole task."""
 
@@ -25,6 +29,10 @@ class Part:
     job: Job | None
     """Its training; None where it will have nothing to report: the time ends before its first step, or before its last
     where the plan refuses partial work."""
+    network_s: float = 0.0
+    """Virtual seconds of an exchange in a secure round."""
+    vanishes_before: Stage | None = None
+    """The exchange of a secure round before which it vanishes; None: it stays."""
 
     @property
     def place(self) -> tuple[float, float]:
@@ -33,11 +41,12 @@ class Part:
 
 
 def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, planned: Planned) -> dict[str, Part]:
-    """Returns the parts of a cohort that begins now, by device; devices that will vanish have none."""
+    """Returns the parts of a cohort that begins now, by device; devices that vanish before they have
+    trained have none."""
     plan, found = state.plan, {}
     due_s = due_in_s(now, state)
     for name, conduct in habits.conducts(state.current.members, state.round_number).items():
-        if conduct.vanishes:
+        if not conduct.trains(secure=plan.secure is not None):
             continue
         whole = planned(clients.examples(name))
         steps, train_s = work_done(conduct, whole, due_s, plan.task.time_budget_s)
@@ -56,6 +65,8 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
             at=now + conduct.network_s + train_s,
             order=habits.unit("order", name, state.round_number),
             job=None if refused or not steps else job,
+            network_s=conduct.network_s,
+            vanishes_before=_STAGES[conduct.exchange] if conduct.vanishes else None,
         )
     return found
 

@@ -24,13 +24,14 @@ from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import Blobs
-from coordinator.datafolder import BLOBS_FOLDER, database_url, locked
+from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url, locked
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.held_list import list_row
 from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
@@ -39,11 +40,14 @@ from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.port import Engine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
+from simulation.history.recorded_run import UNMASKED
 from simulation.history.rounds import current_state
 from simulation.virtual.agenda import Agenda, VirtualClock
+from simulation.virtual.authority import EPOCH, SimulatedAuthority
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
+from simulation.virtual.secure_world import SecureWorld
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
 
@@ -68,9 +72,10 @@ class Simulation:
         seed: int,
         failed: Callable[[Job, CannotTrain], None],
         datacenter: Mapping[str, Any],
+        masked: bool = True,
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one is
-        resumed.
+        resumed. ``masked``: whether devices really mask in secure rounds.
 
         FolderError, StoreError, ProblemError where it cannot begin.
         """
@@ -88,8 +93,11 @@ class Simulation:
             self.store = MemoryStore()
             self._copied: Copied | None = None
             before = self._found(plan)
-            agenda = self._agenda = Agenda(time.time())
+            authority = SimulatedAuthority(seed) if plan.secure is not None else None
+            agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
+            origin = origin if masked or authority is None else origin + UNMASKED
             if before is not None:
+                _require_same(before, plan, masked)
                 copy_run(self._store_of_folder, self.store, before.run)
                 agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
                 manifest = Manifest.of(self._tensors(before.init))
@@ -111,10 +119,17 @@ class Simulation:
                 entropy=_entropy(seed),
                 sums=sums_of(self.engine),
                 troubles=RaisedTroubles(),
+                authority=None if authority is None else authority.pinned,
             )
+            if authority is not None:
+                with self.store.transaction() as tx:
+                    tx.put_revocations(list_row(authority.revocations))
             self.run = self._begun(before, plan, body, origin)
             planned = partial(planned_steps, plan.task)
-            self.world = SimulatedWorld(
+            make_world: Callable[..., SimulatedWorld] = SimulatedWorld
+            if authority is not None:
+                make_world = partial(SecureWorld, authority=authority, masked=masked, delta=self.kernel.delta)
+            self.world = make_world(
                 self.coordinator,
                 self.run,
                 clients,
@@ -219,6 +234,13 @@ class Simulation:
 
     def _begin(self, state: RunState) -> None:
         self.engine.begin(state.round_number, self._tensors(state.checkpoint))
+
+
+def _require_same(before: RunRow, plan: Plan, masked: bool) -> None:
+    """FolderError where a run with secure rounds was begun in the other way: its history would not tell the truth."""
+    if plan.secure is not None and before.origin.endswith(UNMASKED) == masked:
+        way = "quantized" if masked else "masked"
+        raise FolderError(f'run {before.run} was begun with secure="{way}": continue it in that way')
 
 
 class _Sizes:

@@ -44,7 +44,7 @@ def unfinished(
         if event.kind == "Drawn":
             cohorts[body["round"]] = [device for device, _ in body["cohort"]]
             left[body["round"]] = event.at, dict.fromkeys(cohorts[body["round"]])
-        elif event.kind in ("Reported", "Withdrew") and body["round"] in left:
+        elif event.kind in ("Reported", "Advertised", "Withdrew") and body["round"] in left:
             left[body["round"]][1].pop(body["device"], None)
     open_rounds = {item.round for item in store.rounds(run, max(left, default=1) - 1) if item.status == "open"}
     found: list[Unfinished] = []
@@ -55,7 +55,7 @@ def unfinished(
         conducts = habits.conducts([device for device in cohorts[number] if device in clients], number)
         for device in devices.keys() & conducts.keys() - late:
             conduct = conducts[device]
-            if not conduct.vanishes:
+            if conduct.trains(secure=plan.secure is not None):
                 due_s = (began + plan.cohort.collect_s) - began
                 steps = planned(clients.examples(device))
                 _, train_s = work_done(conduct, steps, due_s, plan.task.time_budget_s)

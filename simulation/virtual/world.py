@@ -36,7 +36,7 @@ from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device
 from simulation.virtual.enrolment import SimulatedEnrolment
-from simulation.virtual.parts import Part, Planned, parts_of
+from simulation.virtual.parts import OUT_OF_TIME, Part, Planned, parts_of
 from simulation.virtual.unfinished import Unfinished
 
 _ASKS_AGAIN_S = 600.0
@@ -123,12 +123,11 @@ class SimulatedWorld:
             self.coordinator.tick()
             self._perform()
             state = self._state
-            if state.phase == "collecting" and state.round_number == number:
-                self._assign(state)
+            if state.round_number == number and state.phase not in ("selecting", "leasing"):
+                if state.phase == "collecting":
+                    self._assign(state)
                 self._collect(number)
-            elif (
-                state.phase in ("selecting", "leasing") and state.round_number == number and state.deadline is not None
-            ):
+            elif state.round_number == number and state.deadline is not None:
                 self._wait(state.deadline)
             state = self._state
         return state
@@ -235,7 +234,7 @@ class SimulatedWorld:
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
         coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
-        self._engine.submit(coming[: state.plan.cohort.goal])
+        self._engine.submit(coming[: self._most(state)])
         self._training = []
         members = state.current.members
         absent = [self._device(self._clients.number(name)) for name in members if name not in self._present]
@@ -257,6 +256,10 @@ class SimulatedWorld:
             self._remove_if_over(device)
         for part, device in sorted(self._training, key=lambda one: one[0].place):
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
+
+    def _most(self, state: RunState) -> int:
+        """How many updates close the round."""
+        return state.plan.cohort.goal
 
     def begins_training(self, device: Device) -> None:
         """A session has its checkpoint and begins to train, unless its device vanishes."""
@@ -297,7 +300,7 @@ class SimulatedWorld:
             device.trained(None)
         elif job is None:
             self._hand_over()
-            device.trained(None if assignment.partial == "refuse" else _OUT_OF_TIME, complete=False)
+            device.trained(None if assignment.partial == "refuse" else OUT_OF_TIME, complete=False)
         elif isinstance(result := self._engine.result(job, self._meanwhile), CannotTrain):
             self._hand_over()
             if result.trace:
@@ -344,6 +347,3 @@ class SimulatedWorld:
         while (task := self.coordinator.take_task()) is not None:
             if not isinstance(task[1], Fold):  # the engine added it when it had trained it
                 self.coordinator.perform(task)
-
-
-_OUT_OF_TIME = CannotTrain(reason="The time ran out before one step of training could be done.")

@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,22 @@ class BlobsContract:
             with pytest.raises(Missing):
                 ask(digest)
         blobs.delete(digest)
+
+    def test_blobs_have_the_age_at_which_they_were_last_stored(self, blobs: Blobs) -> None:
+        began = time.time()
+        digests = sorted([blobs.put(DATA), blobs.put(b"other")])
+        assert list(blobs.stored_before(began - 60)) == []
+        assert list(blobs.stored_before(began + 60)) == digests
+        self.age(blobs, DIGEST, 7200)
+        assert list(blobs.stored_before(began - 3600)) == [DIGEST]
+        blobs.put(DATA)
+        assert list(blobs.stored_before(began - 3600)) == []
+        blobs.delete(DIGEST)
+        assert DIGEST not in blobs.stored_before(began + 60)
+
+    def age(self, blobs: Any, digest: str, seconds: float) -> None:
+        """Lets a blob be so many seconds older."""
+        raise NotImplementedError
 
     def test_a_deleted_blob_is_gone_and_can_come_back(self, blobs: Blobs) -> None:
         blobs.put(DATA)
@@ -152,13 +169,26 @@ class BlobsContract:
 class TestMemoryBlobs(BlobsContract):
     @pytest.fixture
     def blobs(self) -> MemoryBlobs:
-        return MemoryBlobs()
+        return MemoryBlobs(time.time)
+
+    def age(self, blobs: MemoryBlobs, digest: str, seconds: float) -> None:
+        blobs._stored_at[digest] -= seconds
 
 
 class TestFileBlobs(BlobsContract):
     @pytest.fixture
     def blobs(self, tmp_path: Path) -> FileBlobs:
         return FileBlobs(tmp_path / "blobs")
+
+    def age(self, blobs: FileBlobs, digest: str, seconds: float) -> None:
+        then = time.time() - seconds
+        os.utime(blobs.path(digest), (then, then))
+
+
+def test_blobs_in_memory_without_a_clock_have_no_age() -> None:
+    blobs = MemoryBlobs()
+    blobs.put(DATA)
+    assert list(blobs.stored_before(1e12)) == []
 
 
 @pytest.fixture

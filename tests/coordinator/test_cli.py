@@ -151,6 +151,9 @@ def test_a_run_is_paused_resumed_and_stopped(quorate: Quorate) -> None:
     assert "paused" in quorate.text("run", "pause", run)
     assert quorate.json("run", "resume", run)[0]["status"] == "running"
     assert "is not exhausted" in quorate.error("run", "advance", run, "--by", "olga")
+    not_barred = f"device phone-7 is not barred from run {run}"
+    assert not_barred in quorate.error("run", "unbar", run, "phone-7", "--by", "olga")
+    assert "there is no run" in quorate.error("run", "unbar", "nowhere", "phone-7", "--by", "olga")
     assert "stopped" in quorate.text("run", "stop", run)
 
 
@@ -246,6 +249,7 @@ def test_a_process_of_its_own_prints_the_same_and_ends_with_the_same_code(
         ("run", "resume"),
         ("run", "stop"),
         ("run", "advance"),
+        ("run", "unbar"),
         ("status",),
         ("rounds",),
         ("metrics",),

@@ -28,6 +28,7 @@ from client_sdk.protocol.devices import (
 )
 from client_sdk.protocol.operators import CreateRun, RunView
 from client_sdk.protocol.problems import ProblemError
+from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import Blobs, MemoryBlobs
@@ -183,8 +184,12 @@ class World:
         return [None if isinstance(answer, PoolPlace) else answer for answer in answers]
 
     def message(self, *, examples: int = 10, version: str = "1", **policy: Any) -> CheckIn:
-        """What a device of these tests says when it checks in."""
-        return CheckIn(examples=examples, learners={LEARNER: version}, policy=Policy(**policy), hold_s=25)
+        """What a device of these tests says when it checks in; one with bounds on secure rounds speaks their
+        protocol."""
+        secure = SECURE_VERSION if "secure" in policy else 0
+        return CheckIn(
+            examples=examples, learners={LEARNER: version}, policy=Policy(**policy), secure=secure, hold_s=25
+        )
 
     def assignment(self, number: int) -> Assignment | None:
         return self.coordinator.devices.assignment(self.rows[number].device)

@@ -187,15 +187,24 @@ def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
     succeed(lines(page, "make_data.py")[0], tmp_path, ENVIRONMENT)
-    (loop,) = lines(page, "quorate device --data")
+    loop, secure_loop = lines(page, "quorate device --data")
+    scored, secure_scored = lines(page, "quorate evaluate")
+    created, secure_created = lines(page, "quorate run create")
+    *looks, secure_rounds = lines(page, "quorate rounds", "quorate checkpoint", "quorate device history")
     with served(tmp_path) as environment:
-        succeed(lines(page, "quorate run create")[0], tmp_path, environment)
+        succeed(created, tmp_path, environment)
         with devices(loop, tmp_path, environment):
-            scores = succeed(lines(page, "quorate evaluate")[0], tmp_path, environment)
+            scores = succeed(scored, tmp_path, environment)
         assert "wine is finished: reached 10 rounds." in scores
         assert float(re.findall(r"version 10: .*accuracy (0\.\d+)", scores)[0]) > 0.8
-        for line in lines(page, "quorate rounds", "quorate checkpoint", "quorate device history"):
+        for line in looks:
             assert succeed(line, tmp_path, environment)
+        succeed(secure_created, tmp_path, environment)
+        with devices(secure_loop, tmp_path, environment):
+            scores = succeed(secure_scored, tmp_path, environment)
+        assert "wine-secure is finished: reached 5 rounds." in scores
+        assert float(re.findall(r"version 5: .*accuracy (0\.\d+)", scores)[0]) > 0.8
+        assert "it could see no single update" in succeed(secure_rounds, tmp_path, environment)
     assert (tmp_path / "wine.safetensors").exists()
     succeed("quorate verify quorate-data", tmp_path, ENVIRONMENT)
 

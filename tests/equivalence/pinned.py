@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from client_sdk.cli import app as cli_app
 from client_sdk.learning import Learner
-from client_sdk.protocol import devices, names, operators, problems, workers
+from client_sdk.protocol import devices, names, operators, problems, secure, workers
 from client_sdk.protocol.names import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.update import encode_update
 from coordinator.engine.events import Event, from_json, to_json
@@ -68,6 +68,24 @@ _TASK = {
     "score_held_out": True,
     "drop_last": True,
 }
+_EXCHANGE_VIEW = {
+    "exchange": "share",
+    "expected": 9,
+    "came": 8,
+    "needed": 7,
+    "bytes": 4096,
+    "began_at": 1.5,
+    "ended_at": 2.5,
+}
+_SECURE_VIEW = {
+    "attempts": 2,
+    "roster": 9,
+    "threshold": 7,
+    "signers": 7,
+    "left_out": 1,
+    "opened": True,
+    "exchanges": [_EXCHANGE_VIEW],
+}
 _DATACENTER_TASK = {
     "data": "mnist",
     "steps": 40,
@@ -100,6 +118,11 @@ _POLICY = {
     "secure": _BOUNDS,
     "secure_learners": ["quorate:mnist-cnn"],
 }
+_SECURE_TASK = {
+    "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "cipher": "chacha20", "profile": "fast", "drop": 44,
+    "weighting": "equal",
+    "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128, "keep_late": True,
+}  # fmt: skip
 _CHECKPOINT = {"version": 4, "digest": _D["a"], "bytes": 1234}
 _WORK = {"steps": 3, "steps_planned": 8, "epochs": 0.375, "examples_seen": 12, "complete": False}
 _SCORE = {"examples": 16, "metrics": {"loss": 0.5, "accuracy": 0.75}}
@@ -136,8 +159,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "policy": (devices.Policy, _POLICY, tuple(_POLICY)),
     "check-in": (
         devices.CheckIn,
-        {"examples": 60, "learners": {"quorate:mnist-mlp": "2"}, "policy": _POLICY, "hold_s": 12.5},
-        ("examples", "learners", "policy", "hold_s"),
+        {"examples": 60, "learners": {"quorate:mnist-mlp": "2"}, "policy": _POLICY, "secure": 2, "hold_s": 12.5},
+        ("examples", "learners", "policy", "secure", "hold_s"),
     ),
     "checkpoint-ref": (devices.CheckpointRef, _CHECKPOINT, ()),
     "assignment": (
@@ -152,7 +175,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "plan_digest": _D["b"],
             "task": _TASK,
             "report_within_s": 59.5,
-            "secure": True,
+            "secure": _SECURE_TASK,
             "partial": "refuse",
             "max_update_bytes": 4096,
         },
@@ -160,6 +183,19 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     ),
     "wait": (devices.Wait, {"kind": "wait", "reason": "Nobody asks.", "min_s": 5.0, "max_s": 30.0}, ("kind",)),
     "started": (devices.Started, {"attempt": 2}, ("attempt",)),
+    "secure-task": (
+        secure.SecureTask,
+        _SECURE_TASK,
+        ("weighting", "drop", "corrupt_millionths", "sigma", "eta", "keep_late"),
+    ),
+    "secure-wait": (secure.SecureWait, {"hold_s": 12.5}, ("hold_s",)),
+    "secure-signed": (
+        secure.SecureSigned,
+        {"signature": "ab" * 64, "certificate": "cd" * 80, "body": "ef"},
+        ("certificate", "body"),
+    ),
+    "complaint": (secure.Complaint, {"dealers": ["d2", "d3"]}, ()),
+    "secure-refusal": (secure.SecureRefusal, {"spent": True, "reason": "It has signed."}, ("spent",)),
     "withdrawal": (devices.Withdrawal, {"attempt": 2, "reason": "The battery is low."}, ("attempt",)),
     "noted": (devices.Noted, {"ok": True}, ("ok",)),
     "work": (devices.Work, _WORK, tuple(_WORK)),
@@ -237,12 +273,27 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "kind": "secure",
             "authority": "inside",
             "exhausted": "too many have signed",
+            "devices_spent": 3,
+            "devices_registered": 9,
+            "barred": {"d1": 12},
             "stalled": "no eligible device waits",
             "trouble": "ValueError: the log cannot be read",
         },
-        ("kind", "authority", "exhausted", "stalled", "trouble"),
+        (
+            "kind",
+            "authority",
+            "exhausted",
+            "devices_spent",
+            "devices_registered",
+            "barred",
+            "stalled",
+            "trouble",
+        ),
     ),
     "advance-run": (operators.AdvanceRun, {"by": "the owner"}, ()),
+    "unbar-device": (operators.UnbarDevice, {"by": "the owner"}, ()),
+    "exchange-view": (operators.ExchangeView, _EXCHANGE_VIEW, ("ended_at",)),
+    "secure-view": (operators.SecureView, _SECURE_VIEW, tuple(_SECURE_VIEW)[1:]),
     "lease-view": (operators.LeaseView, _LEASE_VIEW, ("metrics",)),
     "round-view": (
         operators.RoundView,
@@ -264,6 +315,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "metrics": {"loss": 0.5},
             "lease": _LEASE_VIEW,
             "authority": "apart",
+            "secure": _SECURE_VIEW,
             "departures": "2 devices withdrew: the battery is low",
         },
         (
@@ -281,6 +333,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "metrics",
             "lease",
             "authority",
+            "secure",
             "departures",
         ),
     ),
@@ -412,7 +465,7 @@ _SENT = {**_OF_ROUND, "device": "d1", "digest": _D["c"], "bytes": 4096}
 _LEASED = {**_OF_ROUND, "fence": 3, "worker": "w1"}
 
 EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "Created": ({}, ()),
+    "Created": ({"tensors": _D["a"]}, ("tensors",)),
     "Tick": ({}, ()),
     "ClockFell": ({"by_s": 2.5}, ()),
     "Drawn": (
@@ -422,9 +475,11 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "waiting": 9,
             "pool": _D["d"],
             "others": "d3 has no such learner",
-            "unspendable": 1,
+            "unspendable": 3,
+            "declined": 1,
+            "barred": 1,
         },
-        ("pool", "others", "unspendable"),
+        ("pool", "others", "unspendable", "declined", "barred"),
     ),
     "Started": ({**_OF_ROUND, "device": "d1"}, ()),
     "Reported": (
@@ -443,7 +498,10 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "UpdateRefused": ({**_OF_ROUND, "device": "d1", "digest": _D["c"], "reason": "the values hold NaN"}, ()),
     "Withdrew": ({**_OF_ROUND, "device": "d1", "reason": "The battery is low."}, ()),
-    "Committed": ({"round": 7, "digest": _D["c"], "bytes": 1234, "optimizer": _D["e"]}, ("optimizer",)),
+    "Committed": (
+        {"round": 7, "digest": _D["c"], "bytes": 1234, "optimizer": _D["e"], "tensors": _D["a"]},
+        ("optimizer", "tensors"),
+    ),
     "CommitFailed": ({"round": 7, "reason": "out of range"}, ()),
     "Leased": ({**_LEASED, "instance": "i1", "waiting": 9, "installation": "n1"}, ("installation",)),
     "Heartbeat": ({**_LEASED, "step": 20, "metrics": {"loss": 0.5}}, ("metrics",)),
@@ -458,8 +516,9 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "metrics": {"loss": 0.5},
             "optimizer": _D["e"],
             "waiting": 9,
+            "tensors": _D["a"],
         },
-        ("metrics", "optimizer", "waiting"),
+        ("metrics", "optimizer", "waiting", "tensors"),
     ),
     "FleetReturned": ({"round": 7, "waiting": 9}, ()),
     "Scored": ({"version": 5, "source": "test", "examples": 16, "metrics": {"loss": 0.5}}, ()),
@@ -487,14 +546,13 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "Faulted": ({**_OF_ROUND, "device": "d1", "reason": "no such share"}, ()),
     "Signed": (_SENT, ()),
     "Spent": ({**_OF_ROUND, "device": "d1"}, ()),
+    "Declined": ({**_OF_ROUND, "device": "d1", "reason": "It advertised 8 times here."}, ()),
     "Revealed": (_SENT, ()),
-    "Opened": (
-        {**_OF_ROUND, "digest": _D["c"], "bytes": 4096, "weight": 300, "set_aside": [["d2", ["d1", "d3"]]]},
-        ("set_aside",),
-    ),
+    "Opened": ({**_OF_ROUND, "digest": _D["c"], "bytes": 4096, "weight": 300}, ()),
     "OpeningFailed": ({**_OF_ROUND, "lost": ["d2"], "reason": "too few shares"}, ()),
     "Discarded": ({"round": 7}, ()),
     "Advanced": ({"round": 7, "by": "the owner"}, ()),
+    "Unbarred": ({"device": "d1", "by": "the owner"}, ()),
 }
 """Stored kind -> (body, the fields that may be left out)."""
 

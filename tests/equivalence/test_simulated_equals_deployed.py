@@ -62,6 +62,13 @@ OPTIMIZED: dict[str, Any] = {
 }
 """What draws at the device, and what the server remembers from round to round."""
 
+SHARED: dict[str, Any] = {
+    **PLAN,
+    "name": "shared",
+    "task": {**PLAN["task"], "codec": "sampled-half-rotated@1"},
+}
+"""What all devices of a round draw alike, from the plan and the round."""
+
 
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
@@ -112,8 +119,8 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("plan", [PLAN, OPTIMIZED], ids=["average", "fedadam, stochastic8"])
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("plan", [PLAN, OPTIMIZED, SHARED], ids=["average", "fedadam, stochastic8", "sampled, rotated"])
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
 ) -> None:

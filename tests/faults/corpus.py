@@ -23,9 +23,10 @@ from typing import Annotated, NamedTuple
 import typer
 
 from client_sdk.terminal import errors_as_sentences, note, say
-from simulation.explorer.counts import Coverage
-from simulation.explorer.faults import FAULTS, FLEET_FAULTS
+from simulation.explorer.counts import OF_SECURE, Coverage
+from simulation.explorer.faults import CENTER_FAULTS, FAULTS, SECURE_FAULTS
 from simulation.explorer.search import collected_between_schedules, play, play_many
+from simulation.explorer.secure.account import SECURE_PHASES
 from simulation.explorer.shape import Shape
 from tests.faults.mutants import MUTANTS, BuggyProduct
 from tests.faults.mutants.__main__ import BUDGET
@@ -44,14 +45,15 @@ PROLONGED: dict[str, dict[str, float]] = {
     "committing": {"lazy": 0.9, "delay": 0.15},
     "leasing": {"fleet-away": 0.9, "worker-crash": 0.15},
     "training": {"fleet-away": 0.9, "worker-silent": 0.3},
+    **{phase: {"delay": 0.12} for phase in SECURE_PHASES},
 }
 """Faults that extend a phase."""
 HELPED = {"device-old-record": {"device-crash": 0.15}, "": {"device-crash": 0.05}}
 """Faults without which another one, or an event, has little occasion."""
 OF_EVENTS = {name: f"op-{name}" for name in ("create", "pause", "resume", "stop", "score", "revoke")}
-"""Events that are themselves a fault."""
+OF_EVENTS |= {"complain": "secure-lie", "refuse": "secure-vanish"}
+"""Events that are themselves a fault, or follow from one."""
 OF_WORKERS = ("poll", "lease", "poll-over", "heartbeat", "admit-result", "result", "lease-end", "return")
-CENTER_FAULTS = FAULTS.keys() - set(FLEET_FAULTS)
 Pair = tuple[str, str]
 """(event or fault, phase)"""
 
@@ -69,7 +71,19 @@ class Known(NamedTuple):
             return shape
         rates = {**shape.rates, **PROLONGED.get(self.phase, {}), **HELPED.get(self.fault, {})}
         # While the first run is in this phase, events of the second one meet it.
-        return replace(shape, focus=(self.fault, self.phase), rates=rates, two_runs=True)
+        shape = replace(shape, focus=(self.fault, self.phase), rates=rates, two_runs=True)
+        return _with_long_exchanges(shape, self.fault) if shape.secure else shape
+
+
+def _with_long_exchanges(shape: Shape, fault: str) -> Shape:
+    """The same, with secure rounds that wait for devices whose messages take long, and that no operator disturbs."""
+    exchanges = {"exchange_s": 90.0, "expires_s": 1000.0, "quiet_s": None, "attempts": 3}
+    plan = {**shape.plan, "secure": {**shape.plan["secure"], **exchanges}, "finish": {"rounds": 6}}
+    kept = (fault, "op-create", "op-score", *PROLONGED.get(shape.focus[1], {}), *HELPED.get(fault, {}))
+    rates = {name: rate if name in kept else rate / 10 for name, rate in shape.rates.items()}
+    rates |= {"op-stop": 0.0} if fault != "op-stop" else {}
+    liars = 1 if fault in ("lie", "secure-lie") else 0
+    return replace(shape, plan=plan, rates=rates, storm_s=300.0, liars=liars, dead=0, replicas=1, lost_replicas=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +173,10 @@ def _shaped_for(pair: Pair) -> Iterator[Known]:
     name, phase = pair
     fault = name if name in FAULTS else OF_EVENTS.get(name, "")
     center = phase in ("leasing", "training") or name in OF_WORKERS or fault in CENTER_FAULTS
+    secure = phase in SECURE_PHASES or name in OF_SECURE or fault in SECURE_FAULTS
     for seed in count(FIRST):
         shape = Shape.of(seed)
-        if shape.devices <= 7 and shape.datacenter == center and shape.rates:
+        if shape.devices <= 7 and (shape.datacenter, shape.secure) == (center, secure) and shape.rates:
             yield Known(seed, fault, phase)
 
 

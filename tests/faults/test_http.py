@@ -49,7 +49,7 @@ def test_answers_of_all_kinds_travel_over_http(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Connection, "call", counted)
     for seed in range(30):
-        if Shape.of(seed).devices <= 8:
+        if Shape.of(seed).devices <= 8 and not Shape.of(seed).secure:  # as drawn, secure schedules go without HTTP
             _, broken = play(over_http(seed))
             assert broken is None, (seed, broken)
     assert {("check-in", 200), ("fetch", 200), ("update", 200), ("update", 409), ("register", 201)} <= met.keys()

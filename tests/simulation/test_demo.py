@@ -36,7 +36,7 @@ from simulation.fleet.split import Split
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.toml"
-SMALL = ["--devices", "12", "--select", "8", "--goal", "6", "--rounds", "2"]
+SMALL = ["--devices", "12", "--select", "8", "--goal", "6", "--rounds", "2", "--secure-rounds", "0"]
 
 
 def setting(**more: object) -> Setting:
@@ -304,7 +304,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def check_report(path: Path, *, compared: bool) -> dict[str, object]:
     report = json.loads(path.read_text())
-    assert list(report) == ["rounds", "bare_accuracy", "seconds"]
+    assert list(report) == ["rounds", "secure_rounds", "bare_accuracy", "seconds"]
+    assert report["secure_rounds"] == []
     assert [line["round"] for line in report["rounds"]] == [1, 2]
     for line in report["rounds"]:
         assert list(line) == ["round", "selected", "collected", "late", "dropped", "accuracy"]

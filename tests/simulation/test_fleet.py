@@ -18,6 +18,7 @@ from client_sdk.device.storage import read_history
 from client_sdk.http.client import Happening
 from client_sdk.learners import Catalogue, LearnerError
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
+from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
 from simulation.fleet.checkpoints import SharedCheckpoints
@@ -26,7 +27,8 @@ from simulation.fleet.orders import split_of, worker_orders
 from simulation.fleet.processes import FleetFailed, FleetProcesses
 from simulation.fleet.round_times import FIRST_GUESS_S, RoundTimes
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer, Vanished
+from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer
+from simulation.fleet.vanishing import Vanished
 from simulation.fleet.worker import WorkerOrders, catalogue_of
 from tests.simulation import synthetic
 
@@ -242,7 +244,7 @@ def marks(model: Tensors, data: Examples, task: Task) -> Update:
     return Update({"w": model["w"] + len(data)}, len(data), work=Work(steps=1, steps_planned=1))
 
 
-def assignment(number: int) -> Assignment:
+def assignment(number: int, secure: SecureTask | None = None) -> Assignment:
     return Assignment(
         run="r",
         round=number,
@@ -252,6 +254,7 @@ def assignment(number: int) -> Assignment:
         task=Task(learner="tests:marks"),
         report_within_s=60,
         max_update_bytes=1,
+        secure=secure,
     )
 
 
@@ -298,6 +301,14 @@ def test_a_device_vanishes_once_a_round_and_then_works():
     assert train(who, 1).examples == 5
     with pytest.raises(Vanished):
         train(who, 2)
+
+
+def test_in_a_secure_round_a_device_trains_before_it_vanishes():
+    who = trainer(FleetHabits(slow=0, vanish=1, late=0), RoundTimes(), Clockwork())
+    terms = SecureTask(
+        q=16, max_norm=1, max_abs=1, weight_cap=1, cipher="aes-256-ctr", profile="strict", minimum_cohort=3
+    )
+    assert who.train(assignment(1, terms), TINY, "d1", lambda: 60.0).examples == 5
 
 
 def test_a_late_device_holds_its_update_until_the_round_is_over():

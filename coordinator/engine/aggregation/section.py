@@ -31,7 +31,9 @@ class Aggregation(BaseModel):
     """Numbers for the rule. *trimmed-mean*: ``fraction``, from 0 and below 0.5, of the values that are left out at each
     end. ``rule_parameters = { fraction = 0.1 }``"""
     weighting: Literal["examples", "equal"] = "examples"
-    """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each."""
+    """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each. In secure rounds weights
+    travel under masks, and the coordinator sees their total. Devices still say their size when they check in, but for
+    those whose owners allow secure rounds only."""
     weight_cap: int = Field(default=10_000, ge=1, le=2**20)
     """The most that one device weighs, in examples: sizes are self-reported."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"

@@ -36,6 +36,7 @@ def committed(state: RunState, event: ev.Committed) -> Step:
         digest=event.digest,
         size=event.bytes,
         optimizer=event.optimizer,
+        tensors=event.tensors,
         origin=origin_of_advance(current) if current.advancing else "",
     )
 
@@ -71,7 +72,9 @@ def _refused(state: RunState, round: int) -> Step:
     return refuse(state, "stale", f"round {round} is not committing")
 
 
-def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: str | None, origin: str = "") -> Step:
+def advance(
+    state: RunState, at: float, *, digest: str, size: int, optimizer: str | None, tensors: str = "", origin: str = ""
+) -> Step:
     """The round under way is committed: this durable checkpoint is the model."""
     version, current = state.version + 1, state.current
     effects: list[fx.Effect] = [
@@ -98,10 +101,12 @@ def advance(state: RunState, at: float, *, digest: str, size: int, optimizer: st
         retired(state),
         version=version,
         checkpoint=digest,
+        tensors=tensors,
         optimizer=optimizer,
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
         abandoned=0,
         spent=(),
+        declined={},
         exhausted="",
     )
     state, reason = observe(state, scored_version, "devices", held_out)

@@ -11,6 +11,7 @@ from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
+from coordinator.engine.secure.state import still_barred
 from coordinator.engine.state import Round, RunState
 
 NOT_NEEDED = "not needed: "
@@ -21,7 +22,8 @@ opens with the commit of the last one, and the score of that model comes later."
 def created(state: RunState, event: ev.Created) -> Step:
     """The run begins; nothing where it has begun, or was paused or stopped before."""
     new = state.round_number == 0 and state.status == "running"
-    return open_next(replace(state, weight_unit=event.weight_unit), event.at) if new else (state, [])
+    begun = replace(state, weight_unit=event.weight_unit, tensors=event.tensors)
+    return open_next(begun, event.at) if new else (state, [])
 
 
 def open_next(state: RunState, at: float) -> Step:
@@ -39,6 +41,7 @@ def open_next(state: RunState, at: float) -> Step:
         state,
         round=replace(opened, deadline=at + phase_s(state.plan, opened)),
         round_number=number,
+        barred=still_barred(state.barred, number),
         fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),
     )
     first = fx.Offer(round=number) if turn.kind == "datacenter" else fx.Draw(round=number)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from client_sdk.metrics import UNDEFINED, Tally
 from coordinator.engine import effects as fx
+from coordinator.engine.secure.progress import progress
 from coordinator.engine.state import Round, RunState
 
 
@@ -15,7 +16,7 @@ def public_body(state: RunState) -> dict[str, object]:
     current = state.current
     body = _fleet_body(current)
     if current.kind == "secure":
-        body |= _secure_body(current, state.exhausted)
+        body |= _secure_body(state)
     if current.kind == "datacenter":
         return body | _lease_body(current)
     return body | {"because": current.because} if current.because else body
@@ -58,24 +59,13 @@ def _fleet_body(round: Round) -> dict[str, object]:
     }
 
 
-def _secure_body(round: Round, exhausted: str) -> dict[str, object]:
+def _secure_body(state: RunState) -> dict[str, object]:
     """The progress of the exchanges, without the devices' data and without the devices at fault."""
-    body: dict[str, object] = {"exhausted": exhausted}
-    secure = round.secure
-    if secure is None:
+    body: dict[str, object] = {"exhausted": state.exhausted}
+    secure, plan = state.secure, state.plan.secure
+    if secure is None or plan is None:
         return body
-    counts: dict[str, object] = {
-        "advertised": len(secure.advertised),
-        "roster": len(secure.order),
-        "threshold": secure.threshold,
-        "shared": len(secure.shared),
-        "masked": len(secure.masked),
-        "signed": len(secure.signed),
-        "revealed": len(secure.revealed),
-        "left_out": len(round.excluded),
-        "wrong_shares": sum(len(holders) for _, holders in secure.set_aside),
-    }
-    return {**body, "weight": secure.weight, "secure": counts}
+    return {**body, "weight": secure.weight, "secure": progress(state.current, secure, plan, state.plan.cohort)}
 
 
 def record(
@@ -104,7 +94,6 @@ def record(
             "pool": current.pool,
             "cohort": sorted(current.members),
             **({"left_out": dict(current.excluded)} if current.excluded else {}),
-            **({"set_aside": current.secure.set_aside} if current.secure is not None else {}),
         },
         kind=current.kind,
     )

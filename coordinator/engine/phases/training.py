@@ -65,6 +65,7 @@ def delivered(state: RunState, event: ev.Delivered) -> Step:
         digest=event.digest,
         size=event.bytes,
         optimizer=event.optimizer,
+        tensors=event.tensors,
         origin=f"round {current.number}, in the datacenter by {event.worker}",
     )
     return following, [fx.Taken(version=following.version), *effects]

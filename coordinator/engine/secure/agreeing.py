@@ -10,15 +10,14 @@ From here on no attempt under new keys is made: a device that has signed is spen
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
-from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way
+from coordinator.engine.secure.attempts import enter, exchange_deadline, present, route, under_way
 from coordinator.engine.secure.holders import lacking
+from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import accepted, answered, refused, with_message
 from coordinator.engine.secure.unmasking import begin as begin_unmasking
 from coordinator.engine.state import RunState
@@ -26,7 +25,7 @@ from coordinator.engine.state import RunState
 
 def begin(state: RunState, at: float) -> Step:
     """Fixes the list, and releases the devices that are not on it."""
-    state = state.with_round(replace(state.current, phase="agreeing", deadline=exchange_deadline(state, at)))
+    state = enter(state, "agreeing", at, exchange_deadline(state, at))
     secure, _ = under_way(state)
     others = tuple(sorted(set(state.current.members) - secure.masked.keys()))
     free = [fx.Release(round=state.round_number, devices=others)] if others else []
@@ -40,13 +39,12 @@ def signed(state: RunState, event: ev.Signed) -> Step:
         return answer
     if event.device not in under_way(state)[0].masked:
         return refused(state, event, "not-selected", f"device {event.device} is not on the survivor list")
-    state = with_message(state, event, "signed")
-    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    state, mark = with_spent(with_message(state, event, "signed"), event.device)
     if state.phase == "agreeing":
         following, more = agree_if_complete(state, event.at)
-        return following, [accepted(event), *more]
+        return following, [accepted(event), mark, *more]
     shown = [route(state, [event.device])] if state.phase == "unmasking" else []
-    return state, [accepted(event), *shown]
+    return state, [accepted(event), mark, *shown]
 
 
 def agree_if_complete(state: RunState, at: float) -> Step:

@@ -16,7 +16,7 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import RunState
+from coordinator.engine.state import RoundPhase, RunState
 
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
@@ -37,10 +37,26 @@ def with_deadline(state: RunState, deadline: float | None) -> RunState:
     return state.with_round(replace(state.current, deadline=deadline))
 
 
+def enter(state: RunState, phase: RoundPhase, at: float, deadline: float | None) -> RunState:
+    """The state in this phase, which begins now and ends at the deadline."""
+    secure, _ = under_way(state)
+    secure = replace(secure, began={**secure.began, phase: at})
+    return state.with_round(replace(state.current, phase=phase, deadline=deadline, secure=secure))
+
+
 def exchange_deadline(state: RunState, at: float) -> float:
     """The deadline of an exchange that begins now: never after the attempt has expired."""
     secure, plan = under_way(state)
     return min(at + plan.exchange_s, float(secure.expires_at))
+
+
+def until_quiet(state: RunState, at: float) -> RunState:
+    """The state of an exchange in which enough devices have come, one of them now: where the plan has ``quiet_s``, the
+    others have so long, and never longer than the exchange lasts."""
+    secure, plan = under_way(state)
+    if plan.quiet_s is None:
+        return state
+    return with_deadline(state, min(at + plan.quiet_s, exchange_deadline(state, secure.began[state.phase])))
 
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
@@ -84,7 +100,7 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
         phase="collecting",
         attempt=current.attempt + 1,
         deadline=at + plan.exchange_s,
-        secure=SecureRound(older=secure.blobs),
+        secure=SecureRound(older=secure.blobs, began={"collecting": at}),
         members={
             device: replace(member, status="training") if member.status == "reported" else member
             for device, member in current.members.items()

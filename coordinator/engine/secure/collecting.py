@@ -20,7 +20,7 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.phases.selecting import not_selecting
 from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
-from coordinator.engine.secure.exhausted import why_exhausted
+from coordinator.engine.secure.exhausted import left_out, why_exhausted
 from coordinator.engine.secure.messages import accepted, answered, refused, with_message
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.sharing import gather
@@ -29,16 +29,19 @@ from coordinator.engine.state import Member, RunState
 
 
 def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
-    """The cohort begins to train, where it is large enough for a roster without spent and barred devices."""
+    """The cohort begins to train, where it is large enough for a roster without devices that are spent, have
+    declined or are barred."""
     current = state.round
     if current is None or current.phase != "selecting" or event.round != current.number:
         return not_selecting(state, event.round)
-    cohort = [(device, n) for device, n in event.cohort if device not in state.barred and device not in state.spent]
+    unfit = {*state.spent, *state.declined, *state.barred}
+    cohort = [(device, examples) for device, examples in event.cohort if device not in unfit]
     fewest = plan.fewest_advertisers(state.plan.cohort)
     current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(cohort) < fewest:
         exhausted = why_exhausted(state, event, fewest)
-        found = exhausted or f"{event.waiting} eligible devices waited; a secure round needs at least {fewest}"
+        others = f" ({without})" if (without := left_out(event)) else ""
+        found = exhausted or f"{event.waiting} eligible devices waited{others}; a secure round needs at least {fewest}"
         state = replace(state, round=current, exhausted=exhausted or state.exhausted)
         return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
     deadline = event.at + state.plan.cohort.collect_s
@@ -48,7 +51,7 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
         collecting_at=event.at,
         deadline=deadline,
         members={device: Member(examples=examples) for device, examples in cohort},
-        secure=SecureRound(),
+        secure=SecureRound(began={"collecting": event.at}),
     )
     state = replace(state, round=current, exhausted="")
     devices = tuple(current.members)

@@ -1,4 +1,6 @@
-"""Removes a device from a secure round: it withdraws, is at fault, or is spent. The exchange continues without it."""
+"""Removes a device from a secure round: it withdraws, is at fault, is spent, or declines the checkpoint. The exchange
+continues without it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
 from coordinator.engine.secure.attempts import under_way, with_secure
+from coordinator.engine.secure.marks import with_declined, with_spent
 from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
 from coordinator.engine.state import RunState
 
@@ -31,15 +34,38 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 def spent(state: RunState, event: ev.Spent) -> Step:
     """A device reports that it is spent: no later cohort of this checkpoint has it. The report needs no proof,
     since a false one harms only that device."""
-    against = membership(state, event.round, event.attempt, event.device)
+    against = _not_in_secure_round(state, event)
     if against is not None:
         return refuse(state, *against)
-    if state.current.secure is None:
-        return refuse(state, "stale", f"round {event.round} is not a secure round")
     if event.device in state.spent:
         return state, []
-    reason = "it has signed on this checkpoint in an earlier round"
-    state = replace(state, spent=tuple(sorted({*state.spent, event.device})))
+    state, mark = with_spent(state, event.device)
+    following, more = _leaves(state, event, "it has signed on this checkpoint in an earlier round")
+    return following, [mark, *more]
+
+
+def declined(state: RunState, event: ev.Declined) -> Step:
+    """A device reports that it is final: no later cohort of this checkpoint has it. It is believed, as ``spent`` is."""
+    against = _not_in_secure_round(state, event)
+    if against is not None:
+        return refuse(state, *against)
+    if event.device in state.spent or event.device in state.declined:
+        return state, []
+    state, mark = with_declined(state, event.device, event.reason)
+    following, more = _leaves(state, event, event.reason)
+    return following, [mark, *more]
+
+
+def _not_in_secure_round(state: RunState, event: ev.Spent | ev.Declined) -> tuple[str, str] | None:
+    against = membership(state, event.round, event.attempt, event.device)
+    if against is not None:
+        return against
+    if state.current.secure is None:
+        return "stale", f"round {event.round} is not a secure round"
+    return None
+
+
+def _leaves(state: RunState, event: ev.Spent | ev.Declined, reason: str) -> Step:
     return withdrew(
         state, ev.Withdrew(at=event.at, round=event.round, attempt=event.attempt, device=event.device, reason=reason)
     )

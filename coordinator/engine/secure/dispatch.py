@@ -19,7 +19,7 @@ from typing import assert_never
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import Step, refuse
-from coordinator.engine.secure import agreeing, collecting, departures, exhausted, masking, sharing, unmasking
+from coordinator.engine.secure import agreeing, barring, collecting, departures, exhausted, masking, sharing, unmasking
 from coordinator.engine.state import RunState
 
 Performed = ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed
@@ -47,6 +47,10 @@ def happened(state: RunState, event: ev.SecureEvent) -> Step:
             return departures.faulted(state, event)
         case ev.Spent():
             return departures.spent(state, event)
+        case ev.Declined():
+            return departures.declined(state, event)
+        case ev.Unbarred():
+            return barring.unbarred(state, event)
         case ev.Discarded():
             return _discarded(state, event)
         case ev.Advanced():

@@ -1,7 +1,8 @@
 """The events of secure rounds alone.
 
 Devices' messages have been verified and are durable as blobs: an event holds their digests, never a key, a share or
-a vector. All but ``Discarded`` and ``Advanced`` belong to one attempt; those of another attempt are refused.
+a vector. All but ``Discarded``, ``Advanced`` and ``Unbarred`` belong to one attempt; those of another attempt are
+refused.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Faulted(OfAttempt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed(Sent):
-    """Exchange 4: a device's signature of the survivor list. The device is spent on this checkpoint."""
+    """Exchange 4: a device's signature of the survivor list. The device is spent on this checkpoint, for all runs."""
 
     kind: ClassVar[str] = "Signed"
 
@@ -125,8 +126,6 @@ class Opened(OfAttempt):
     bytes: int
     weight: int
     """The total of the weight lane."""
-    set_aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(dealer, holders) of shares that were found to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +134,8 @@ class OpeningFailed(OfAttempt):
 
     kind: ClassVar[str] = "OpeningFailed"
     lost: tuple[str, ...]
-    """Dealers whose secret cannot be rebuilt. Empty: all were rebuilt, but the sum is impossible."""
+    """Dealers that are proven to be at fault: as many shares as rebuild a secret match what they signed, and give
+    another secret. Empty: every secret was rebuilt, but the sum is impossible."""
     reason: str
 
 
@@ -172,6 +172,31 @@ class Spent:
     device: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined:
+    """A device reports that it takes part in no attempt on this checkpoint any more, for another reason than that it is
+    spent. It leaves this round, and is selected no more on this checkpoint, by no run."""
+
+    kind: ClassVar[str] = "Declined"
+    at: float
+    round: int
+    attempt: int
+    device: str
+    reason: str
+    """The device's own, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unbarred:
+    """The owner lets a barred device take part in the run's secure rounds again."""
+
+    kind: ClassVar[str] = "Unbarred"
+    at: float
+    device: str
+    by: str
+    """The operator, for the audit log."""
+
+
 SecureEvent = (
     Announced
     | Advertised
@@ -182,9 +207,11 @@ SecureEvent = (
     | Faulted
     | Signed
     | Spent
+    | Declined
     | Revealed
     | Opened
     | OpeningFailed
     | Discarded
     | Advanced
+    | Unbarred
 )

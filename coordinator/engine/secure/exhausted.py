@@ -1,7 +1,8 @@
-"""The exhausted run: too many devices have signed on the current checkpoint, and none of them contributes to it again.
+"""The exhausted run: too many devices have signed on the current checkpoint or have declined it, and none of them
+contributes to it again.
 
-It continues with devices that have not signed, by a datacenter round, or when its owner advances it: the model moved by
-one unit of the exact scale is another checkpoint, on which no device has signed.
+It continues with other devices, by a datacenter round, or when its owner advances it: the model moved by
+one unit of the exact scale is another checkpoint, on which no device has signed or declined.
 """
 
 from __future__ import annotations
@@ -16,14 +17,26 @@ from coordinator.engine.state import RunState
 
 
 def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
-    """Why the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too
-    many of them are spent. Empty otherwise."""
-    if not state.spent or event.waiting + event.unspendable < fewest:
+    """Why the run is exhausted, where this draw shows it: as many devices as a round needs wait, and too many of them
+    are spent, have declined or are barred. Empty otherwise, and where all of these are barred: that ends by itself, and
+    no other model would help."""
+    if event.spent + event.declined == 0 or event.waiting + event.unspendable < fewest:
         return ""
     return (
-        f"the run is exhausted at version {state.version}: {event.unspendable} devices that wait have signed on this "
-        f"checkpoint or are barred, {event.waiting} can still contribute, and a secure round needs {fewest}"
+        f"the run is exhausted at version {state.version}: of the devices that wait {left_out(event)}; "
+        f"{event.waiting} can still contribute, and a secure round needs {fewest}"
     )
+
+
+def left_out(event: ev.Drawn) -> str:
+    """How many devices this draw left out for each reason: ``6 have signed on this checkpoint, 1 is barred``; empty
+    where it left out none."""
+    counts = (
+        (event.spent, "has signed on this checkpoint", "have signed on this checkpoint"),
+        (event.declined, "has declined it", "have declined it"),
+        (event.barred, "is barred", "are barred"),
+    )
+    return ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
 
 
 def advanced(state: RunState, event: ev.Advanced) -> Step:

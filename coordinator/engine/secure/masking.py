@@ -16,14 +16,24 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.agreeing import begin as begin_agreeing
-from coordinator.engine.secure.attempts import exchange_deadline, fresh, present, route, too_few, under_way, with_secure
+from coordinator.engine.secure.attempts import (
+    enter,
+    exchange_deadline,
+    fresh,
+    present,
+    route,
+    too_few,
+    under_way,
+    until_quiet,
+    with_secure,
+)
 from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.messages import accepted, answered, not_a_member, refused, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
 def begin(state: RunState, at: float) -> Step:
-    state = state.with_round(replace(state.current, phase="masking", deadline=exchange_deadline(state, at)))
+    state = enter(state, "masking", at, exchange_deadline(state, at))
     secure, _ = under_way(state)
     return state, [record(state, "open"), route(state, secure.shared)]
 
@@ -76,7 +86,8 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     quorum, silent = state.plan.cohort.quorum_count, awaited(state)
     wanted, have = needed(quorum, secure), len(secure.masked)
     if silent and not time_is_up and have + len(silent) >= wanted:
-        return state, []
+        complete = enough(quorum, secure, secure.masked, secure.shared)
+        return until_quiet(state, at) if complete else state, []
     if enough(quorum, secure, secure.masked, secure.shared):
         return begin_agreeing(state, at)
     reason = too_few(f"{have} of {len(secure.shared)} devices masked", state, have, wanted)

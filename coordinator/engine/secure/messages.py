@@ -58,6 +58,8 @@ def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[
     if state.current.members[event.device].status == "withdrawn" and not binds:
         return refused(state, event, "withdrawn", "the device has withdrawn from this round")
     against = wrong_phase(state, phases)
+    if against is not None and against[0] == "late" and exchange == "advertised":
+        against = "late", f"the roster of attempt {event.attempt} of round {event.round} was closed without this device"
     return None if against is None else refused(state, event, *against)
 
 
@@ -77,8 +79,9 @@ def with_message(state: RunState, event: Message, exchange: Exchange) -> RunStat
     sent: Mapping[str, str] = getattr(secure, exchange)
     member = state.current.members[event.device]
     state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
+    size = {**secure.bytes, exchange: secure.bytes.get(exchange, 0) + event.bytes}
     more: dict[str, Mapping[str, str]] = {exchange: {**sent, event.device: event.digest}}
-    return with_secure(state, replace(secure, **more))  # type: ignore[arg-type]
+    return with_secure(state, replace(secure, bytes=size, **more))  # type: ignore[arg-type]
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:

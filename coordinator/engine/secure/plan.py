@@ -16,18 +16,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
+from client_sdk.codecs import linear_names
 from client_sdk.protocol.devices import Task
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
-from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND
+from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT
 from coordinator.engine.aggregation.registry import RULES
 
-LINEAR_CODECS = ("float32@1",)
-"""Codecs whose encodings can be added under masks."""
 EXCHANGES = 4
 """Exchanges that follow the advertisements, each with a deadline of its own."""
 
@@ -70,8 +76,7 @@ _FOLLOWS = {
 
 
 class Secure(BaseModel):
-    """How rounds are aggregated so that the coordinator sees their sum and nothing else. Not served over HTTP yet: a
-    run of such a plan is refused.
+    """How rounds are aggregated so that the coordinator sees their sum and nothing else.
 
     A plan without this section has plain rounds."""
 
@@ -89,13 +94,17 @@ class Secure(BaseModel):
     eta: int | None = Field(default=None, ge=1, le=128)
     """*fast*: bits of correctness. None: 40."""
     q: int = Field(default=16, ge=1, le=24)
-    """Bits of a quantized value."""
+    """Bits of a quantized value. Below 8 only after a rotation (``task.codec = "rotated@1"``, or one of
+    ``sampled-...-rotated@1``), which spreads large coordinates."""
     max_norm: float = Field(gt=0, allow_inf_nan=False)
     """The device scales its update down to this L2 norm."""
     max_abs: float = Field(gt=0, allow_inf_nan=False)
-    """Then it cuts each coordinate to this range: [-max_abs, max_abs]."""
-    weight_cap: int | None = Field(default=None, ge=1, le=2**24 - 1)
-    """The most that one device weighs; at most 2^q - 1. None: what it weighs at most by ``[aggregation]``."""
+    """Then it cuts each coordinate of the encoded update to this range: [-max_abs, max_abs]. With a rotating codec
+    these are rotated coordinates, mostly below 4 max_norm / sqrt(values sent), hardly ever above
+    5 max_norm / 256 where there are 65536 values or more."""
+    weight_cap: int | None = Field(default=None, ge=1, le=WEIGHT_LIMIT)
+    """The most that one device weighs. None: what it weighs at most by ``[aggregation]``. With small q it should be
+    near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs."""
     cipher: Literal["aes-256-ctr", "chacha20"] = "aes-256-ctr"
     """What masks are expanded with. ``chacha20`` is faster where the processor has no AES."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
@@ -105,10 +114,28 @@ class Secure(BaseModel):
     exchange_s: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
     """Seconds that each exchange lasts at most, from its beginning. Devices advertise again no sooner than
     10 s after the last time, by their policy."""
+    quiet_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+    """Seconds after which the second and third exchange go on without the devices that are missing, where enough have
+    sent their message and no other one came for so long. None: they wait ``exchange_s`` for all."""
     attempts: int = Field(default=3, ge=1, le=8)
     """The most attempts in a round, each with new keys; 1: no second attempt."""
     expires_s: float = Field(default=3600.0, gt=0, le=86_400 * 6, allow_inf_nan=False)
     """Seconds from an attempt's header until no device signs or reveals anything for it any more."""
+    barred_rounds: int = Field(default=10, ge=1, le=1_000_000)
+    """Rounds for which a device is barred from the run, after the one in which it was proven to have shared secrets
+    that nobody can rebuild. An owner can lift it sooner: ``quorate run unbar``."""
+    keep_late: bool = False
+    """Whether a device that comes too late for the roster keeps its trained update for a later roster on the same
+    checkpoint."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A section without these fields reads as it did before there were any: its digest stays."""
+        body: dict[str, Any] = whole(self)
+        for name in ("quiet_s", "barred_rounds", "keep_late"):
+            if body.get(name) == type(self).model_fields[name].default:
+                del body[name]
+        return body
 
     @model_validator(mode="before")
     @classmethod
@@ -131,14 +158,11 @@ class Secure(BaseModel):
         for name, bound in (("max_norm", self.max_norm), ("max_abs", self.max_abs)):
             if not SMALLEST_BOUND <= bound <= LARGEST_BOUND:
                 raise ValueError(f"{name} ({bound:g}) is not from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}")
-        if self.weight_cap is not None and self.weight_cap > self.levels:
-            raise ValueError(f"weight_cap ({self.weight_cap}) is above 2^q - 1 = {self.levels}, what a lane can hold")
+        if self.quiet_s is not None and self.quiet_s >= self.exchange_s:
+            raise ValueError(
+                f"quiet_s ({self.quiet_s:g}) is not below exchange_s ({self.exchange_s:g}): leave it out, or set less"
+            )
         return self
-
-    @property
-    def levels(self) -> int:
-        """2^q - 1: the highest value of a lane."""
-        return (1 << self.q) - 1
 
     @property
     def rule(self) -> GraphRule:
@@ -201,13 +225,8 @@ def reasons_against(
             f"secure.weight_cap ({secure.weight_cap}) is above what a device may weigh by [aggregation] ({heaviest}): "
             "lanes would be left empty; leave it out"
         )
-    if secure.weight_cap is None and heaviest > secure.levels:
-        yield (
-            f"aggregation.weight_cap ({heaviest}) is above 2^q - 1 = {secure.levels}, what a lane can hold: lower it, "
-            "or set secure.weight_cap"
-        )
-    if task.codec not in LINEAR_CODECS:
-        yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {', '.join(LINEAR_CODECS)}"
+    if task.codec not in linear_names():
+        yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {', '.join(linear_names())}"
     if aggregation.rule in RULES and RULES[aggregation.rule].needs != "sum":
         yield needs_single_updates(aggregation)
     if aggregation.clip_norm is not None:

@@ -17,13 +17,14 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.attempts import (
+    enter,
     exchange_deadline,
     fresh,
     present,
     route,
     too_few,
     under_way,
-    with_deadline,
+    until_quiet,
     with_secure,
 )
 from coordinator.engine.secure.holders import enough, needed
@@ -79,7 +80,7 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
         neighbours=event.neighbours,
     )
     state = with_secure(state, secure)
-    state = with_deadline(state, exchange_deadline(state, event.at))
+    state = enter(state, "sharing", event.at, exchange_deadline(state, event.at))
     return state, [record(state, "open"), route(state, present(state, secure.order))]
 
 
@@ -107,7 +108,8 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     quorum, silent = state.plan.cohort.quorum_count, awaited(state)
     wanted, have = needed(quorum, secure), len(secure.shared)
     if silent and not time_is_up and have + len(silent) >= wanted:
-        return state, []
+        complete = enough(quorum, secure, secure.shared, secure.shared)
+        return until_quiet(state, at) if complete else state, []
     if enough(quorum, secure, secure.shared, secure.shared):
         return begin_masking(state, at)
     reason = too_few(f"{have} of {len(secure.order)} devices shared", state, have, wanted)

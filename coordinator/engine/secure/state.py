@@ -10,6 +10,20 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Barred:
+    """Why a device takes part in no secure round of the run, and for how long."""
+
+    why: str
+    until_round: int
+    """The first round that it can be selected for again."""
+
+
+def still_barred(barred: Mapping[str, Barred], round: int) -> Mapping[str, Barred]:
+    """Those who are barred in this round too."""
+    return {device: found for device, found in barred.items() if found.until_round > round}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecureRound:
     """One attempt, from its header to its sum. A new attempt begins with an empty one, except for ``older``."""
 
@@ -40,21 +54,18 @@ class SecureRound:
     complaints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Device -> dealers whose shares it could not open."""
 
-    opening: int = 0
-    """How many devices had revealed when the opening in flight was requested; 0: none is in flight."""
-    failed: int = 0
-    """How many devices had revealed when an opening failed; 0: none failed. An attempt has at most two openings."""
-    lost: tuple[str, ...] = ()
-    """Dealers whose secret could not be rebuilt then."""
-    failure: str = ""
+    opening: bool = False
+    """Whether the sum is being opened."""
     sum: str = ""
     """Digest of the unmasked sum's blob; empty until there is one."""
     weight: int = 0
     """The total weight of that sum."""
-    set_aside: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(dealer, holders) of wrong shares that the opening excluded."""
     older: tuple[str, ...] = ()
     """Blobs of former attempts and of excluded devices. Deleted when the round ends."""
+    began: Mapping[str, float] = field(default_factory=dict)
+    """Phase -> when it began; *sharing* begins with the roster."""
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """Exchange -> bytes that its messages had, for people."""
 
     @property
     def blobs(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 ::
 
-    unmasking --> committing   Opened; tried as soon as every secret has enough shares, once more at the end
-              --> abandoned    the time is up, or no sum can be opened: dealers of secrets that are lost are barred
+    unmasking --> committing   Opened; tried once, as soon as every secret has enough shares
+              --> abandoned    the time is up, or no sum can be opened: dealers that are proven at fault are barred
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
-from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
+from coordinator.engine.secure.attempts import (
+    enter,
+    exchange_deadline,
+    present,
+    route,
+    under_way,
+    with_deadline,
+    with_secure,
+)
+from coordinator.engine.secure.barring import with_barred
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
 def begin(state: RunState, at: float) -> Step:
-    state = state.with_round(replace(state.current, phase="unmasking", deadline=exchange_deadline(state, at)))
+    state = enter(state, "unmasking", at, exchange_deadline(state, at))
     return state, [record(state, "open"), route(state, under_way(state)[0].signed)]
 
 
@@ -38,23 +47,21 @@ def revealed(state: RunState, event: ev.Revealed) -> Step:
 
 
 def open_if_complete(state: RunState, at: float) -> Step:
-    """Open the sum as soon as every secret has enough shares; after a failure, when all have revealed."""
+    """Open the sum as soon as every secret has enough shares; they have been compared with what the dealers signed."""
     secure, _ = under_way(state)
     if secure.opening:
         return state, []
-    waiting = _silent(state)
-    if secure.failed:
-        return _once_more(state, at) if not waiting else (state, [])
     if not lacking(secure, secure.revealed, secure.shared):
-        return _open(state)
-    return (state, []) if waiting else _too_few_revealed(state, at)
+        opening = fx.Open(round=state.round_number, attempt=state.current.attempt)
+        return with_secure(state, replace(secure, opening=True)), [opening]
+    return (state, []) if _may_reveal(state) else _too_few_revealed(state, at)
 
 
 def time_is_up(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     if secure.opening:  # only the opening is awaited
         return with_deadline(state, None), []
-    return _once_more(state, at) if secure.failed else _too_few_revealed(state, at)
+    return _too_few_revealed(state, at)
 
 
 def opened(state: RunState, event: ev.Opened) -> Step:
@@ -65,15 +72,15 @@ def opened(state: RunState, event: ev.Opened) -> Step:
     against = wrong_phase(state, ("unmasking",))
     if against is not None:
         return refuse(state, *against)
-    if not secure.opening and not secure.failed:
+    if not secure.opening:
         return refuse(state, "stale", f"no opening of round {event.round} is under way")
-    secure = replace(secure, opening=0, sum=event.digest, weight=event.weight, set_aside=event.set_aside)
-    state = state.with_round(replace(state.current, phase="committing", deadline=None, secure=secure))
+    state = with_secure(state, replace(secure, opening=False, sum=event.digest, weight=event.weight))
+    state = enter(state, "committing", event.at, None)
     return state, [fx.Release(round=state.round_number, devices=None), record(state, "open"), commit_sum_action(state)]
 
 
 def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
-    """More shares may rebuild the lost secrets; an impossible sum ends the round."""
+    """The round ends; dealers that are proven at fault are barred."""
     against = wrong_phase(state, ("unmasking",))
     if against is not None:
         return refuse(state, *against)
@@ -82,13 +89,9 @@ def opening_failed(state: RunState, event: ev.OpeningFailed) -> Step:
         return refuse(state, "stale", f"no opening of round {event.round} is under way")
     if not event.lost:
         return abandon(state, event.at, f"the sum cannot be used: {event.reason}")
-    again = not secure.failed
-    secure = replace(secure, opening=0, failed=secure.opening, lost=event.lost, failure=event.reason)
-    state = with_secure(state, secure)
-    if not again:
-        return _give_up_lost(state, event.at)
-    time_is_up = state.deadline is None or event.at >= state.deadline
-    return _once_more(state, event.at) if time_is_up or not _silent(state) else (state, [])
+    state = with_barred(state, event.lost, f"its secret could not be rebuilt in round {state.round_number}")
+    reason = f"the secrets that {', '.join(event.lost)} shared cannot be rebuilt: {event.reason}"
+    return abandon(state, event.at, reason)
 
 
 def commit_sum_action(state: RunState) -> fx.CommitSum:
@@ -111,34 +114,10 @@ def pending(state: RunState) -> list[fx.Action]:
     return [route(state, waiting), *opening]
 
 
-def _silent(state: RunState) -> list[str]:
-    """Survivors that may still reveal their shares, those that have not signed yet included."""
+def _may_reveal(state: RunState) -> bool:
+    """Whether a survivor may still reveal its shares: also one that has not signed yet."""
     secure, _ = under_way(state)
-    return [device for device in present(state, secure.masked) if device not in secure.revealed]
-
-
-def _open(state: RunState) -> Step:
-    secure, _ = under_way(state)
-    state = with_secure(state, replace(secure, opening=len(secure.revealed)))
-    return state, [fx.Open(round=state.round_number, attempt=state.current.attempt)]
-
-
-def _once_more(state: RunState, at: float) -> Step:
-    """Open a second time, where more shares have arrived."""
-    secure, _ = under_way(state)
-    if len(secure.revealed) <= secure.failed:
-        return _give_up_lost(state, at)
-    state, effects = _open(state)
-    return with_deadline(state, None), effects
-
-
-def _give_up_lost(state: RunState, at: float) -> Step:
-    """Abandon the round, and bar the dealers whose secret cannot be rebuilt."""
-    secure, _ = under_way(state)
-    why = f"its secret could not be rebuilt in round {state.round_number}"
-    state = replace(state, barred={**state.barred, **dict.fromkeys(secure.lost, why)})
-    names = ", ".join(secure.lost)
-    return abandon(state, at, f"the secrets that {names} shared cannot be rebuilt: {secure.failure}")
+    return any(device not in secure.revealed for device in present(state, secure.masked))
 
 
 def _too_few_revealed(state: RunState, at: float) -> Step:

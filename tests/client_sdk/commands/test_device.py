@@ -124,7 +124,7 @@ def test_two_devices_in_one_folder_are_refused(workplace: Path, capsys: pytest.C
 
 def test_the_owner_lets_plain_plans_in_again(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FileStorage(workplace / "d1") as storage:
-        storage.save_secure(Memory(learners=frozenset({LEARNER, "other:net"})))
+        storage.keep(lambda _: Memory(learners=frozenset({LEARNER, "other:net"})))
     with serving(script(task=Task(learner=LEARNER))) as server:
         assert quorate(*device(server, "--token-file", token_file(), "--rounds", "1")) == 0
         assert f"This device has joined secure rounds of {LEARNER}; its owner alone" in capsys.readouterr().out

@@ -90,7 +90,7 @@ def test_rotate_replaces_the_key_keeps_the_id_and_the_memory_of_secure_rounds(
     device: Path, server: HttpScript, own: HttpAuthority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FileStorage(device) as storage:
-        storage.save_secure(MARKS)
+        storage.keep(lambda _: MARKS)
     before = shown(capsys)
     assert quorate("device", "rotate", "--folder", "d1") == 0
     said = capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_leave_tells_both_deletes_here_and_says_what_is_kept(
     device: Path, server: HttpScript, own: HttpAuthority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FileStorage(device) as storage:
-        storage.save_secure(MARKS)
+        storage.keep(lambda _: MARKS)
     assert quorate("device", "leave", "--folder", "d1") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "This device has left. Its key, certificate, update and checkpoints are deleted. What is kept:"
@@ -175,7 +175,7 @@ def test_leaving_that_was_interrupted_is_finished_by_leaving_again(
     from client_sdk.http.exchange import Exchange
 
     with FileStorage(device) as storage:
-        storage.save_secure(MARKS)
+        storage.keep(lambda _: MARKS)
     owner, name = (Exchange, "send") if where.startswith("/v1/devices") else (AuthorityClient, "leave")
     genuine = getattr(owner, name)
 
@@ -269,7 +269,7 @@ def test_after_leaving_a_new_token_makes_a_new_device_that_remembers_what_it_sig
     device: Path, server: HttpScript, own: HttpAuthority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FileStorage(device) as storage:
-        storage.save_secure(MARKS)
+        storage.keep(lambda _: MARKS)
     first = shown(capsys)["id"]
     assert quorate("device", "leave", "--folder", "d1") == 0
     take_part(server, "--token-file", token_file(own.text))

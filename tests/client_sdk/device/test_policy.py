@@ -7,11 +7,25 @@ from typing import Any
 
 import pytest
 
-from client_sdk.device.policy import epochs_asked, learner_refusal, refusal, secure_policy, terms_refusal
+from client_sdk.device.policy import epochs_asked, learner_refusal, refusal, secure_policy, shown, terms_refusal
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, SecureBounds, Task
+from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.consent import SecurePolicy
 from client_sdk.secagg.header import GraphRule, Terms
+from client_sdk.secagg.terms import task_of
 from tests.client_sdk.device.scripted import LEARNER, offer
+
+SECURE = task_of(
+    Terms(
+        q=16,
+        max_norm=1.0,
+        max_abs=0.25,
+        weight_cap=1,
+        cipher="chacha20",
+        rule=GraphRule(profile="strict"),
+        minimum_cohort=64,
+    )
+)
 
 
 def assignment(secure: bool = False, **task: object) -> Assignment:
@@ -23,7 +37,7 @@ def assignment(secure: bool = False, **task: object) -> Assignment:
         plan_digest="ab" * 32,
         task=Task.model_validate({"learner": LEARNER, **task}),
         report_within_s=60,
-        secure=secure,
+        secure=SECURE if secure else None,
         max_update_bytes=100,
     )
 
@@ -120,7 +134,7 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
 
 def test_a_device_that_sets_nothing_sends_the_bytes_that_it_always_sent() -> None:
     plain = '"policy":{"learners":null,"secure_only":false,"max_epochs":null}'
-    assert CheckIn().model_dump_json() == '{"examples":0,"learners":{},' + plain + ',"hold_s":25.0}'
+    assert CheckIn().model_dump_json() == '{"examples":0,"learners":{},' + plain + ',"secure":0,"hold_s":25.0}'
 
 
 def test_what_is_set_travels_with_the_check_in() -> None:
@@ -131,8 +145,29 @@ def test_what_is_set_travels_with_the_check_in() -> None:
     assert f'"secure_learners":["{LEARNER}"]' in sent.model_dump_json()
 
 
-def test_secure_rounds_wait_for_an_sdk_that_has_them() -> None:
-    assert "has no secure aggregation" in str(refusal(assignment(secure=True), offer(policy=Policy(secure_only=True))))
+def test_a_secure_round_within_the_owners_bounds_is_taken() -> None:
+    assert refusal(assignment(secure=True), offer(policy=Policy(secure_only=True))) is None
+    assert refusal(assignment(secure=True), offer(policy=Policy(secure_learners=(LEARNER,)))) is None
+
+
+def test_a_secure_round_beyond_them_and_one_that_this_sdk_does_not_know_are_refused_before_training() -> None:
+    careful = offer(policy=Policy(secure=SecureBounds(smallest_cohort=65)))
+    assert refusal(assignment(secure=True), careful) == "This device hides among 65 or more; the plan asks for 64."
+    unknown = assignment(secure=True).changed(secure=SECURE.changed(cipher="rot13"))
+    assert refusal(unknown, offer()) == (
+        "This device's SDK cannot take part in this secure round: "
+        "there is no cipher 'rot13'; there are aes-256-ctr and chacha20."
+    )
+
+
+def test_a_device_says_that_it_speaks_the_secure_protocol() -> None:
+    assert shown(offer(examples=60)) == offer(examples=60, secure=SECURE_VERSION)
+
+
+def test_a_device_that_takes_secure_rounds_only_says_no_size() -> None:
+    secret = offer(examples=60, policy=Policy(secure_only=True))
+    assert shown(secret).examples == 0
+    assert refusal(assignment(secure=True, steps=6, batch_size=10), secret.changed(examples=60)) is None
 
 
 def test_a_device_without_learners_says_so() -> None:

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.device.actions import Certify, Save, Send, Train
+from client_sdk.protocol.devices import CheckIn, Policy, Registration, Wait
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.problems import problem
-from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
+from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.secure import SECURE_VERSION
+from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator, offer
 from tests.client_sdk.device.scripted_authority import START
 from tests.client_sdk.device.sessions import entropy, run
 
@@ -149,3 +151,24 @@ def test_no_action_shows_a_secret_when_it_is_printed() -> None:
     assert certify.token is not None
     for secret in (certify.token.text, certify.token.secret.hex(), repr(certify.token.secret)):
         assert secret not in repr(certify)
+
+
+@pytest.mark.parametrize(("secure_only", "examples"), [(False, 60), (True, 0)])
+def test_a_device_says_how_many_examples_it_has_unless_it_takes_secure_rounds_only(
+    secure_only: bool, examples: int
+) -> None:
+    driver = Driver(ScriptedCoordinator(rounds=0))
+    driver.coordinator.wait = Wait(reason="No.", min_s=1, max_s=1)
+    driver.coordinator.interfere = lambda method, path: (
+        problem("revoked-key", "It ends here.") if "/v1/checkins" in path and _asked(driver) else None
+    )
+    with pytest.raises(ProblemError):
+        run(driver, offer=offer(policy=Policy(secure_only=secure_only)))
+    said = [action.message for action in driver.performed if isinstance(action, Send)]
+    registration, check_in = (next(one for one in said if isinstance(one, kind)) for kind in (Registration, CheckIn))
+    assert (registration.examples, check_in.examples) == (examples, examples)
+    assert check_in.secure == SECURE_VERSION
+
+
+def _asked(driver: Driver) -> bool:
+    return any(isinstance(action, Send) and action.route is Route.CHECK_IN for action in driver.performed)

@@ -7,7 +7,10 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints,
 from client_sdk.device.record import Joined, Record, Storage, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage, read_history
 from client_sdk.protocol.devices import CheckpointRef
+from client_sdk.secagg.errors import Superseded
 from client_sdk.secagg.memory import Memory
 from tests.client_sdk.device.scripted import ScriptedCoordinator
 
@@ -24,6 +28,7 @@ BODY = b"an update"
 DIGEST = hashlib.sha256(BODY).hexdigest()
 
 
+OLDER = Path(__file__).parents[1] / "secagg" / "memory_format_2.hex"
 MEMORY = Memory(revocations=3, spent={b"m" * 32: b"s" * 32}, learners=frozenset({"clinic:risk"}))
 
 
@@ -86,9 +91,44 @@ class StorageContract:
     def test_memory_of_secure_rounds_outlives_records(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)
         assert storage.load_secure().encoded == Memory().encoded
-        storage.save_secure(MEMORY)
+        storage.keep(lambda _: MEMORY)
         storage.save(record(coordinator="http://another.test"))
         assert storage.load_secure().encoded == MEMORY.encoded
+
+    def test_a_change_is_of_the_newest_memory_and_its_result_is_given_back(self, tmp_path: Path) -> None:
+        storage = self.make(tmp_path)
+        stale = storage.load_secure()
+        storage.keep(lambda _: MEMORY)
+        found = storage.keep(lambda newest: replace(newest, revocations=9))
+        assert found == replace(MEMORY, revocations=9) == storage.load_secure()
+        assert stale == Memory()
+        assert storage.keep(lambda newest: newest) == found
+
+    def test_a_change_that_raises_stores_nothing_and_lets_the_next_one_in(self, tmp_path: Path) -> None:
+        storage = self.make(tmp_path)
+        storage.keep(lambda _: MEMORY)
+
+        def refused(newest: Memory) -> Memory:
+            assert newest == MEMORY
+            raise Superseded
+
+        for _ in range(2):
+            with pytest.raises(Superseded):
+                storage.keep(refused)
+        assert storage.keep(lambda newest: newest) == MEMORY
+
+    def test_repro_changes_of_many_threads_are_applied_one_after_another(self, tmp_path: Path) -> None:
+        """Each reads, waits and adds one: what overlapped would be lost."""
+        storage = self.make(tmp_path)
+
+        def one_more(newest: Memory) -> Memory:
+            time.sleep(0.0005)
+            return replace(newest, revocations=newest.revocations + 1)
+
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: storage.keep(one_more).revocations, range(32)))
+        assert sorted(found) == list(range(1, 33))
+        assert storage.load_secure().revocations == 32
 
     def test_the_same_round_number_of_another_run_or_attempt_is_another_line(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)
@@ -112,7 +152,7 @@ def test_everything_is_the_owners_only(tmp_path: Path) -> None:
     try:
         with FileStorage(tmp_path / "device") as storage:
             storage.save(record(update_digest=DIGEST), BODY, joined(1))
-            storage.save_secure(MEMORY)
+            storage.keep(lambda _: MEMORY)
             ref = CheckpointRef(version=0, digest=DIGEST, bytes=len(BODY))
             with storage.checkpoints.download(ref) as download:
                 download.write(BODY)
@@ -363,16 +403,16 @@ def test_a_checkpoint_that_rotted_on_disk_is_not_given_out(tmp_path: Path) -> No
 
 def test_an_older_memory_is_overwritten_before_it_is_let_go(tmp_path: Path) -> None:
     with FileStorage(tmp_path) as storage:
-        storage.save_secure(MEMORY)
+        storage.keep(lambda _: MEMORY)
         (tmp_path / "kept").hardlink_to(tmp_path / "secure.bin")
-        storage.save_secure(Memory())
+        storage.keep(lambda _: Memory())
         assert storage.load_secure().encoded == Memory().encoded
         assert (tmp_path / "kept").read_bytes() == bytes(len(MEMORY.encoded))
 
 
 def test_what_a_crash_left_half_written_is_overwritten_too(tmp_path: Path) -> None:
     with FileStorage(tmp_path) as storage:
-        storage.save_secure(MEMORY)
+        storage.keep(lambda _: MEMORY)
     (tmp_path / "secure.bin.tmp").write_bytes(MEMORY.encoded)
     (tmp_path / "kept").hardlink_to(tmp_path / "secure.bin.tmp")
     with FileStorage(tmp_path) as storage:
@@ -390,12 +430,12 @@ def test_a_crash_while_memory_is_saved_leaves_the_old_one_or_the_new_one(
     for count in range(5):
         folder = tmp_path / str(count)
         with FileStorage(folder) as storage:
-            storage.save_secure(Memory())
+            storage.keep(lambda _: Memory())
             saved = False
             with monkeypatch.context() as patch:
                 cut_at(patch, call, count)
                 try:
-                    storage.save_secure(MEMORY)
+                    storage.keep(lambda _: MEMORY)
                     saved = True
                 except Cut:
                     crashed += 1
@@ -403,6 +443,45 @@ def test_a_crash_while_memory_is_saved_leaves_the_old_one_or_the_new_one(
             found = storage.load_secure().encoded
             assert found == MEMORY.encoded or (found == Memory().encoded and not saved)
     assert crashed >= {"fsync": 3, "replace": 1}[call]
+
+
+def test_a_change_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    with FileStorage(tmp_path) as storage:
+        storage.keep(lambda newest: newest)
+        assert not (tmp_path / "secure.bin").exists()
+        storage.keep(lambda _: MEMORY)
+        before = (tmp_path / "secure.bin").stat().st_ino
+        storage.keep(lambda newest: newest)
+        assert (tmp_path / "secure.bin").stat().st_ino == before
+
+
+def test_a_memory_of_an_older_format_is_erased_by_the_first_change_that_looks_at_it(tmp_path: Path) -> None:
+    """It may hold secrets of an attempt that nobody continues."""
+    older = bytes.fromhex(OLDER.read_text())
+    (tmp_path / "secure.bin").write_bytes(older)
+    (tmp_path / "kept").hardlink_to(tmp_path / "secure.bin")
+    with FileStorage(tmp_path) as storage:
+        found = storage.keep(lambda newest: newest)
+        assert len(found.spent) == 1
+        assert (tmp_path / "secure.bin").read_bytes() == found.encoded
+        assert (tmp_path / "kept").read_bytes() == bytes(len(older))
+
+
+def test_an_update_that_is_not_needed_any_more_is_overwritten_before_it_is_deleted(tmp_path: Path) -> None:
+    """In a secure round it is the device's contribution in the clear."""
+    for end in ("dropped", "replaced", "forgotten"):
+        folder = tmp_path / end
+        with FileStorage(folder) as storage:
+            storage.save(record(update_digest=DIGEST), BODY)
+            (folder / "kept").hardlink_to(folder / f"update-{DIGEST}.bin")
+            if end == "dropped":
+                storage.save(record())
+            elif end == "replaced":
+                storage.save(record(update_digest=hashlib.sha256(b"another").hexdigest()), b"another")
+            else:
+                storage.forget()
+            assert (folder / "kept").read_bytes() == bytes(len(BODY))
+            assert not (folder / f"update-{DIGEST}.bin").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", MEMORY.encoded[:-1], bytes(len(MEMORY.encoded))])

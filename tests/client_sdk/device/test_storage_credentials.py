@@ -10,7 +10,9 @@ import pytest
 from client_sdk.device.record import AuthorityRef, Record, Storage, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.protocol.devices import CheckpointRef
-from client_sdk.secagg.memory import Live, Memory, Tries
+from client_sdk.secagg.live import Live, Step
+from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.shares import SharePair
 from tests.client_sdk.credentials.world import revocations
 
 SEED = "11" * 32
@@ -22,11 +24,13 @@ OLD = {
     "update_digest": None,
     "withdrawal": None,
 }
-LIVE = Live(header=b"h", advertised=b"secret parts", secrets=None)
+PAIR = SharePair(bytes(33), bytes(33))
+LIVE = Live(step=Step.MASKED, header=b"h", advertised=b"a", roster=b"r", held={1: PAIR}, vector=b"secret parts")
 MARKS = Memory(
     revocations=7,
     spent={bytes(32): bytes([1]) * 32},
-    tries={bytes(32): Tries(count=2, last_at=5.0, round=3, attempt=1)},
+    tries={bytes(32): Tries(count=2, last_at=5.0)},
+    order={"run-1": (3, 1)},
     learners=frozenset({"clinic:risk"}),
 )
 
@@ -69,7 +73,7 @@ def test_forgetting_deletes_key_update_and_checkpoints_and_keeps_every_mark(stor
     )
     with storage.checkpoints.download(CheckpointRef(version=0, digest=digest, bytes=0)):
         pass
-    storage.save_secure(MARKS.going_on(bytes(32), LIVE))
+    storage.keep(lambda _: MARKS.moved(bytes(32), None, LIVE))
     storage.save_revocations(revocations(7))
     for _ in range(2):
         storage.forget()
@@ -85,7 +89,7 @@ def test_no_file_holds_the_key_after_forgetting(tmp_path: Path) -> None:
     with FileStorage(tmp_path) as storage:
         storage.save(Record(key_seed=SEED))
         kept = (tmp_path / "record.json").open("rb")
-        storage.save_secure(MARKS.going_on(bytes(32), LIVE))
+        storage.keep(lambda _: MARKS.moved(bytes(32), None, LIVE))
         storage.forget()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "secure.bin"]
     assert b"secret parts" not in (tmp_path / "secure.bin").read_bytes()

@@ -273,3 +273,24 @@ def test_training_ends_early_enough_to_send_the_update(report_within_s: float, s
     with serving(script(report_within_s=report_within_s)) as server, client(server, learner=Patient()) as device:
         assert device.run(rounds=1) == 1
     assert report_within_s - spare_s - 4 < left[0] <= report_within_s - spare_s
+
+
+def test_no_caller_can_give_the_secrets_of_a_device() -> None:
+    """Keys, nonces and the secrets of secure rounds come from the operating system."""
+    with serving(script()) as server, pytest.raises(TypeError, match="entropy"):
+        client(server, entropy=lambda count: bytes(count))
+
+
+def test_a_long_wait_in_a_secure_round_is_said_again_with_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Happening] = []
+    with serving(script()) as server, client(server, on_happening=told.append) as device:
+        for at in (100.0, 130.0, 161.0, 170.0, 222.0):
+            monkeypatch.setattr(device, "_now", lambda at=at: at)
+            device._notify_wait("Waiting for the shares.")
+        device._notify_wait("Waiting for the sum.")
+    assert [(one.kind, one.text) for one in told] == [
+        ("exchanging", "Waiting for the shares."),
+        ("exchanging", "Waiting for the shares. 61 s so far."),
+        ("exchanging", "Waiting for the shares. 122 s so far."),
+        ("exchanging", "Waiting for the sum."),
+    ]

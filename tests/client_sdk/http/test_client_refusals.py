@@ -136,7 +136,7 @@ def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_the_check
     """What the device remembers, not what it is started with, decides; another coordinator makes no difference."""
     asked: list[CheckIn] = []
     with FileStorage(tmp_path) as storage:
-        storage.save_secure(Memory(learners=frozenset({LEARNER, "not:installed"})))
+        storage.keep(lambda _: Memory(learners=frozenset({LEARNER, "not:installed"})))
         coordinator = script()
         genuine = coordinator.handle
 
@@ -151,7 +151,7 @@ def test_after_a_secure_round_of_a_learner_a_plain_plan_is_refused_and_the_check
         assert asked[0].policy.secure_learners == (LEARNER,)
         assert "its owner alone can let it take a plain plan again" in coordinator.rounds[0].withdrawn[0]
         assert coordinator.rounds[0].started == 0
-        storage.save_secure(storage.load_secure().plain_again(LEARNER))
+        storage.keep(lambda newest: newest.plain_again(LEARNER))
         with serving(script()) as server, client(server, storage) as device:
             device.run(rounds=1)
         assert server.script.rounds[0].update is not None
@@ -161,7 +161,7 @@ def test_secrets_of_an_expired_attempt_go_when_the_device_starts(tmp_path: Path)
     members, authority = fleet(3)
     until_masked(Coordinator(header(dimension=5, expires_at=1000), authority, members))
     with serving(script()) as server, FileStorage(tmp_path) as storage:
-        storage.save_secure(members[0].memory)
+        storage.keep(lambda _: members[0].memory)
         with client(server, storage) as device:
             device.run(rounds=1)
         assert storage.load_secure().live == {}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
 
+import httpx2
 import pytest
 
-from client_sdk.device.actions import Send, Unreachable
+from client_sdk.device.actions import Answered, RequestRefused, Send, Unreachable
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.http.exchange import Exchange
+from client_sdk.http import exchange
+from client_sdk.http.exchange import ANSWER_S, Exchange
 from client_sdk.http.transport import open_http
-from client_sdk.protocol.devices import CheckIn, Wait
-from client_sdk.protocol.names import Route
+from client_sdk.protocol.devices import CheckIn, Noted, Wait
+from client_sdk.protocol.names import DIGEST_HEADER, Route, content_digest
+from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, SECURE_HEADER, NotReady, Octets, SecureSigned, SecureWait
 
 CHECK_IN = Send(method="POST", route=Route.CHECK_IN, answers=(Wait,), message=CheckIn(hold_s=20))
 
@@ -45,3 +49,60 @@ def test_how_long_a_request_was_held_when_the_coordinator_died(held_s: float | N
     else:
         thread.join()
         assert held_s <= reply.held_s < held_s + 0.3
+
+
+class Answering:
+    """A coordinator that answers every request with these bytes, and remembers what it was sent."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.requests: list[httpx2.Request] = []
+        self.status, self.body = status, body
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        request.read()
+        self.requests.append(request)
+        return httpx2.Response(self.status, content=self.body)
+
+    def send(self, action: Send) -> object:
+        with httpx2.Client(base_url="https://c.example", transport=httpx2.MockTransport(self)) as http:
+            return Exchange(http, "https://c.example", MemoryStorage(), lambda: 7.0).send(action)
+
+
+WHERE: dict[str, str | int] = {"run": "r", "round": 3, "attempt": 1, "stage": "mask"}
+WAITING = Send(
+    method="POST", route=Route.SECURE_ANSWER, answers=(Octets, NotReady), path=WHERE, message=SecureWait(hold_s=9)
+)
+
+
+def test_a_message_of_a_secure_round_travels_as_bytes_with_what_is_signed_beside_it() -> None:
+    signed = SecureSigned(signature="ab" * 64, body="cd")
+    message = Send(
+        method="PUT", route=Route.SECURE_MESSAGE, answers=(Noted,), path=WHERE, message=signed, octets=b"vector"
+    )
+    coordinator = Answering(200, b'{"ok":true}')
+    assert coordinator.send(message) == Answered(Noted(), 7.0)
+    (request,) = coordinator.requests
+    assert (request.method, request.url.path) == ("PUT", "/v1/runs/r/rounds/3/attempts/1/secure/mask")
+    assert request.content == b"vector"
+    assert request.headers["content-type"] == OCTETS_MEDIA_TYPE
+    assert request.headers["content-length"] == "6"
+    assert SecureSigned.model_validate_json(request.headers[SECURE_HEADER]) == signed
+    assert request.headers[DIGEST_HEADER] == content_digest(hashlib.sha256(b"vector").hexdigest())
+    assert "vector" not in repr(message)
+
+
+def test_an_answer_of_a_secure_round_is_bytes_or_not_there_yet() -> None:
+    assert Answering(200, b"{roster}").send(WAITING) == Answered(Octets(content=b"{roster}"), 7.0)
+    assert Answering(200, b"").send(WAITING) == Answered(Octets(content=b""), 7.0)
+    coordinator = Answering(204, b"")
+    assert coordinator.send(WAITING) == Answered(NotReady(), 7.0)
+    assert coordinator.requests[0].extensions["timeout"]["read"] == 9 + ANSWER_S
+
+
+def test_an_answer_without_an_end_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "OCTETS_LIMIT", 1000)
+    assert isinstance(Answering(200, bytes(1000)).send(WAITING), Answered)
+    refused = Answering(200, bytes(1001)).send(WAITING)
+    assert isinstance(refused, RequestRefused)
+    assert not refused.problem.is_ours
+    assert "too long" in str(refused.problem)

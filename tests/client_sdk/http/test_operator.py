@@ -54,6 +54,14 @@ def test_advancing_says_who_asks() -> None:
     assert json.loads(request.content) == {"by": "olga"}
 
 
+def test_unbarring_names_the_device_and_says_who_asks() -> None:
+    coordinator = Coordinator()
+    assert coordinator.client().unbar("run-1", "phone-7", "olga").barred == {}
+    (request,) = coordinator.requests
+    assert (request.method, request.url.path) == ("POST", "/v1/runs/run-1/devices/phone-7/unbar")
+    assert json.loads(request.content) == {"by": "olga"}
+
+
 def test_a_refusal_is_the_coordinators_sentence() -> None:
     coordinator = Coordinator()
     coordinator.trouble = lambda request: refusal("unknown-run", "There is no run x.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from client_sdk.protocol import devices, operators, problems, workers
+from client_sdk.protocol import devices, operators, problems, secure, workers
 from client_sdk.protocol.devices import Policy, Work
 from client_sdk.protocol.operators import Funnel
 
@@ -16,8 +16,8 @@ NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=T
 NO_LIMITS = Policy(learners=None, secure_only=False, max_epochs=None, secure=None, secure_learners=())
 NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late=0, dropped=0, refused=0)
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "Assignment": {"kind": "assignment", "attempt": 0, "secure": False, "partial": "full"},
-    "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "hold_s": 25.0},
+    "Assignment": {"kind": "assignment", "attempt": 0, "secure": None, "partial": "full"},
+    "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "secure": 0, "hold_s": 25.0},
     "Registration": {"examples": 0, "label": ""},
     "Registered": {"authority_inside": False},
     "Noted": {"ok": True},
@@ -33,6 +33,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "smallest_sigma": 80,
         "strict_only": False,
     },
+    "SecureRefusal": {"spent": False},
+    "SecureSigned": {"certificate": "", "body": ""},
+    "SecureTask": {
+        "weighting": "examples",
+        "drop": 0,
+        "corrupt_millionths": 0,
+        "sigma": 0,
+        "eta": 0,
+        "keep_late": False,
+    },
+    "SecureWait": {"hold_s": 25.0},
     "Started": {"attempt": 0},
     "Task": {
         "learner_version": None,
@@ -90,9 +101,21 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "metrics": {},
         "lease": None,
         "authority": None,
+        "secure": None,
         "departures": "",
     },
-    "RunView": {"kind": "federated", "authority": None, "exhausted": "", "stalled": "", "trouble": ""},
+    "ExchangeView": {"ended_at": None},
+    "SecureView": {"roster": 0, "threshold": 0, "signers": 0, "left_out": 0, "opened": False, "exchanges": ()},
+    "RunView": {
+        "kind": "federated",
+        "authority": None,
+        "exhausted": "",
+        "barred": {},
+        "devices_registered": 0,
+        "devices_spent": 0,
+        "stalled": "",
+        "trouble": "",
+    },
     "WorkerRegistration": {"label": ""},
     "DatacenterTask": {
         "steps": 100,
@@ -121,7 +144,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def models() -> dict[str, type[BaseModel]]:
     return {
         name: kind
-        for module in (devices, operators, workers, problems)
+        for module in (devices, operators, secure, workers, problems)
         for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__module__ == module.__name__
     }

@@ -104,7 +104,7 @@ def test_whatever_a_peer_sends_is_a_problem_with_words_and_a_time_that_ends(
 ) -> None:
     found = parse_problem(status, body, {} if header is None else {"retry-after": header})
     assert 400 <= found.status <= 599
-    assert found.advice in ("retry", "enrol", "drop", "stop")
+    assert found.advice in ("retry", "register", "renew", "drop", "stop")
     assert found.is_ours or (str(found) and found.kind == "about:blank")
     assert found.retry_after_s is None or (math.isfinite(found.retry_after_s) and found.retry_after_s >= 0)
     assert parse_problem(found.status, found.model_dump_json().encode()).status == found.status

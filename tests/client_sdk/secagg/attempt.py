@@ -20,20 +20,21 @@ from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.dealing import coefficients
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, pack, unpack
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.stream import CipherName
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
-from client_sdk.secagg.vouching import vouched_by
+from client_sdk.secagg.vouching import Vouching, vouched_by
 
 FOREVER = 4_000_000_000
 STRICT = GraphRule(profile="strict")
@@ -106,9 +107,24 @@ class Authority:
         return _vouching(self.trusted, self.revocations)(device, certificate)
 
 
+def numbered_list(counter: int, revoked: Collection[bytes] = (), next_update: int = FOREVER) -> RevocationList:
+    """The authority's list of this number, which the headers of tests can name: see ``list_of``."""
+    made = sign_revocations(AUTHORITY_KEY, counter=counter, issued=0, next_update=next_update, revoked=revoked)
+    LISTS[made.digest] = made
+    return made
+
+
+LISTS: dict[bytes, RevocationList] = {}
+
+
+def list_of(head: AttemptHeader) -> RevocationList | None:
+    """The list that the header names, where the authority signed it."""
+    return LISTS.get(head.revocations_digest)
+
+
 @cache
 def _revocations(revoked: frozenset[bytes]) -> RevocationList:
-    return sign_revocations(AUTHORITY_KEY, counter=2, issued=0, next_update=FOREVER, revoked=revoked)
+    return numbered_list(2, revoked)
 
 
 @cache
@@ -160,44 +176,46 @@ def opened(n: int, seed: object = 0, **changes: Any) -> Attempt:
     return Attempt(head, authority, players, cohort)
 
 
-def share(attempt: Attempt, seed: object = 0, silent: Collection[int] = ()) -> None:
+def share(attempt: Attempt, silent: Collection[int] = ()) -> None:
     """Exchange 2: every device but the silent ones shares its two secrets, and holders unseal what is theirs."""
     cohort = attempt.cohort
     for dealer in attempt.players:
         if dealer.place in silent:
             continue
         holders = cohort.graph.holders(dealer.place)
-        draw = entropy((seed, dealer.place, "shares"))
+        dealing, t = dealer.secrets.dealing, cohort.parameters.threshold
         xs = [place + 1 for place in holders]
         pairs = dict(
             zip(
                 holders,
                 map(
                     SharePair,
-                    split(dealer.secrets.self_mask, xs, cohort.parameters.threshold, draw),
-                    split(dealer.secrets.mask_key.private, xs, cohort.parameters.threshold, draw),
+                    split(dealer.secrets.self_mask, xs, t, coefficients(dealing, cohort.h, "self-mask")),
+                    split(dealer.secrets.mask_key.private, xs, t, coefficients(dealing, cohort.h, "mask-key")),
                 ),
                 strict=True,
             )
         )
-        sealed = []
+        rows, own = [], b""
         for place in holders:
+            digests = pairs[place].digests(cohort.h, dealer.place, place)
             if place == dealer.place:
-                dealer.held[place] = pairs[place]
+                dealer.held[place], own = pairs[place], digests
                 continue
             agreed = dealer.secrets.share_key.agree(cohort.roster.entries[place].advertisement.share_key)
             ends = (dealer.place, dealer.device), (place, cohort.device(place))
-            sealed.append((place, seal_pair(agreed, cohort.h, *ends, pairs[place])))
-        bundle = Bundle(dealer.place, tuple(sealed))
+            rows.append((place, seal_pair(agreed, cohort.h, *ends, pairs[place]), digests))
+        bundle = Bundle(dealer.place, tuple(rows), own)
         attempt.bundles[dealer.place] = Bundle.parse(bundle.encoded, cohort.n)
-        attempt.bundles[dealer.place].require_for(tuple(place for place in holders if place != dealer.place))
+        attempt.bundles[dealer.place].require_for(holders)
     for dealer_place, bundle in attempt.bundles.items():
         shown = cohort.roster.entries[dealer_place].advertisement
-        for place, sealed_pair in bundle.sealed:
+        for place, sealed_pair, digests in bundle.rows:
             holder = attempt.players[place]
             agreed = holder.secrets.share_key.agree(shown.share_key)
             ends = (dealer_place, shown.device), (place, holder.device)
             holder.held[dealer_place] = unseal_pair(agreed, cohort.h, *ends, sealed_pair)
+            holder.held[dealer_place].require_dealt(cohort.h, dealer_place, place, digests)
 
 
 def mask(attempt: Attempt, values: np.ndarray[Any, Any], weights: list[int], silent: Collection[int] = ()) -> None:
@@ -251,14 +269,13 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
     masker = Masker(head.cipher, bits, 4096)
     for place in survivors.places:
         total += unpack(attempt.players[place].packed, head.lanes, bits)
-        rebuilt = rebuild_self_mask(revealed[place], threshold, cohort.roster.entries[place].advertisement)
-        masker.apply(total, self_seed(rebuilt.secret, cohort.h, place), -1)
+        secret = rebuild_self_mask(revealed[place], threshold, cohort.roster.entries[place].advertisement)
+        masker.apply(total, self_seed(secret, cohort.h, place), -1)
     for place in attempt.bundles:
         if place in survivors.members:
             continue
-        key = AgreementKey(
-            rebuild_mask_key(revealed[place], threshold, cohort.roster.entries[place].advertisement).secret
-        )
+        shown = cohort.roster.entries[place].advertisement
+        key = AgreementKey(rebuild_mask_key(revealed[place], threshold, shown))
         for peer in cohort.graph.neighbours(place):
             if peer in survivors.members:
                 agreed = key.agree(cohort.roster.entries[peer].advertisement.mask_key)

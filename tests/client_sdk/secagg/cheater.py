@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 
 from client_sdk import identity
-from client_sdk.secagg import device, masks, shares, statement
+from client_sdk.secagg import dealing, device, masks, shares, statement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.header import AttemptHeader, GraphRule
-from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
+from client_sdk.secagg.vouching import Vouching
 from tests.client_sdk.secagg.attempt import STRICT, changed, digest
 from tests.client_sdk.secagg.cheats import Cheat
-from tests.client_sdk.secagg.fleet import Member, expected
+from tests.client_sdk.secagg.fleet import Member, expected, tensors_of
 from tests.client_sdk.secagg.oracle import View
 
 
@@ -44,20 +45,24 @@ def costly_steps_done_once() -> Iterator[None]:
 
     cohorts: dict[tuple[bytes, bytes], MaskingCohort] = {}
 
-    def joined(header: AttemptHeader, roster: Roster, vouched: Vouching) -> MaskingCohort:
+    def joined(header: AttemptHeader, roster: Roster, vouched: Vouching, *, near: str) -> MaskingCohort:
         key = (header.encoded, roster.encoded)
         if key not in cohorts:
             cohorts[key] = join(header, roster, vouched)
         return cohorts[key]
+
+    def rejoined(header: AttemptHeader, roster: Roster) -> MaskingCohort:
+        return cohorts[header.encoded, roster.encoded]
 
     verified = lru_cache(maxsize=50_000)(identity.verify)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statement, "verify", verified)
         patch.setattr(AgreementKey, "agree", remembered)
         patch.setattr(device, "join", joined)
+        patch.setattr(device, "rejoin", rejoined)
         for message in (AttemptHeader, Roster):
             patch.setattr(message, "parse", lru_cache(maxsize=5_000)(message.parse))
-        for module in (masks, shares):
+        for module in (masks, shares, dealing):
             patch.setattr(module, "derive", lru_cache(maxsize=50_000)(module.derive))
         yield
 
@@ -120,7 +125,7 @@ class Cheater(Cheat):
     def begin(self, number: int) -> None:
         """Asked for an attempt: the newest, an older one, an unknown one, or one with other terms."""
         newest = self.heads[-1]
-        stuck = newest.model in self.members[number].memory.spent
+        stuck = tensors_of(newest.model) in self.members[number].memory.spent
         if self.rarely(3 if stuck else 30) and len(self.heads) < 6:
             self.at += 20
             if self.rarely(2):
@@ -176,11 +181,14 @@ class Cheater(Cheat):
         if len(bundles) < len(where.roster) and self.choose(self.hurry):
             return False
         without = [other for other in bundles if other != number and self.rarely(10 * self.n)]
-        sealed = Bundle.parse(self.delivery(where, number, without), len(where.roster)).sealed
-        if sealed and self.rarely(40):
-            at = self.choose(len(sealed))
-            sealed = (*sealed[:at], (sealed[at][0], sealed[at - 1][1]), *sealed[at + 1 :])
-        self.tell(number, "share", Bundle(self.place(where, number), sealed).encoded)
+        rows = Bundle.parse(self.delivery(where, number, without), len(where.roster)).rows
+        if rows and self.rarely(40):
+            at = self.choose(len(rows))
+            place, sealed, digests = rows[at]
+            other = rows[at - 1]
+            wrong = ((place, other[1], digests), (place, sealed, other[2]), (place, *other[1:]))[self.choose(3)]
+            rows = (*rows[:at], wrong, *rows[at + 1 :])
+        self.tell(number, "share", Bundle(self.place(where, number), rows).encoded)
         return True
 
     def on_mask(self, number: int, member: Member) -> bool:

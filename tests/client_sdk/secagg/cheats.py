@@ -11,17 +11,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected
-from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
-from client_sdk.secagg.statement import Stage, signed
+from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from tests.client_sdk.secagg.attempt import entropy, header
-from tests.client_sdk.secagg.fleet import Member, fleet
+from tests.client_sdk.secagg.fleet import Member, delivered, fleet
 from tests.client_sdk.secagg.oracle import Oracle, View, view
 
 
@@ -116,23 +117,19 @@ class Cheat:
     def dealt(self, where: View, number: int) -> Bundle:
         """A colluder's shares for all its holders: rubbish, rightly sealed."""
         place, secrets = self.place(where, number), self.members[number].drawn[self.shown(where, number).encoded]
-        sealed = []
+        rows, pair = [], SharePair(bytes(33), bytes(33))
         for holder in where.graph.holders(place):
             if holder != place:
                 agreed = secrets.share_key.agree(where.shown[holder].share_key)
                 ends = (place, where.shown[place].device), (holder, where.shown[holder].device)
-                sealed.append((holder, seal_pair(agreed, where.h, *ends, SharePair(bytes(33), bytes(33)))))
-        return Bundle(place, tuple(sealed))
+                rows.append((holder, seal_pair(agreed, where.h, *ends, pair), pair.digests(where.h, place, holder)))
+        own = pair.digests(where.h, place, place) if place in where.graph.holders(place) else b""
+        return Bundle(place, tuple(rows), own)
 
     def delivery(self, where: View, number: int, without: Collection[int] = ()) -> bytes:
         """What was sealed for it, but from those in ``without``."""
-        place = self.place(where, number)
-        sealed = [
-            (self.place(where, dealer), dict(bundle.sealed)[place])
-            for dealer, bundle in self.bundles[where.h].items()
-            if dealer != number and dealer not in without and place in bundle.places
-        ]
-        return Bundle(place, tuple(sorted(sealed))).encoded
+        bundles = [bundle for dealer, bundle in self.bundles[where.h].items() if dealer not in (number, *without)]
+        return delivered(self.place(where, number), sorted(bundles, key=lambda bundle: bundle.owner)).encoded
 
     def masked(self, where: View, numbers: Iterable[int] | None = None, without: Collection[int] = ()) -> None:
         """These devices (all honest ones of the roster) get their shares, and mask."""

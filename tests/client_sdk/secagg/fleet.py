@@ -6,17 +6,20 @@ The devices' memories are kept as bytes and parsed again before every start, as 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from client_sdk.identity import DeviceKey
+from client_sdk.secagg.actions import DeviceContribution, DevicePart, Keep, Reply, ServerAnswer, Transmit
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
-from client_sdk.secagg.device import DeviceContribution, DevicePart, Persist, SecureDevice, ServerAnswer, Transmit
+from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
+from client_sdk.secagg.live import Live
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.opening import Opening, unmask
@@ -25,7 +28,7 @@ from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import require_signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import RevealedShares
-from tests.client_sdk.secagg.attempt import Authority, digest, entropy
+from tests.client_sdk.secagg.attempt import Authority, digest, entropy, list_of
 
 LEARNER = "my_package:learner"
 POLICY = SecurePolicy(smallest_cohort=3, rekey_pause_s=10, most_fast_tries=3, smallest_sigma=20, longest_life_s=2e9)
@@ -37,15 +40,21 @@ def expected(header: AttemptHeader) -> Expected:
         run=header.run,
         round=header.round,
         model=header.model,
+        tensors=tensors_of(header.model),
         plan=header.plan,
         terms=header.terms,
         learner=LEARNER,
         dimension=header.dimension,
         codec=header.codec,
         codec_version=header.codec_version,
-        revocations=header.revocations,
-        revocations_digest=header.revocations_digest,
+        codec_seed=header.codec_seed,
+        revocations=list_of(header),
     )
+
+
+def tensors_of(model: bytes) -> bytes:
+    """The digest of the canonical tensors in the file of digest ``model``: these tests need no real checkpoint."""
+    return digest(f"tensors of {model.hex()}")
 
 
 @dataclass
@@ -71,11 +80,14 @@ class Member:
     def memory(self) -> Memory:
         return Memory.parse(self.disk)
 
+    def live(self, header: AttemptHeader) -> Live:
+        """The attempt on this header's checkpoint, as it is on the disk."""
+        return self.memory.live[tensors_of(header.model)]
+
     def start(self, header: AttemptHeader, at: float = 0.0, wants: Expected | None = None) -> Transmit | None:
         """A fresh process: what it remembers is what was kept."""
         put_in = DeviceContribution(values=self.values, weight=self.weight, rounding_secret=digest(self.device.device))
-        half = self.device.attempt(self.memory, header.encoded, wants or expected(header), put_in, at)
-        self.half = half
+        self.half = self.device.attempt(header.encoded, wants or expected(header), put_in, at)
         self.talk.append(header)
         return self._on(None)
 
@@ -87,22 +99,41 @@ class Member:
     def _on(self, answer: ServerAnswer | None) -> Transmit | None:
         assert self.half is not None
         self.outgoing = None
+        reply: Reply = answer
         try:
-            action = self.half.send(answer)
-            while isinstance(action, Persist):
-                self.disk = action.memory.encoded
-                self.drawn |= {live.advertised: live.secrets for live in action.memory.live.values() if live.secrets}
-                if self.crash:
-                    self.crash, self.half = False, None
+            action = self.half.send(reply)
+            while isinstance(action, Keep):
+                reply = self._kept(action)
+                if reply is None:
                     return None
-                action = self.half.send(None)
-        except StopIteration as end:
-            self.disk = end.value.encoded
+                action = self.half.send(reply)
+        except StopIteration:
             return None
         self.outgoing = action
         self.log.append(action)
         self.talk.append(action)
         return action
+
+    def _kept(self, action: Keep) -> Memory | None:
+        """The memory after the change; None where the device lost power when it was stored."""
+        newest = self.memory
+        changed = action.change(newest)
+        if changed is newest:
+            return newest
+        self.disk = changed.encoded
+        self.drawn |= {live.advertised: live.secrets for live in changed.live.values() if live.secrets}
+        if self.crash:
+            self.crash, self.half = False, None
+            return None
+        return changed
+
+
+def delivered(place: int, bundles: Iterable[Bundle]) -> Bundle:
+    """What the owners of these bundles, ascending, sealed for the device at ``place``."""
+    return Bundle(
+        place,
+        tuple((bundle.owner, *row[1:]) for bundle in bundles for row in bundle.rows if row[0] == place),
+    )
 
 
 def fleet(n: int, dimension: int = 5, policy: SecurePolicy = POLICY) -> tuple[list[Member], Authority]:
@@ -116,7 +147,7 @@ def fleet(n: int, dimension: int = 5, policy: SecurePolicy = POLICY) -> tuple[li
             certificate=authority.certify(name, key),
             signer=key,
             entropy=entropy(("secrets", number)),
-            vouched=authority.vouch,
+            authority=authority.trusted,
             policy=policy,
         )
         values = np.full(dimension, 0.01 * number, np.float32)
@@ -163,12 +194,8 @@ class Coordinator:
 
     def delivery(self, place: int, silent: tuple[int, ...] = ()) -> bytes:
         """What peers sealed for the device at ``place``."""
-        sealed = tuple(
-            (dealer, dict(bundle.sealed)[place])
-            for dealer, bundle in sorted(self.bundles.items())
-            if dealer != place and dealer not in silent and place in bundle.places
-        )
-        return Bundle(place, sealed).encoded
+        chosen = [self.bundles[dealer] for dealer in sorted(self.bundles) if dealer not in silent]
+        return delivered(place, chosen).encoded
 
     def hear_mask(self, place: int) -> None:
         self.vectors[place] = self._received(place, "mask").blob
@@ -211,16 +238,16 @@ class Coordinator:
         return message
 
 
-def until_masked(coordinator: Coordinator, silent: tuple[int, ...] = ()) -> Survivors:
+def until_masked(coordinator: Coordinator, silent: tuple[int, ...] = (), at: float = 0.0) -> Survivors:
     """Exchanges 1 to 3, honestly; the ``silent`` vanish after sharing."""
-    roster = coordinator.open()
+    roster = coordinator.open(at)
     n = len(coordinator.members)
     for place in range(n):
-        coordinator.members[place].tell(roster)
+        coordinator.members[place].tell(roster, at)
         coordinator.hear_share(place)
     for place in range(n):
         if place not in silent:
-            coordinator.members[place].tell(coordinator.delivery(place))
+            coordinator.members[place].tell(coordinator.delivery(place), at)
             coordinator.hear_mask(place)
     return coordinator.survivors()
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from client_sdk.secagg.actions import DeviceContribution, DevicePart
 from client_sdk.secagg.consent import Expected
-from client_sdk.secagg.device import (
-    DeviceContribution,
-    DevicePart,
-    Persist,
-    SecureDevice,
-    ServerAnswer,
-    Transmit,
-    _Attempt,
-)
+from client_sdk.secagg.device import SecureDevice, Steps, _Attempt
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.memory import Live, Memory
-from client_sdk.secagg.roster import MaskingCohort, Roster
+from client_sdk.secagg.live import Live, Step
+from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
@@ -34,10 +27,20 @@ class Lax(_Attempt):
     def stash(self) -> dict[Any, Any]:
         return self.me.stash
 
-    @property
-    def live(self) -> Live | None:
-        live = self.memory.live.get(self.header.model)
+    def play(self) -> DevicePart:
+        yield from self._keep(self.back)
+        return (yield from super().play())
+
+    def back(self, newest: Memory) -> Memory:
+        """What it does to its own memory before it begins."""
+        return newest
+
+    def live(self, newest: Memory) -> Live | None:
+        live = newest.live.get(self.expected.tensors)
         return live if live is not None and live.header == self.header.encoded else None
+
+    def put(self, newest: Memory, live: Live) -> Memory:
+        return replace(newest, live={**newest.live, self.expected.tensors: live})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +50,8 @@ class LaxDevice(SecureDevice):
     rules: type[Lax]
     stash: dict[Any, Any] = field(default_factory=dict)
 
-    def attempt(
-        self, memory: Memory, header: bytes, expected: Expected, put_in: DeviceContribution, at: float
-    ) -> DevicePart:
-        return self.rules(self, memory, AttemptHeader.parse(header), expected, put_in, at).play()
+    def attempt(self, header: bytes, expected: Expected, put_in: DeviceContribution, at: float) -> DevicePart:
+        return self.rules(self, AttemptHeader.parse(header), expected, put_in, at).play()
 
 
 def relax(member: Member, rules: type[Lax]) -> None:
@@ -59,70 +60,61 @@ def relax(member: Member, rules: type[Lax]) -> None:
     member.device = LaxDevice(**kept, rules=rules)
 
 
-Steps = Generator[Persist | Transmit, ServerAnswer | None, Any]
-
-
 class ForgetsRosters(Lax):
     """*One roster for one advertisement* off: started again, it takes another roster for the keys that it showed."""
 
-    def play(self) -> DevicePart:
-        live = self.live
-        if live is not None:
-            self.stash.setdefault(live.advertised, live.secrets)
-            if live.roster and not live.survivors:
-                fresh = Live(header=live.header, advertised=live.advertised, secrets=self.stash[live.advertised])
-                self.memory = self.memory.going_on(self.header.model, fresh)
-        return (yield from super().play())
+    def back(self, newest: Memory) -> Memory:
+        live = self.live(newest)
+        if live is None or live.step not in (Step.SHARED, Step.MASKED):
+            return newest
+        return self.put(newest, self.stash[live.advertised])
 
-    def _share(self, live: Live, cohort: MaskingCohort) -> Steps:
-        self.stash[live.advertised] = live.secrets
+    def _share(self, live: Live, cohort: MaskingCohort) -> Steps[Live]:
+        self.stash[live.advertised] = live
         return (yield from super()._share(live, cohort))
 
 
 class KeepsOlderAttempts(Lax):
     """*Advertising anew deletes the older attempt* off: it goes on with whichever is asked for."""
 
-    def play(self) -> DevicePart:
-        older = self.memory.live.get(self.header.digest)
-        if older is not None and older.header == self.header.encoded:
-            self.memory = self.memory.going_on(self.header.model, older)
-        return (yield from super().play())
+    def back(self, newest: Memory) -> Memory:
+        older = newest.live.get(self.header.digest)
+        return newest if older is None else self.put(newest, older)
 
-    def _open(self) -> Steps:
-        older = self.memory.live.get(self.header.model)
-        live = yield from super()._open()
+    def _open(self, older: Live | None) -> Steps[Live]:
+        live = yield from super()._open(older)
         if older is not None:
-            yield from self._persist(self.memory.going_on(AttemptHeader.parse(older.header).digest, older))
+            where = AttemptHeader.parse(older.header).digest
+            yield from self._keep(lambda newest: replace(newest, live={**newest.live, where: older}))
         return live
 
 
 class SignsAgain(Lax):
     """*One survivor list for one checkpoint* off: never spent, and asked again it takes another list."""
 
-    def play(self) -> DevicePart:
-        self.memory = replace(self.memory, spent={})
-        live = self.live
-        if live is not None and live.survivors:
-            self.memory = self.memory.going_on(self.header.model, self.stash[self.header.digest])
-        return (yield from super().play())
+    def back(self, newest: Memory) -> Memory:
+        newest, live = replace(newest, spent={}), self.live(newest)
+        if live is not None and live.step is Step.SIGNED:
+            return self.put(newest, self.stash[self.header.digest])
+        return newest
 
-    def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps:
+    def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps[Live]:
         self.stash[self.header.digest] = live
         found = yield from super()._agree(live, cohort, place, survivors)
-        yield from self._persist(replace(self.memory, spent={}))
+        yield from self._keep(lambda newest: replace(newest, spent={}))
         return found
 
 
 class ForgetsVectors(Lax):
     """*The masked vector is kept* off: started again, it masks again, with whomever it is told."""
 
-    def play(self) -> DevicePart:
-        live = self.live
-        if live is not None and live.vector:
-            self.memory = self.memory.going_on(self.header.model, self.stash[self.header.digest])
-        return (yield from super().play())
+    def back(self, newest: Memory) -> Memory:
+        live = self.live(newest)
+        if live is None or live.step is not Step.MASKED:
+            return newest
+        return self.put(newest, self.stash[self.header.digest])
 
-    def _mask(self, live: Live, cohort: MaskingCohort, place: int, delivered: Bundle) -> Steps:
+    def _mask(self, live: Live, cohort: MaskingCohort, place: int, delivered: Bundle) -> Steps[Live]:
         self.stash[self.header.digest] = live
         return (yield from super()._mask(live, cohort, place, delivered))
 
@@ -130,14 +122,14 @@ class ForgetsVectors(Lax):
 class RevealsBoth(Lax):
     """*One one-way state for each peer* off: asked again, it gives the other kind of share."""
 
-    def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps:
+    def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps[Live]:
         self.stash[self.header.digest], self.stash["listed"] = live, survivors.members
         return (yield from super()._agree(live, cohort, place, survivors))
 
     def play(self) -> DevicePart:
         found = yield from super().play()
         live = self.stash[self.header.digest]
-        cohort = self._joined(live, Roster.parse(live.roster))
+        cohort = self._rejoined(live)
         place, listed = cohort.place_of(self.me.device), self.stash["listed"]
         other = tuple(
             (dealer, GONE if dealer in listed else SURVIVED, pair.mask_key if dealer in listed else pair.self_mask)

@@ -23,9 +23,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.agreement import AgreementKey
-from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.graph import MaskGraph
 from client_sdk.secagg.header import AttemptHeader
@@ -147,7 +147,7 @@ class Oracle:
         n, place = len(where.roster), where.places[name]
         if message.stage == "share" and message.body not in self._seen:
             self._seen.add(message.body)
-            for holder, sealed in Bundle.parse(message.body, n).sealed:
+            for holder, sealed, _ in Bundle.parse(message.body, n).rows:
                 secrets = self.knows.get(where.shown[holder].encoded)
                 if secrets is not None:
                     agreed = secrets.share_key.agree(where.shown[place].share_key)
@@ -243,7 +243,7 @@ class Oracle:
             shown = where.shown[where.places[dealer]]
             for kind, rebuild in ((SURVIVED, rebuild_self_mask), (GONE, rebuild_mask_key)):
                 try:
-                    found[shown.encoded][kind] = rebuild(kinds[kind], where.roster.threshold, shown).secret
+                    found[shown.encoded][kind] = rebuild(kinds[kind], where.roster.threshold, shown)
                 except BadShare:
                     continue
         for advertised, own in self.knows.items():

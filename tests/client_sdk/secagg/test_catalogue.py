@@ -20,6 +20,7 @@ from client_sdk.device.policy import refusal
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, Task
+from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.consent import plain_refusal
@@ -27,10 +28,10 @@ from client_sdk.secagg.errors import Unopened
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
-from client_sdk.secagg.statement import Stage, signed
+from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from tests.client_sdk.secagg import plans
-from tests.client_sdk.secagg.attempt import FOREVER, changed, digest, entropy
+from tests.client_sdk.secagg.attempt import FOREVER, changed, digest, entropy, numbered_list
 from tests.client_sdk.secagg.cheats import Cheat, revealing
 from tests.client_sdk.secagg.fleet import LEARNER, POLICY, expected
 from tests.client_sdk.secagg.oracle import View, view
@@ -116,7 +117,7 @@ def test_two_rosters_to_one_device_for_one_advertisement() -> None:
     assert len({message.body for message in cheat.members[0].log if message.stage == "share"}) == 1
     cheat.tell(0, "mask", second.roster.encoded)
     assert cheat.refused("this is no survivor list", (0,))
-    assert cheat.members[0].memory.live[cheat.head.model].roster == first.roster.encoded
+    assert cheat.members[0].live(cheat.head).roster == first.roster.encoded
     assert safe(cheat)
 
 
@@ -337,16 +338,34 @@ def test_a_roster_of_the_wrong_devices(
 
 
 def test_a_revoked_certificate() -> None:
-    """Vouched for when it was issued, and revoked since: in a new roster, and in one that was accepted before."""
+    """Whom the header's list names is in no roster. Who is revoked later stays in those that were accepted."""
+    cheat = Cheat(4)
+    cheat.authority.revoked.add("device-0003")
+    newer = numbered_list(3, cheat.authority.revocations.revoked)
+    head = changed(cheat.head, revocations=3, revocations_digest=newer.digest)
+    cheat.advertised(head)
+    cheat.shared(cheat.roster(head), (0,))
+    assert cheat.refused("does not vouch for device device-0003", (0,))
+    assert cheat.stages(0) == ["advertise"]
+    assert safe(cheat)
+
+
+def test_repro_a_device_that_is_revoked_in_the_middle_stays_in_the_attempt_also_after_a_restart() -> None:
+    """Else the devices that restart leave, and those that do not restart go on."""
     cheat = Cheat(4)
     cheat.advertised(cheat.head)
     where = cheat.roster(cheat.head)
-    cheat.shared(where, (1,))
+    cheat.shared(where)
     cheat.authority.revoked.add("device-0003")
-    cheat.shared(where, (0,))
-    cheat.advertised(cheat.head, (1,))
-    assert cheat.refused("does not vouch for device device-0003", (0, 1))
-    assert cheat.stages(0) == ["advertise"]
+    newest = replace(expected(cheat.head), revocations=numbered_list(3, cheat.authority.revocations.revoked))
+    for number in range(4):
+        again = cheat.start(number, cheat.head, newest)
+        assert again is not None
+        assert again.stage == "share"
+    cheat.masked(where)
+    cheat.completed(where, range(4))
+    assert cheat.refusals == []
+    assert cheat.stages(0)[-1] == "unmask"
     assert safe(cheat)
 
 
@@ -434,7 +453,11 @@ def test_a_different_model_or_plan_to_one_device() -> None:
 def test_a_header_of_another_model_or_plan_than_the_device_has() -> None:
     cheat = Cheat(4)
     for number, (what, changes) in enumerate(
-        {"checkpoint": {"model": digest("other")}, "plan": {"plan": digest("other")}, "run": {"run": "run-2"}}.items()
+        {
+            "checkpoint": {"model": digest("other")},
+            "plan or task": {"plan": digest("other")},
+            "run": {"run": "run-2"},
+        }.items()
     ):
         cheat.start(number, changed(cheat.head, **changes), expected(cheat.head))
         assert cheat.refused(f"another {what} than this device trained for", (number,))
@@ -486,66 +509,126 @@ def test_an_expired_round() -> None:
 # Shares and vectors.
 
 
-def delivered(changes: Callable[[Cheat, View, dict[int, bytes]], dict[int, bytes]], owner: int = 0) -> Cheat:
-    """All have shared, and device 0 is given these instead: place of the dealer -> sealed pair."""
+Given = dict[int, tuple[bytes, bytes]]
+"""Place of the dealer -> sealed pair, digests."""
+
+
+def delivered(changes: Callable[[Cheat, View, Given], Given], owner: int = 0) -> Cheat:
+    """All have shared, and device 0 is given these instead."""
     cheat = Cheat(5, (4,))
     cheat.advertised(cheat.head)
     where = cheat.roster(cheat.head)
     cheat.shared(where)
-    sealed = changes(cheat, where, dict(Bundle.parse(cheat.delivery(where, 0), 5).sealed))
-    cheat.tell(0, "share", Bundle(owner, tuple(sorted(sealed.items()))).encoded)
+    given = changes(cheat, where, rows_of(Bundle.parse(cheat.delivery(where, 0), 5)))
+    cheat.tell(0, "share", bundle_of(owner, given).encoded)
     return cheat
 
 
-def resealed(cheat: Cheat, where: View, h: bytes, place: int) -> bytes:
+def rows_of(bundle: Bundle) -> Given:
+    return {place: (sealed, digests) for place, sealed, digests in bundle.rows}
+
+
+def bundle_of(owner: int, given: Given) -> Bundle:
+    return Bundle(owner, tuple((place, *given[place]) for place in sorted(given)))
+
+
+def resealed(cheat: Cheat, where: View, h: bytes, place: int) -> tuple[bytes, bytes]:
     """The colluder's pair, sealed for device 0 under another h, or as if device 0 stood at another place."""
-    secrets = cheat.members[4].drawn[where.shown[4].encoded]
+    secrets, pair = cheat.members[4].drawn[where.shown[4].encoded], SharePair(bytes(33), bytes(33))
     agreed = secrets.share_key.agree(where.shown[0].share_key)
-    return seal_pair(agreed, h, (4, "device-0004"), (place, "device-0000"), SharePair(bytes(33), bytes(33)))
+    sealed = seal_pair(agreed, h, (4, "device-0004"), (place, "device-0000"), pair)
+    return sealed, pair.digests(where.h, 4, 0)
 
 
-def flipped(sealed: bytes) -> bytes:
-    return sealed[:40] + bytes([sealed[40] ^ 1]) + sealed[41:]
+def flipped(row: tuple[bytes, bytes], which: int = 0) -> tuple[bytes, bytes]:
+    """One bit changed, of the sealed pair or of the digests."""
+    wrong = row[which][:40] + bytes([row[which][40] ^ 1]) + row[which][41:]
+    return (row[0], wrong) if which else (wrong, row[1])
+
+
+def dealt_under(cheat: Cheat, where: View, given: Given, h: bytes, dealer: int, holder: int, swap: bool) -> Given:
+    """The colluder's row with digests of the same shares for another h, dealer or holder, or of the other kinds."""
+    digests = SharePair(bytes(33), bytes(33)).digests(h, dealer, holder)
+    return given | {4: (given[4][0], digests[32:] + digests[:32] if swap else digests)}
+
+
+NOT_DEALT = "not the shares whose digests the dealer signed"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         pytest.param(
-            lambda cheat, where, sealed: sealed | {1: flipped(sealed[1])},
+            lambda cheat, where, given: given | {1: flipped(given[1])},
             "not what its sender wrote for this receiver",
             id="a tampered ciphertext",
         ),
         pytest.param(
-            lambda cheat, where, sealed: sealed | {1: dict(cheat.bundles[where.h][1].sealed)[2]},
+            lambda cheat, where, given: given | {1: rows_of(cheat.bundles[where.h][1])[2]},
             "not what its sender wrote for this receiver",
             id="a share for the wrong peer",
         ),
         pytest.param(
-            lambda cheat, where, sealed: sealed | {1: sealed[2], 2: sealed[1]},
+            lambda cheat, where, given: given | {1: given[2], 2: given[1]},
             "not what its sender wrote for this receiver",
             id="two dealers' shares exchanged",
         ),
         pytest.param(
-            lambda cheat, where, sealed: sealed | {4: resealed(cheat, where, where.h, 1)},
+            lambda cheat, where, given: given | {4: resealed(cheat, where, where.h, 1)},
             "not what its sender wrote for this receiver",
             id="a share for the wrong index",
         ),
         pytest.param(
-            lambda cheat, where, sealed: sealed | {4: resealed(cheat, where, digest("another h"), 0)},
+            lambda cheat, where, given: given | {4: resealed(cheat, where, digest("another h"), 0)},
             "not what its sender wrote for this receiver",
             id="a share of another attempt",
         ),
         pytest.param(
-            lambda cheat, where, sealed: {1: sealed[1], 2: sealed[2]},
+            lambda cheat, where, given: {1: given[1], 2: given[2]},
             "3 devices shared with this one; it takes 4",
             id="fewer than the threshold",
         ),
+        pytest.param(
+            lambda cheat, where, given: given | {1: flipped(given[1], 1)}, NOT_DEALT, id="a digest altered on the way"
+        ),
+        pytest.param(
+            lambda cheat, where, given: given | {1: (given[1][0], given[2][1]), 2: (given[2][0], given[1][1])},
+            NOT_DEALT,
+            id="two dealers' digests exchanged",
+        ),
+        pytest.param(
+            lambda cheat, where, given: given | {1: (given[1][0], rows_of(cheat.bundles[where.h][1])[2][1])},
+            NOT_DEALT,
+            id="digests for another holder",
+        ),
+        pytest.param(
+            lambda cheat, where, given: given | {1: (given[1][0], given[1][1][32:] + given[1][1][:32])},
+            NOT_DEALT,
+            id="digests of the two kinds exchanged",
+        ),
+        pytest.param(
+            lambda cheat, where, given: dealt_under(cheat, where, given, digest("another h"), 4, 0, swap=False),
+            NOT_DEALT,
+            id="digests of the same shares under another h",
+        ),
+        pytest.param(
+            lambda cheat, where, given: dealt_under(cheat, where, given, where.h, 3, 0, swap=False),
+            NOT_DEALT,
+            id="digests of the same shares by another dealer",
+        ),
+        pytest.param(
+            lambda cheat, where, given: dealt_under(cheat, where, given, where.h, 4, 1, swap=False),
+            NOT_DEALT,
+            id="digests of the same shares for another holder",
+        ),
+        pytest.param(
+            lambda cheat, where, given: dealt_under(cheat, where, given, where.h, 4, 0, swap=True),
+            NOT_DEALT,
+            id="digests of equal shares as the other kinds",
+        ),
     ],
 )
-def test_shares_that_are_not_for_this_device(
-    changes: Callable[[Cheat, View, dict[int, bytes]], dict[int, bytes]], words: str
-) -> None:
+def test_shares_that_are_not_for_this_device(changes: Callable[[Cheat, View, Given], Given], words: str) -> None:
     cheat = delivered(changes)
     assert cheat.refused(words, (0,))
     assert cheat.stages(0) == ["advertise", "share"]
@@ -558,15 +641,27 @@ def test_a_device_says_whose_shares_it_cannot_open() -> None:
     cheat.advertised(cheat.head)
     where = cheat.roster(cheat.head)
     cheat.shared(where)
-    sealed = dict(Bundle.parse(cheat.delivery(where, 0), 6).sealed)
-    wrong = tuple(sorted((sealed | {1: flipped(sealed[1]), 4: flipped(sealed[4])}).items()))
+    given = rows_of(Bundle.parse(cheat.delivery(where, 0), 6))
+    wrong = given | {1: flipped(given[1]), 4: flipped(given[4], 1)}
     with pytest.raises(Unopened, match="the shares of 2 of the peers do not open") as caught:
-        cheat.members[0].tell(Bundle(0, wrong).encoded)
+        cheat.members[0].tell(bundle_of(0, wrong).encoded)
     assert caught.value.dealers == ("device-0001", "device-0004")
 
 
 def test_a_delivery_that_is_for_another_device() -> None:
-    cheat = delivered(lambda cheat, where, sealed: {2: sealed[2], 3: sealed[3], 4: sealed[4]}, owner=1)
+    cheat = delivered(lambda cheat, where, given: {2: given[2], 3: given[3], 4: given[4]}, owner=1)
+    assert cheat.refused("not for this device, or not of its neighbours", (0,))
+    assert safe(cheat)
+
+
+def test_a_delivery_with_digests_of_the_receivers_own_shares() -> None:
+    """A delivery has one form: what stands in a dealer's bundle alone is refused."""
+    cheat = Cheat(5, (4,))
+    cheat.advertised(cheat.head)
+    where = cheat.roster(cheat.head)
+    cheat.shared(where)
+    whole = Bundle.parse(cheat.delivery(where, 0), 5)
+    cheat.tell(0, "share", replace(whole, own=bytes(64)).encoded)
     assert cheat.refused("not for this device, or not of its neighbours", (0,))
     assert safe(cheat)
 
@@ -625,7 +720,7 @@ def test_a_plain_plan_offered_to_a_device_that_has_joined_secure_rounds_of_that_
     cheat = Cheat(4)
     cheat.advertised(cheat.head, (0,))
     storage = MemoryStorage()
-    storage.save_secure(cheat.members[0].memory)
+    storage.keep(lambda _: cheat.members[0].memory)
     assert plain_refusal(storage.load_secure().learners, LEARNER) is not None
     offer = CheckIn(
         learners={LEARNER: "1", "other:net": "1"}, policy=Policy(secure_learners=tuple(storage.load_secure().learners))

@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.revocations import sign_revocations
+from client_sdk.identity import DeviceKey
+from client_sdk.secagg.actions import DeviceContribution, Keep, Transmit
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood
-from client_sdk.secagg.device import DeviceContribution
-from client_sdk.secagg.errors import Refusal
-from client_sdk.secagg.header import GraphRule
+from client_sdk.secagg.errors import BadMessage, Refusal, SpentOnCheckpoint
+from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.memory import Memory
-from tests.client_sdk.secagg.attempt import changed, digest, header
-from tests.client_sdk.secagg.fleet import LEARNER, POLICY, Coordinator, Member, expected, fleet, until_masked
+from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER, changed, digest, entropy, header, numbered_list
+from tests.client_sdk.secagg.fleet import (
+    LEARNER,
+    POLICY,
+    Coordinator,
+    Member,
+    expected,
+    fleet,
+    tensors_of,
+    until_masked,
+)
 
 RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
 
@@ -146,9 +158,12 @@ def test_a_rounding_secret_of_another_length_is_refused_before_a_key_is_shown() 
     """An empty one would be known to everybody, and with it how every value was rounded."""
     member, head = lone(), header(dimension=5)
     put_in = DeviceContribution(values=member.values, weight=1, rounding_secret=b"")
-    half = member.device.attempt(member.memory, head.encoded, expected(head), put_in, 0.0)
+    half = member.device.attempt(head.encoded, expected(head), put_in, 0.0)
+    assert isinstance(half.send(None), Keep)
+    opening = half.send(Memory())
+    assert isinstance(opening, Keep)
     with pytest.raises(Refusal, match="rounding secret"):
-        half.send(None)
+        opening.change(Memory())
 
 
 @pytest.mark.parametrize(
@@ -186,13 +201,162 @@ def test_a_header_names_the_list_by_which_the_device_vouches(changes: dict[str, 
     assert member.memory.revocations == 2
 
 
-def test_an_attempt_under_an_older_list_does_not_go_on() -> None:
-    member, head = lone(), header(dimension=5)
-    assert member.start(head) is not None
-    other = changed(head, round=10, model=digest("next"), revocations=3, revocations_digest=digest("third"))
+def under(counter: int, **changes: Any) -> AttemptHeader:
+    """A header that names the authority's list of this number."""
+    return header(dimension=5, revocations=counter, revocations_digest=numbered_list(counter).digest, **changes)
+
+
+def test_an_attempt_goes_on_by_its_own_list_and_the_next_one_needs_the_newest() -> None:
+    """Another run shows the device a newer list meanwhile."""
+    member, head = lone(), under(2)
+    first = member.start(head)
+    assert first is not None
+    other = under(3, run="run-2", model=digest("next"))
     assert member.start(other, at=100) is not None
+    assert member.start(head, at=200, wants=replace(expected(head), revocations=None)) == first
+    assert member.start(head, at=200, wants=replace(expected(head), revocations=numbered_list(3))) == first
     with pytest.raises(Refusal, match="older than number 3"):
-        member.start(head, at=200)
+        member.start(under(2, attempt=1), at=300)
+    assert member.start(under(3, attempt=1), at=300) is not None
+
+
+def test_the_list_may_go_out_of_date_while_the_attempt_goes_on() -> None:
+    """No attempt begins by it any more; the one under way ends as it began."""
+    due = numbered_list(5, next_update=1000)
+    members, authority = fleet(3)
+    head = header(dimension=5, revocations=5, revocations_digest=due.digest)
+    coordinator = Coordinator(head, authority, members)
+    roster = coordinator.open(at=999)
+    assert members[0].tell(roster, at=2000) is not None
+    with pytest.raises(Refusal, match="out of date"):
+        members[1].start(changed(head, attempt=1), at=1010)
+
+
+def test_a_certificate_that_has_expired_when_the_roster_comes_is_refused() -> None:
+    members, authority = fleet(3)
+    key = bytes.fromhex(members[2].device.signer.public_hex)
+    short = certify(AUTHORITY_KEY, id="device-0002", holder="device", public_key=key, not_before=0, not_after=500)
+    members[2].device = replace(members[2].device, certificate=short.encoded)
+    roster = Coordinator(header(dimension=5), authority, members).open(at=100)
+    with pytest.raises(BadMessage, match="vouch for device device-0002"):
+        members[0].tell(roster, at=501)
+    assert members[1].tell(roster, at=499) is not None
+
+
+def test_a_list_that_another_authority_signed_begins_no_attempt() -> None:
+    forged = sign_revocations(
+        DeviceKey.create(entropy("another")), counter=2, issued=0, next_update=FOREVER, revoked=()
+    )
+    member, head = lone(), header(dimension=5, revocations_digest=forged.digest)
+    with pytest.raises(BadMessage, match="another authority"):
+        member.start(head, wants=replace(expected(head), revocations=forged))
+    assert member.log == []
+    assert member.memory.encoded == Memory().encoded
+
+
+def test_without_a_list_an_attempt_goes_on_and_none_begins() -> None:
+    member, head = lone(), header(dimension=5)
+    with pytest.raises(Refusal, match="no revocation list"):
+        member.start(head, wants=replace(expected(head), revocations=None))
+    first = member.start(head)
+    assert member.start(head, wants=replace(expected(head), revocations=None)) == first
+
+
+# One model, whatever its file and run.
+
+
+def played(member: Member, head: AttemptHeader, at: float = 0.0, tensors: bytes = b"") -> Transmit | None:
+    wants = expected(head)
+    return member.start(head, at, replace(wants, tensors=tensors) if tensors else wants)
+
+
+def test_repro_one_checkpoint_is_one_in_all_files_and_all_runs() -> None:
+    """The same tensors in another order or with other metadata have another file; two runs may begin with one
+    model: *spent* knows both."""
+    members, authority = fleet(4)
+    model = digest("the tensors")
+    coordinator = Coordinator(header(dimension=5), authority, members)
+    survivors = until_masked(coordinator)
+    member = members[0]
+    member.tell(survivors.encoded)
+    mine = tensors_of(coordinator.header.model)
+    assert list(member.memory.spent) == [mine]
+    for other in ({"model": model}, {"run": "run-2"}, {"run": "run-2", "model": model, "plan": digest("other")}):
+        with pytest.raises(SpentOnCheckpoint) as caught:
+            played(member, header(dimension=5, round=10, **other), 100, mine)
+        assert caught.value.final
+    assert played(member, header(dimension=5, round=10, model=model), 100) is not None
+
+
+def test_every_checkpoint_that_was_signed_on_and_every_learner_that_joined_stays_known() -> None:
+    members, authority = fleet(4)
+    coordinators = [
+        Coordinator(header(dimension=5, round=9 + number, model=digest(f"{number}")), authority, members)
+        for number in range(3)
+    ]
+    for number, coordinator in enumerate(coordinators):
+        members[0].tell(until_masked(coordinator, at=100.0 * number).encoded, at=100.0 * number)
+    assert set(members[0].memory.spent) == {tensors_of(one.header.model) for one in coordinators}
+    for number, coordinator in enumerate(coordinators):
+        with pytest.raises(SpentOnCheckpoint):
+            members[0].start(changed(coordinator.header, round=20 + number), at=1000)
+    head = header(dimension=5, round=30, model=digest("another"))
+    members[0].start(head, at=2000, wants=replace(expected(head), learner="other:net"))
+    assert members[0].memory.learners == {LEARNER, "other:net"}
+
+
+def test_pauses_tries_and_the_one_live_attempt_are_of_the_checkpoint_over_all_runs() -> None:
+    member, head = lone(), header(dimension=5, rule=RING)
+    mine = tensors_of(head.model)
+    assert played(member, head) is not None
+    second = changed(head, run="run-2", model=digest("another file"))
+    with pytest.raises(Refusal, match="moment ago"):
+        played(member, second, 5, mine)
+    assert played(member, second, 10, mine) is not None
+    assert [live.header for live in member.memory.live.values()] == [second.encoded]
+    assert played(member, changed(head, run="run-3"), 20, mine) is not None
+    with pytest.raises(Refusal, match="advertised 3 times") as caught:
+        played(member, changed(head, run="run-4"), 40, mine)
+    assert caught.value.final
+    assert member.memory.tries[mine].count == 3
+
+
+def test_the_order_of_attempts_is_kept_for_each_run_over_its_checkpoints() -> None:
+    member, head = lone(), header(dimension=5)
+    assert member.start(changed(head, attempt=1)) is not None
+    assert member.start(changed(head, round=10, model=digest("next")), at=20) is not None
+    for older in (changed(head, attempt=2), changed(head, model=digest("third"), attempt=9)):
+        with pytest.raises(Refusal, match="a replay") as caught:
+            member.start(older, at=40)
+        assert not caught.value.final
+    assert member.start(changed(head, run="run-2"), at=40) is not None, "another run counts by itself"
+    assert member.memory.order == {"run-1": (10, 0), "run-2": (9, 0)}
+
+
+def test_what_is_final_is_said_so_and_nothing_else_is() -> None:
+    """The coordinator counts on a device no longer, once that has refused finally: on this checkpoint, in no run."""
+    assert SpentOnCheckpoint().final
+    assert not Refusal("whatever").final
+    member, head = lone(), header(dimension=5)
+    refused = []
+    for changes, at in (({"expires_at": 5}, 10.0), ({"minimum_cohort": 2}, 0.0), ({"codec": "other"}, 0.0)):
+        with pytest.raises(Refusal) as caught:
+            member.start(changed(head, **changes), at, None if "codec" not in changes else expected(head))  # type: ignore[arg-type]
+        refused.append(caught.value)
+    member.start(head)
+    with pytest.raises(Refusal) as caught:
+        member.start(changed(head, attempt=1), at=1)
+    assert not any(error.final for error in [*refused, caught.value])
+
+
+def test_a_codec_seed_that_the_plan_does_not_give_is_refused() -> None:
+    """Else a coordinator could choose the rotation, or which coordinates count."""
+    member, head = lone(), header(dimension=5)
+    with pytest.raises(Refusal, match="another seed of the codec"):
+        member.start(changed(head, codec_seed=digest("chosen")), wants=expected(head))
+    assert member.log == []
+    assert expected(head).codec_seed == bytes(32)
+    assert member.start(changed(head, codec_seed=digest("the plan's"))) is not None
 
 
 # Clocks.

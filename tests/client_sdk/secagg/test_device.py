@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from client_sdk.secagg.consent import SecurePolicy
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import BadMessage, Refusal, SecaggError, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader, GraphRule
-from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
@@ -30,6 +28,7 @@ from tests.client_sdk.secagg.fleet import (
     finished,
     fleet,
     plain_sum,
+    tensors_of,
     until_masked,
     until_signed,
 )
@@ -72,8 +71,8 @@ def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
     the round is over."""
     coordinator = opened()
     roster = coordinator.open()
-    member, model = coordinator.members[0], coordinator.header.model
-    drawn = member.memory.live[model].secrets
+    member = coordinator.members[0]
+    drawn = member.live(coordinator.header).secrets
     assert drawn is not None
     own = [drawn.self_mask, drawn.mask_key.private, drawn.share_key.private]
     for place in range(6):
@@ -84,7 +83,7 @@ def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
         coordinator.members[place].tell(coordinator.delivery(place))
         if place < 5:
             coordinator.hear_mask(place)
-    held = member.memory.live[model].held
+    held = member.live(coordinator.header).held
     assert not any(secret in member.disk for secret in own)
     assert all(share in member.disk for pair in held.values() for share in (pair.self_mask, pair.mask_key))
     survivors = coordinator.survivors()
@@ -97,7 +96,7 @@ def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
     assert not any(share in member.disk for pair in held.values() for share in (pair.self_mask, pair.mask_key))
     assert member.memory.live == {}
     assert len(member.disk) < 300
-    assert list(member.memory.spent) == [model]
+    assert list(member.memory.spent) == [tensors_of(coordinator.header.model)]
 
 
 def golden_fleet() -> list[Member]:
@@ -106,13 +105,12 @@ def golden_fleet() -> list[Member]:
     values = np.linspace(-0.9, 0.9, 20).reshape(4, 5)
     for number in range(4):
         name, key = f"device-{number:04d}", DeviceKey.create(entropy((0, number, "identity")))
-        draws = chain(islice(repeat(entropy((0, number, "attempt", 0))), 4), repeat(entropy((0, number, "shares"))))
         device = SecureDevice(
             device=name,
             certificate=authority.certify(name, key),
             signer=key,
-            entropy=lambda length, draws=draws: next(draws)(length),
-            vouched=authority.vouch,
+            entropy=entropy((0, number, "attempt", 0)),
+            authority=authority.trusted,
             policy=POLICY,
         )
         members.append(Member(device, values[number].astype(np.float32), 10 * number + 10))
@@ -225,7 +223,7 @@ def test_spent_stands_above_whatever_else_is_remembered() -> None:
     coordinator = opened(4)
     survivors = until_masked(coordinator)
     member = coordinator.members[0]
-    member.disk = replace(member.memory, spent={coordinator.header.model: bytes(32)}).encoded
+    member.disk = replace(member.memory, spent={tensors_of(coordinator.header.model): bytes(32)}).encoded
     member.start(coordinator.header)
     with pytest.raises(SpentOnCheckpoint):
         member.tell(survivors.encoded)
@@ -244,14 +242,14 @@ def test_advertising_anew_deletes_the_older_attempt() -> None:
     survivors = until_masked(coordinator)
     old = coordinator.header
     member = coordinator.members[0]
-    live = member.memory.live[old.model]
+    live = member.live(old)
     vector, shown = live.vector, Advertisement.parse(live.advertised)
     shares = [share for pair in live.held.values() for share in (pair.self_mask, pair.mask_key)]
     again = Coordinator(changed(old, attempt=1), coordinator.authority, coordinator.members)
     again.open(at=50)
     assert vector not in member.disk
     assert not any(share in member.disk for share in shares)
-    new = Advertisement.parse(member.memory.live[old.model].advertised)
+    new = Advertisement.parse(member.live(old).advertised)
     assert not {new.commitment, new.nonce, new.mask_key, new.share_key} & {
         shown.commitment,
         shown.nonce,
@@ -363,7 +361,7 @@ def test_expiry_deletes_everything_and_ends_the_talk() -> None:
     survivors = until_masked(coordinator)
     last_second = coordinator.members[1]
     last_second.tell(survivors.encoded, at=1000.0)
-    assert list(last_second.memory.live) == [coordinator.header.model]
+    assert list(last_second.memory.live) == [tensors_of(coordinator.header.model)]
     assert stages(last_second)[-1] == "survivors"
     member = coordinator.members[0]
     with pytest.raises(Refusal, match="expired"):
@@ -377,7 +375,7 @@ def test_an_expired_attempt_is_swept_when_another_begins() -> None:
     until_masked(coordinator)
     member = coordinator.members[0]
     member.start(changed(coordinator.header, model=digest("next"), round=10, expires_at=9000), at=2000)
-    assert list(member.memory.live) == [digest("next")]
+    assert list(member.memory.live) == [tensors_of(digest("next"))]
 
 
 # Rosters.
@@ -434,9 +432,9 @@ def test_in_a_ring_shares_of_strangers_are_refused() -> None:
     graph = coordinator.cohort.graph
     stranger = next(place for place in range(1, 20) if place not in graph.neighbours(0))
     whole = Bundle.parse(coordinator.delivery(0), 20)
-    sealed = tuple(sorted([*whole.sealed, (stranger, bytes(82))]))
+    rows = tuple(sorted([*whole.rows, (stranger, bytes(82), bytes(64))]))
     with pytest.raises(BadMessage, match="neighbours"):
-        coordinator.members[0].tell(Bundle(0, sealed).encoded)
+        coordinator.members[0].tell(Bundle(0, rows).encoded)
 
 
 # Survivor lists and proofs.
@@ -498,7 +496,7 @@ def test_unmasking_may_be_asked_again_and_the_answer_is_the_same() -> None:
 def test_secrets_are_in_no_repr() -> None:
     coordinator = shared()
     memory = coordinator.members[0].memory
-    live = memory.live[coordinator.header.model]
+    live = coordinator.members[0].live(coordinator.header)
     assert live.secrets is not None
     for shown in (repr(memory), repr(live), repr(live.secrets), repr(live.held)):
         assert live.secrets.self_mask.hex() not in shown
@@ -510,5 +508,5 @@ def test_a_header_that_is_none_is_a_clear_error() -> None:
     coordinator = opened(4)
     member = coordinator.members[0]
     with pytest.raises(BadMessage):
-        member.device.attempt(Memory(), b"no header", expected(coordinator.header), None, 0)  # type: ignore[arg-type]
+        member.device.attempt(b"no header", expected(coordinator.header), None, 0)  # type: ignore[arg-type]
     assert AttemptHeader.parse(coordinator.header.encoded) == coordinator.header

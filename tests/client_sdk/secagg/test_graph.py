@@ -12,7 +12,7 @@ from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.graph import MaskGraph, ring_order
 from tests.client_sdk.secagg.attempt import digest
 
-FROZEN = [1, 3, 0, 4, 5, 6, 7, 2]
+FROZEN = [5, 2, 7, 6, 1, 0, 4, 3]
 
 
 def nonces(n: int, seed: object = 0) -> list[bytes]:

@@ -23,7 +23,7 @@ from tests.client_sdk.secagg.attempt import digest, entropy, expand
 AES_25 = [15592012, 18700005, 19919562, 25887032]
 CHACHA_25 = [31020780, 15914291, 31857448, 13493305]
 AES_40 = [983797983820, 241376948938]
-PAIR_SEED = "9a2dfd6a17cfcabdef85aa5c34ede424ad0d05f23422426296e4f0d1e90dbb24"
+PAIR_SEED = "14e0a9b291290213006ff24593621a8dea39dda575c7f7da893702c1df7f727d"
 
 
 def chacha20_block(key: bytes, counter: int) -> bytes:
@@ -123,7 +123,7 @@ def test_seeds_are_hkdf_of_what_was_agreed() -> None:
     def hkdf(secret: bytes, info: bytes) -> bytes:
         return hmac.digest(hmac.digest(h, secret, "sha256"), info + b"\1", "sha256")
 
-    domain = b"quorate secure aggregation 1\0"
+    domain = b"quorate secure aggregation 2\0"
     assert pair_seed(agreed, h, 5, 2) == hkdf(agreed, domain + b"pair mask" + struct.pack(">II", 2, 5))
     assert self_seed(agreed, h, 5) == hkdf(agreed, domain + b"self mask" + struct.pack(">I", 5))
     assert pair_seed(agreed, h, 5, 2) == pair_seed(agreed, h, 2, 5)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from client_sdk.secagg.device import Primitives
-from client_sdk.secagg.errors import BadMessage, SecaggError
+from client_sdk.secagg.actions import Primitives
+from client_sdk.secagg.advertisement import AttemptSecrets
+from client_sdk.secagg.errors import BadMessage, SecaggError, SpentOnCheckpoint, Superseded
+from client_sdk.secagg.live import LEAST_BYTES, Step
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.memory import Memory
-from tests.client_sdk.secagg.attempt import changed, header
-from tests.client_sdk.secagg.fleet import Coordinator, Member, finished, fleet, until_masked
+from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.shares import SharePair
+from client_sdk.secagg.wire import WireWriter
+from tests.client_sdk.secagg.attempt import changed, digest, entropy, header
+from tests.client_sdk.secagg.fleet import LEARNER, Coordinator, Member, finished, fleet, tensors_of, until_masked
 
+OLDER = Path(__file__).with_name("memory_format_2.hex")
 STEPS = ("nothing", "advertised", "shared", "masked", "signed", "over")
 
 
@@ -79,7 +85,7 @@ def test_a_damaged_memory_lets_no_spent_checkpoint_be_signed_again() -> None:
     survivors = until_masked(coordinator)
     member: Member = members[0]
     member.tell(survivors.encoded)
-    model = coordinator.header.model
+    model = tensors_of(coordinator.header.model)
     assert model in member.memory.spent
     at = member.disk.index(model)
     member.disk = member.disk.replace(model, bytes([model[0] ^ 1]) + model[1:])
@@ -99,6 +105,110 @@ def test_when_a_round_is_over_nothing_secret_of_it_is_left_at_any_step(step: str
     assert replace(after, live=before.live).encoded == before.encoded, "what is spent stays spent"
     assert before.ended(changed(head, attempt=1).encoded) is before
     assert after.ended(head.encoded) is after
+
+
+# Steps.
+
+
+def test_each_step_is_named_and_holds_what_it_needs_and_no_more() -> None:
+    steps = {step: next(iter(Memory.parse(DISKS[step]).live.values())) for step in STEPS[1:-1]}
+    assert [live.step.name.lower() for live in steps.values()] == list(STEPS[1:-1])
+    names = ("secrets", "certificate", "revocations", "roster", "bundle", "held", "vector", "survivors", "revealed")
+    assert {step: {name for name in names if getattr(live, name)} for step, live in steps.items()} == {
+        "advertised": {"secrets", "certificate", "revocations"},
+        "shared": {"secrets", "roster", "bundle", "held"},
+        "masked": {"roster", "held", "vector"},
+        "signed": {"roster", "survivors", "revealed"},
+    }
+
+
+@pytest.mark.parametrize("step", STEPS[1:-1])
+def test_fields_that_do_not_fit_the_step_are_no_attempt(step: str) -> None:
+    """Whichever field is missing or too many, and whichever other step is said: also in bytes whose checksum is
+    right."""
+    live = next(iter(Memory.parse(DISKS[step]).live.values()))
+    other: dict[str, Any] = {
+        "secrets": AttemptSecrets.draw(entropy("another")),
+        "held": {0: SharePair(bytes(33), bytes(33))},
+        **dict.fromkeys(("certificate", "revocations", "roster", "bundle", "vector", "survivors", "revealed"), b"x"),
+    }
+    changes: list[dict[str, Any]] = [{"step": wrong} for wrong in Step if wrong != live.step]
+    for name, value in other.items():
+        if not getattr(live, name):
+            changes.append({name: value})
+        elif (name, step) != ("held", "shared"):  # on a ring, a device that has shared holds no share yet
+            changes.append({name: type(value)() if not isinstance(value, AttemptSecrets) else None})
+    for change in [*changes, {"header": b""}, {"advertised": b""}]:
+        with pytest.raises(BadMessage, match=f"the step {change.get('step', live.step).name} holds"):
+            replace(live, **change)
+
+
+def test_a_step_that_is_none_is_refused_when_it_is_read() -> None:
+    out = WireWriter(64).number(3, 2).number(0, 8)
+    for _ in range(4):
+        out.number(0, 4)
+    out.number(1, 4).fixed(bytes(32), 32).number(5, 1).fixed(bytes(LEAST_BYTES - 1), LEAST_BYTES - 1)
+    with pytest.raises(BadMessage, match="an attempt is at no step"):
+        Memory.parse(out.checked())
+
+
+def test_a_step_is_stored_only_in_place_of_the_one_from_which_it_was_made() -> None:
+    memories = {step: Memory.parse(DISKS[step]) for step in STEPS}
+    (tensors,) = memories["shared"].live
+    lives = [memory.live.get(tensors) for memory in memories.values()]
+    after = memories["signed"].live[tensors]
+    lives += [replace(live, header=changed(header(dimension=5), attempt=1).encoded) for live in lives if live]
+    for memory in memories.values():
+        for seen in lives:
+            if memory.live.get(tensors) == seen:
+                assert memory.moved(tensors, seen, after).live == {tensors: after}
+            else:
+                with pytest.raises(Superseded):
+                    memory.moved(tensors, seen, after)
+    other = bytes(32)
+    assert memories["shared"].moved(other, None, after).live == {**memories["shared"].live, other: after}
+
+
+# Format 2.
+
+
+def test_a_memory_of_format_2_keeps_its_marks_and_drops_its_attempts() -> None:
+    """Written by the version before this one, by a device that had signed on this checkpoint."""
+    older = bytes.fromhex(OLDER.read_text())
+    found, model = Memory.parse(older), header(dimension=5).model
+    assert Memory.outdated(older)
+    assert (found.revocations, found.learners, found.live) == (2, {LEARNER}, {})
+    assert list(found.spent) == [model]
+    assert found.tries == {model: Tries(count=1, last_at=0.0)}
+    again = Memory.parse(found.encoded)
+    assert again == found
+    assert not Memory.outdated(found.encoded)
+
+
+def test_a_device_that_signed_before_it_was_upgraded_is_spent_on_that_file() -> None:
+    members, _ = fleet(1)
+    members[0].disk = bytes.fromhex(OLDER.read_text())
+    with pytest.raises(SpentOnCheckpoint):
+        members[0].start(header(dimension=5, run="run-2"), at=100)
+    assert members[0].start(header(dimension=5, model=digest("next")), at=100) is not None
+
+
+def test_tries_of_format_2_count_and_a_damaged_one_is_refused() -> None:
+    older = bytes.fromhex(OLDER.read_text())
+    model = header(dimension=5).model
+    found = replace(Memory.parse(older), spent={}, tries={model: Tries(count=3, last_at=0.0)})
+    assert found.tries_on(tensors_of(model), model) == Tries(count=3, last_at=0.0)
+    both = replace(found, tries={**found.tries, tensors_of(model): Tries(count=2, last_at=7.0)})
+    assert both.tries_on(tensors_of(model), model) == Tries(count=5, last_at=7.0)
+    assert both.tries_on(model, model) == Tries(count=3, last_at=0.0)
+    with pytest.raises(BadMessage, match="damaged"):
+        Memory.parse(older[:-1] + bytes([older[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("other", [0, 1, 4, 65535])
+def test_a_memory_of_an_unknown_format_is_refused(other: int) -> None:
+    with pytest.raises(BadMessage, match="another version of this package"):
+        Memory.parse(WireWriter(64).number(other, 2).fixed(bytes(64), 64).checked())
 
 
 # What is in memory while a vector is masked.

@@ -10,12 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.cli import app
-from client_sdk.secagg.consent import SecurePolicy
-from client_sdk.secagg.parameters import fast, strict
+from client_sdk.secagg.consent import SecurePolicy, withstood
+from client_sdk.secagg.header import GraphRule
+from client_sdk.secagg.parameters import fast, require_faults, strict
+from client_sdk.secagg.share_digests import DIGESTS_BYTES
+from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()
 SECURITY = (ROOT / "SECURITY.md").read_text()
+PROOFS = (ROOT / "docs" / "secure-aggregation-proofs.md").read_text()
 
 
 def table(heading: str) -> list[list[float]]:
@@ -46,6 +50,23 @@ def test_the_table_of_fast() -> None:
         assert [found.neighbours, found.threshold, found.sigma, found.eta] == wanted
 
 
+def test_the_bytes_of_the_shares() -> None:
+    cells = next(line for line in PAGE.splitlines() if line.startswith("| share |")).strip("| ").split(" | ")
+
+    def kilobytes(peers: int, own: bytes) -> str:
+        rows = tuple((place, bytes(SEALED_BYTES), bytes(DIGESTS_BYTES)) for place in range(peers))
+        return f"{len(Bundle(peers, rows, own).encoded) / 1000:.0f} kB"
+
+    strict, digests = cells[1].split(", of which digests are ")
+    assert [strict, cells[2], cells[3], cells[4]] == [
+        kilobytes(299, bytes(DIGESTS_BYTES)),
+        kilobytes(110, b""),
+        kilobytes(299, b""),
+        kilobytes(110, b""),
+    ]
+    assert digests == f"{300 * DIGESTS_BYTES / 1000:.0f} kB"
+
+
 def test_the_command_prints_what_the_page_shows() -> None:
     shown = re.search(r"\$ quorate (secagg parameters [^\n]*)\n(.*?)```", PAGE, re.DOTALL)
     assert shown is not None
@@ -62,7 +83,20 @@ def test_the_devices_policy_is_the_pages() -> None:
     assert policy.smallest_cohort == 64
 
 
-@pytest.mark.parametrize("page", [PAGE, SECURITY], ids=["page", "security"])
+def test_among_how_many_combined_sums_hide_a_device() -> None:
+    """The signatures that a list takes, less those who collude: as SECURITY.md and the proofs give them."""
+    found = fast(300, 44, Fraction(1, 10), 80)
+    for signers, colluding, hidden in (
+        (strict(300).signers, withstood(GraphRule(profile="strict"), 300), 100),
+        (strict(64).signers, withstood(GraphRule(profile="strict"), 64), 22),
+        (found.signers, require_faults(300, 44, Fraction(1, 10)), 226),
+    ):
+        assert signers - colluding == hidden
+        assert f"{signers} - {colluding} = {hidden}" in SECURITY
+        assert f"{signers} - {colluding} = {hidden}" in PROOFS
+
+
+@pytest.mark.parametrize("page", [PAGE, SECURITY, PROOFS], ids=["page", "security", "proofs"])
 def test_every_test_that_is_named_exists(page: str) -> None:
     files = list((ROOT / "tests").rglob("test_*.py"))
     there = {file.name for file in files}
@@ -73,7 +107,7 @@ def test_every_test_that_is_named_exists(page: str) -> None:
 
 
 def test_paths_on_the_pages_exist() -> None:
-    for folder, page in ((ROOT / "docs", PAGE), (ROOT, SECURITY)):
+    for folder, page in ((ROOT / "docs", PAGE), (ROOT, SECURITY), (ROOT / "docs", PROOFS)):
         for link in re.findall(r"\]\(([^)#:]+)", page):
             assert (folder / link).exists(), link
         for path in re.findall(r"`((?:client_sdk|coordinator|tests|docs)/[\w./]*)`", page):

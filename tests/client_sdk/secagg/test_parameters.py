@@ -61,10 +61,18 @@ def test_the_defaults_at_300() -> None:
     assert (found.neighbours, found.threshold, found.sigma, found.eta) == (106, 68, 41.04, 40.02)
 
 
-def test_a_curious_server_needs_fewer() -> None:
-    found = fast(300, 44, TENTH, adversary="curious")
-    assert found.neighbours == 64
-    assert found.threshold == 33
+@pytest.mark.parametrize(
+    ("sigma", "eta", "neighbours", "threshold", "bits"),
+    [(40, 40, 52, 24, (41.86, 41.28)), (80, 40, 62, 31, (128, 43.89)), (40, 80, 66, 26, (41.21, 87.16))],
+)
+def test_repro_the_search_for_a_curious_server_began_above_half_of_the_neighbours(
+    sigma: int, eta: int, neighbours: int, threshold: int, bits: tuple[float, float]
+) -> None:
+    """Such a server never asks for both kinds of share, so t may be at most k/2; the search found 64 and 33."""
+    found = fast(300, 44, TENTH, sigma, eta, "curious")
+    assert (found.neighbours, found.threshold, (found.sigma, found.eta)) == (neighbours, threshold, bits)
+    with pytest.raises(BadParameters, match="above half"):
+        achieved(300, 44, TENTH, neighbours, threshold)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,7 @@ def test_no_smaller_number_of_neighbours_would_do(n: int, drop: int, corrupt: st
     """All even k and all t, slowly: the first that meets both bounds is the one found."""
     found = fast(n, drop, Fraction(corrupt), 40, 40, adversary)  # type: ignore[arg-type]
     for k in range(2, found.neighbours + 1, 2):
-        for threshold in range(k // 2 + 1, k + 1):
+        for threshold in range(k // 2 + 1 if adversary == "semi-malicious" else 2, k + 1):
             this = achieved(n, drop, Fraction(corrupt), k, threshold, adversary)  # type: ignore[arg-type]
             if this.sigma >= 40 and this.eta >= 40:
                 assert (k, threshold) == (found.neighbours, found.threshold)
@@ -88,6 +96,9 @@ def test_small_cohorts_fall_back_to_everybody() -> None:
     assert found.complete
     assert found.holders == 5
     assert found.threshold == 3
+    assert fast(5, 1, Fraction(0), adversary="curious").threshold == 2
+    assert (found := fast(20, 0, Fraction(0), adversary="curious")).neighbours == found.threshold == 2
+    assert fast(20, 12, Fraction(3, 10), adversary="curious").threshold == 7
     with pytest.raises(BadParameters, match="withstands both"):
         fast(10, 5, Fraction(1, 2))
     with pytest.raises(BadParameters, match="withstands both"):
@@ -197,6 +208,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         lambda: fast(10_001, 4, TENTH),
         lambda: achieved(300, 44, TENTH, 111, 71),
         lambda: achieved(300, 44, TENTH, 300, 201),
+        lambda: achieved(300, 44, TENTH, 110, 55),
+        lambda: achieved(300, 44, TENTH, 110, 1, "curious"),
+        lambda: achieved(300, 44, TENTH, 110, 111, "curious"),
     ):
         with pytest.raises(BadParameters):
             wrong()

@@ -7,10 +7,12 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from client_sdk.identity import DeviceKey, verify
-from client_sdk.secagg.agreement import LOW_ORDER, AgreementKey, derive
+from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.agreement import LOW_ORDER, AgreementKey, derive, require_public
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature
+from client_sdk.secagg.masks import pair_seed
 from client_sdk.secagg.shares import seal, unseal
-from client_sdk.secagg.statement import DOMAIN, Stage, require_signed, signed, statement
+from client_sdk.secagg.statement import DOMAIN, require_signed, signed, statement
 from client_sdk.secagg.stream import CipherName, KeyStream
 from tests.client_sdk.secagg.attempt import digest, entropy
 
@@ -87,6 +89,26 @@ def test_low_order_means_that_everybody_agrees_on_zero(u: int) -> None:
         X25519PrivateKey.from_private_bytes(digest("mine")).exchange(
             X25519PublicKey.from_public_bytes(u.to_bytes(32, "little"))
         )
+
+
+def test_two_keys_may_give_one_secret_and_masks_are_apart_all_the_same() -> None:
+    """u and 1 / u are points that differ by the one of order 2: ``require_public`` takes both, as it says."""
+    peer, key = AgreementKey(digest("one")), AgreementKey(digest("another"))
+    u = int.from_bytes(key.public, "little")
+    twin = pow(u, -1, 2**255 - 19).to_bytes(32, "little")
+    assert twin != key.public
+    require_public(twin)
+    assert peer.agree(twin) == peer.agree(key.public)
+    h = digest("h")
+    assert pair_seed(peer.agree(twin), h, 0, 1) != pair_seed(peer.agree(key.public), h, 0, 2)
+
+
+def test_points_on_the_twist_are_taken() -> None:
+    """X25519 is as hard there: half of all numbers are such points."""
+    field = 2**255 - 19
+    u = next(u for u in range(2, 100) if pow(u**3 + 486662 * u**2 + u, (field - 1) // 2, field) == field - 1)
+    require_public(u.to_bytes(32, "little"))
+    assert AgreementKey(digest("one")).agree(u.to_bytes(32, "little")) != bytes(32)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from client_sdk.secagg import quantize
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, cut, lane_bits, lane_dtype
-from client_sdk.secagg.quantize import Quantizer, rounding_key
+from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer, rounding_key
 from client_sdk.secagg.stream import KeyStream
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import NotFinite
@@ -22,7 +22,7 @@ from tests.client_sdk.secagg.attempt import digest, entropy
 
 PLAN = Quantizer(q=16, max_norm=2.0, max_abs=0.5, weight_cap=1000)
 KEY = digest("rounding")
-FROZEN = [9830, 14418, 23592, 32767, 41942, 51117, 55705, 700, 1]
+FROZEN = [9830, 14418, 23592, 32767, 41941, 51116, 55704, 700, 1]
 
 
 def lanes(values: object, weight: int = 1000, plan: Quantizer = PLAN, key: bytes = KEY, bits: int = 25) -> Lanes:
@@ -39,11 +39,16 @@ def slow_lanes(values: list[float], weight: int, plan: Quantizer, key: bytes) ->
     found = []
     for value in values:
         word = int.from_bytes(bytes(stream.take(4)), "little")
-        scaled = float(np.float32(value)) * (clip * share)
-        scaled = min(max(scaled, -plan.max_abs * share), plan.max_abs * share)
-        level = (scaled + plan.max_abs) * (plan.levels / (2 * plan.max_abs))
+        middle = plan.levels / 2
+        scaled = float(np.float32(value)) * (clip * (share * (middle / plan.max_abs)))
+        level = min(max(scaled, -middle * share), middle * share) + middle
         found.append(min(math.floor(level + word / 2**32), plan.levels))
-    return [*found, weight, 1]
+    digits = []
+    for _ in range(math.ceil(plan.weight_cap.bit_length() / plan.q)):
+        weight, digit = divmod(weight, 2**plan.q)
+        digits.append(digit)
+    assert weight == 0
+    return [*found, *digits, 1]
 
 
 @given(
@@ -52,7 +57,7 @@ def slow_lanes(values: list[float], weight: int, plan: Quantizer, key: bytes) ->
     data=st.data(),
 )
 def test_lanes_by_the_formula(values: list[float], q: int, data: st.DataObject) -> None:
-    cap = data.draw(st.integers(1, 2**q - 1))
+    cap = data.draw(st.integers(1, 2**q - 1) | st.integers(1, WEIGHT_LIMIT))
     weight = data.draw(st.integers(0, cap))
     plan = Quantizer(q=q, max_norm=2.0, max_abs=0.5, weight_cap=cap)
     assert lanes(values, weight, plan, bits=48).tolist() == slow_lanes(values, weight, plan, KEY)
@@ -74,7 +79,7 @@ def test_a_lane_is_within_one_step_of_its_value(values: list[float], q: int, key
 def test_the_ends_of_the_range_are_the_ends_of_a_lane() -> None:
     for seed in range(50):
         found = lanes([0.5, -0.5, 9.0, -9.0], plan=replace(PLAN, max_norm=100.0), key=entropy(seed)(32))
-        assert found.tolist() == [65535, 0, 65535, 0, 1000, 1]
+        assert found.tolist() == [65534, 0, 65534, 0, 1000, 1]
 
 
 def test_clipping_is_to_the_norm_first_then_to_the_range() -> None:
@@ -82,7 +87,7 @@ def test_clipping_is_to_the_norm_first_then_to_the_range() -> None:
     assert found == pytest.approx([0.5, 0.5], abs=1e-9)
     found, _ = PLAN.mean(lanes([2.4] + [0.4] * 100), 1)
     clip = 2.0 / math.sqrt(2.4**2 + 100 * 0.4**2)
-    assert found == pytest.approx([0.5] + [0.4 * clip] * 100, abs=2 / 65535)
+    assert found == pytest.approx([0.5] + [0.4 * clip] * 100, abs=2 / 65534)
 
 
 def test_rounding_is_unbiased() -> None:
@@ -90,7 +95,7 @@ def test_rounding_is_unbiased() -> None:
     plan = Quantizer(q=4, max_norm=1e9, max_abs=1.0, weight_cap=1)
     for value in (0.0, 0.123, -0.77, 0.999):
         found = lanes([value] * 40_000, 1, plan, bits=25)[:-2]
-        level = (float(np.float32(value)) + 1) * 15 / 2
+        level = (float(np.float32(value)) + 1) * 14 / 2
         assert set(found.tolist()) <= {math.floor(level), math.floor(level) + 1}
         assert abs(float(found.mean()) - level) < 5 * 0.5 / 200
 
@@ -114,13 +119,13 @@ def test_rounding_depends_on_secret_and_header_alone() -> None:
 )
 def test_the_mean_is_the_weighted_mean(n: int, q: int, seed: int, dimension: int) -> None:
     rng = np.random.default_rng(seed)
-    cap = int(rng.integers(1, 2**q))
+    cap = int(rng.integers(1, 2 ** int(rng.choice([q, 24]))))
     plan = Quantizer(q=q, max_norm=1.0, max_abs=0.25, weight_cap=cap)
     values = rng.normal(0, 0.05, (n, dimension)).astype(np.float32)
     values /= np.maximum(1, np.linalg.norm(values, axis=1, keepdims=True))
     weights = rng.integers(1, cap + 1, n)
     bits = lane_bits(n, q)
-    total = np.zeros(dimension + 2, lane_dtype(bits))
+    total = np.zeros(dimension + plan.extra_lanes, lane_dtype(bits))
     for row, weight in zip(values, weights, strict=True):
         total += plan.lanes(row, int(weight), bits, rng.bytes(32), "chacha20")
     cut(total, bits)
@@ -136,7 +141,7 @@ def test_impossible_sums_are_refused() -> None:
     assert PLAN.require_possible(total, 2) == 2000
     with pytest.raises(BadVector, match="canary"):
         PLAN.mean(total, 3)
-    for place, value, words in ((-1, 1, "canary"), (-2, 2001, "weights"), (0, 2 * 65535 + 1, "lane")):
+    for place, value, words in ((-1, 1, "canary"), (-2, 2001, "weights"), (0, 2 * 65534 + 1, "lane")):
         wrong = total.copy()
         wrong[place] = value
         with pytest.raises(BadVector, match=words):
@@ -148,7 +153,7 @@ def test_impossible_sums_are_refused() -> None:
 def summed(plan: Quantizer, rows: list[Float32], weights: list[int]) -> Lanes:
     """The lanes of devices that keep the rules, added up."""
     bits = lane_bits(len(rows), plan.q)
-    total = np.zeros(rows[0].size + 2, lane_dtype(bits))
+    total = np.zeros(rows[0].size + plan.extra_lanes, lane_dtype(bits))
     for place, (row, weight) in enumerate(zip(rows, weights, strict=True)):
         total += plan.lanes(row, weight, bits, bytes([place] * 32), "aes-256-ctr")
     return cast("Lanes", total)
@@ -165,7 +170,7 @@ def test_what_honest_survivors_put_in_is_possible_at_the_very_ends(
     q: int, n: int, norm: float, value: float, data: st.DataObject
 ) -> None:
     """All of them at one end of the range or of the norm, whatever they weigh."""
-    cap = data.draw(st.integers(1, min(2**q - 1, 1000)))
+    cap = data.draw(st.integers(1, 1000))
     plan = Quantizer(q=q, max_norm=norm, max_abs=0.25, weight_cap=cap)
     weights = [data.draw(st.integers(0, cap)) for _ in range(n)]
     rows = [np.full(data.draw(st.sampled_from([1, 2, 40])), value, np.float32)] * n
@@ -200,6 +205,26 @@ def test_no_mean_is_beyond_the_clip() -> None:
         plan.mean(less, 4)
 
 
+def test_a_few_values_exceed_the_clip_by_no_more_than_rounding_at_its_worst() -> None:
+    plan = Quantizer(q=16, max_norm=1e-6, max_abs=1.0, weight_cap=1)
+    total = summed(plan, [np.zeros(2, np.float32)], [1])
+    total[0] += np.uint32(1)
+    assert plan.require_possible(total, 1) == 1
+    total[:2] += np.uint32(1)
+    with pytest.raises(BadVector, match="norm"):
+        plan.require_possible(total, 1)
+
+
+def test_many_devices_exceed_the_clip_of_one_value_by_no_more_than_chance_makes_likely() -> None:
+    """By sqrt(400 (1 + 2 sqrt(100) + 200)) / 2 = 148.7 lanes, and not by 400."""
+    plan = Quantizer(q=16, max_norm=1e-6, max_abs=1.0, weight_cap=1)
+    total = np.array([400 * 32767 + 148, 400, 400], np.uint32)
+    assert plan.require_possible(total, 400) == 400
+    total[0] += np.uint32(14)  # clip and rounding together are 148.7 + 13.1 lanes
+    with pytest.raises(BadVector, match="norm"):
+        plan.require_possible(total, 400)
+
+
 @pytest.mark.parametrize("weight", [2.5, True, "3", None, math.nan])
 def test_a_weight_is_a_whole_number(weight: Any) -> None:
     """Half a unit would be in the values and not in the weights."""
@@ -222,8 +247,97 @@ def test_what_cannot_be_quantized() -> None:
         lanes([0.1], bits=15)
 
 
+@pytest.mark.parametrize(
+    ("q", "cap", "weight", "digits"),
+    [
+        (16, 65535, 65535, [65535]),
+        (16, 65536, 65535, [65535, 0]),
+        (4, 15, 15, [15]),
+        (4, 10_000, 9_999, [15, 0, 7, 2]),
+        (4, 10_000, 5, [5, 0, 0, 0]),
+        (1, 6, 5, [1, 0, 1]),
+        (24, WEIGHT_LIMIT, WEIGHT_LIMIT, [WEIGHT_LIMIT]),
+    ],
+)
+def test_a_weight_takes_as_many_lanes_as_it_has_digits(q: int, cap: int, weight: int, digits: list[int]) -> None:
+    plan = replace(PLAN, q=q, weight_cap=cap)
+    assert (plan.weight_lanes, plan.extra_lanes) == (len(digits), len(digits) + 1)
+    assert lanes([0.0], weight, plan).tolist()[1:] == [*digits, 1]
+    assert plan.require_possible(lanes([0.0], weight, plan), 1) == weight
+
+
+def test_a_small_q_keeps_the_weights_of_three_hundred_devices() -> None:
+    plan = Quantizer(q=4, max_norm=1.0, max_abs=0.25, weight_cap=10_000)
+    bits, weights = lane_bits(300, 4), [1 + 33 * place for place in range(300)]
+    total = np.zeros(6, lane_dtype(bits))
+    for place, weight in enumerate(weights):
+        total += plan.lanes(np.full(1, 0.25, np.float32), weight, bits, place.to_bytes(32, "big"), "aes-256-ctr")
+    cut(total, bits)
+    mean, weight = plan.mean(total, 300)
+    assert (bits, weight) == (13, sum(weights))
+    assert mean == pytest.approx([0.25], abs=0.05)
+
+
+@pytest.mark.parametrize("digit", [0, 1, 2, 3])
+def test_a_digit_that_no_weights_have_is_refused(digit: int) -> None:
+    """The sum of the weights is within the cap, and its digits are not what devices can put in."""
+    plan = replace(PLAN, q=4, weight_cap=WEIGHT_LIMIT)
+    total = summed(plan, [np.zeros(1, np.float32)] * 3, [0, 0, 0])
+    total[1 + digit] = 3 * 15
+    assert plan.require_possible(total, 3) == 45 << 4 * digit
+    total[1 + digit] += np.uint32(1)
+    with pytest.raises(BadVector, match="a lane of the weights sums to 46, more than 3 survivors"):
+        plan.require_possible(total, 3)
+
+
+def test_weights_beyond_the_cap_are_refused_also_in_several_lanes() -> None:
+    plan = replace(PLAN, q=4, weight_cap=100)
+    total = summed(plan, [np.zeros(1, np.float32)] * 3, [100, 100, 100])
+    assert plan.require_possible(total, 3) == 300
+    total[1] += np.uint32(1)
+    with pytest.raises(BadVector, match="weights sum to 301"):
+        plan.require_possible(total, 3)
+
+
+@pytest.mark.parametrize("q", range(2, 25))
+def test_a_value_of_zero_is_not_rounded(q: int) -> None:
+    """Whatever the weight. With lanes that have no middle each zero would add half a step of rounding."""
+    plan = replace(PLAN, q=q)
+    found = lanes([0.0, -0.0] * 500, 13, plan)
+    assert set(found[:1000].tolist()) == {2 ** (q - 1) - 1}
+    assert plan.mean(found, 1)[0].tolist() == [0.0] * 1000
+
+
+@pytest.mark.parametrize(("q", "weight"), [(4, 1000), (4, 20), (2, 100), (1, 500), (8, 1)])
+def test_rounding_adds_no_more_than_is_said(q: int, weight: int) -> None:
+    """The root mean square of 4000 errors, beside both bounds of the module's text, for one device."""
+    plan = Quantizer(q=q, max_norm=1e9, max_abs=0.5, weight_cap=1000)
+    values = np.random.default_rng(5).uniform(-0.2, 0.2, 4000).astype(np.float32)
+    error = plan.mean(lanes(values, weight, plan), 1)[0] - values
+    step, share = 2 * plan.max_abs / plan.levels, weight / plan.weight_cap
+    bounds = [step / 2 / share, math.sqrt(share * float(np.abs(values).mean()) * step) / share]
+    assert abs(float(error.mean())) < 5 * min(bounds) / math.sqrt(4000), "unbiased"
+    most = bounds[0] if q == 1 else min(bounds)
+    assert most / 3 < math.sqrt(float((error**2).mean())) < most * 1.1
+
+
+def test_few_bits_bound_the_norm_nearly_as_well_as_many() -> None:
+    """At q = 4 the worst case of rounding is two thirds of the clip, and by chance it is a twentieth."""
+    size, devices = 20_000, 60
+    plan = Quantizer(q=4, max_norm=1.0, max_abs=4.5 / math.sqrt(size), weight_cap=1)
+    direction = np.random.default_rng(6).standard_normal(size).astype(np.float32)
+    direction /= np.linalg.norm(direction)
+    total = summed(plan, [direction] * devices, [1] * devices)
+    assert plan.require_possible(total, devices) == devices
+    wrong = total.copy()
+    away = 1.1 * (total[:size].astype(np.float64) - 7 * devices)
+    wrong[:size] = 7 * devices + np.clip(np.rint(away), -7 * devices, 7 * devices)
+    with pytest.raises(BadVector, match="norm"):
+        plan.require_possible(wrong, devices)
+
+
 def test_huge_values_are_clipped_not_refused() -> None:
-    assert lanes([3e38, -3e38])[:-2].tolist() == [65535, 0]
+    assert lanes([3e38, -3e38])[:-2].tolist() == [65534, 0]
     assert lanes([0.0, 0.0]).tolist()[2:] == [1000, 1]
 
 
@@ -237,7 +351,7 @@ def test_huge_values_are_clipped_not_refused() -> None:
         {"max_abs": -1.0},
         {"max_abs": math.nan},
         {"weight_cap": 0},
-        {"weight_cap": 65536},
+        {"weight_cap": 2**24},
         pytest.param({"max_abs": 1e308}, id="twice the range is infinite"),
         pytest.param({"max_abs": 1e-320}, id="levels a unit are infinite"),
         pytest.param({"max_norm": 1e300}, id="a norm that nothing has"),

@@ -1,17 +1,22 @@
-"""A coordinator that cuts a ring with devices that are alive: they are on the survivor list, and not asked to sign it.
+"""A coordinator that cuts a ring with devices that are alive, and one that forges an entry of the roster.
 
-Around the ring stand twelve devices whose sum it is after (the core), and at each end of them a stretch of six, half as
-many as a device has neighbours, in which two collude, two are gone, and two, the edge, are alive. The edge is shown no
-share of anybody beyond, so it masks with nobody there; it would refuse the list, and is not asked. Those beyond are
-shown everything: they sign, and what they reveal of the edge makes up for what the edge does not reveal. Their own
-vectors are lost; what the coordinator gets is the sum of core and edge.
+The first has devices that are on the survivor list and are not asked to sign it. Around the ring stand twelve devices
+whose sum it is after (the core), and at each end of them a stretch of six, half as many as a device has neighbours, in
+which two collude, two are gone, and two, the edge, are alive. The edge is shown no share of anybody beyond, so it masks
+with nobody there; it would refuse the list, and is not asked. Those beyond are shown everything: they sign, and what
+they reveal of the edge makes up for what the edge does not reveal. Their own vectors are lost; what the coordinator
+gets is the sum of core and edge.
 
 No device has more than two colluding neighbours of the four that it takes to betray it, and four are gone, as many as
 the rule allows. What stops it is that a device of a ring reveals nothing until all but so many have signed.
+
+The second shows keys of its own under the id of a device that does not collude. Only the neighbours check the signature
+there: they and the device itself are then among those that have not signed (docs/secure-aggregation-proofs.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -20,6 +25,8 @@ import numpy as np
 import pytest
 
 from client_sdk.secagg import header as header_module
+from client_sdk.secagg import roster as roster_module
+from client_sdk.secagg.advertisement import AttemptSecrets
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
@@ -29,10 +36,11 @@ from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.parameters import Parameters, fast
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
-from client_sdk.secagg.shares import SharePair
+from client_sdk.secagg.roster import Roster, rejoin
+from client_sdk.secagg.shares import SharePair, unseal_pair
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, RevealedShares
-from tests.client_sdk.secagg.attempt import digest, header
+from tests.client_sdk.secagg.attempt import digest, entropy, header
 from tests.client_sdk.secagg.fleet import POLICY, Coordinator, fleet
 
 N = 40
@@ -69,7 +77,7 @@ class Cut:
             silent = tuple(self.beyond) if place in self.edge else ()
             self.members[place].tell(self.coordinator.delivery(place, silent))
             self.coordinator.hear_mask(place)
-            self.held[place] = dict(self.members[place].memory.live[head.model].held)
+            self.held[place] = dict(self.members[place].live(head).held)
         self.survivors = Survivors(tuple(sorted(set(range(N)) - self.fallen)))
         self.revealed: dict[int, RevealedShares] = {}
         self.refusals: set[str] = set()
@@ -107,12 +115,12 @@ class Cut:
         total = np.zeros(head.lanes, lane_dtype(bits))
         keys = {helper: self.secrets[helper].mask_key for helper in self.helpers}
         for gone in self.fallen:
-            secret = rebuild_mask_key(self.shares_of(gone), t, cohort.roster.entries[gone].advertisement).secret
+            secret = rebuild_mask_key(self.shares_of(gone), t, cohort.roster.entries[gone].advertisement)
             keys[gone] = AgreementKey(secret)
         for place in wanted:
             shown = cohort.roster.entries[place].advertisement
             total += unpack(self.coordinator.vectors[place], head.lanes, bits)
-            own = rebuild_self_mask(self.shares_of(place), t, shown).secret
+            own = rebuild_self_mask(self.shares_of(place), t, shown)
             masker.apply(total, self_seed(own, cohort.h, place), -1)
             for peer in set(cohort.graph.neighbours(place)) & keys.keys():
                 seed = pair_seed(keys[peer].agree(shown.mask_key), cohort.h, place, peer)
@@ -161,3 +169,77 @@ def test_with_as_many_signatures_as_one_list_takes_the_ring_is_cut(monkeypatch: 
     assert attack.refusals == set()
     assert np.array_equal(attack.sum_of_core_and_edge(), attack.lanes_of_core_and_edge())
     assert GONE in {kind for message in attack.revealed.values() for _, kind, _ in message.shares}
+
+
+FORGED = 20
+"""The place around the ring of the device whose entry is forged."""
+
+
+class Forged:
+    """The second attack: the coordinator makes the best of those that accept its roster."""
+
+    def __init__(self) -> None:
+        head = header(rule=RULE, dimension=5, minimum_cohort=3)
+        self.members, authority = fleet(N, policy=replace(POLICY, smallest_sigma=1))
+        self.coordinator = Coordinator(head, authority, self.members)
+        self.coordinator.open()
+        honest = self.coordinator.roster
+        assert honest is not None
+        self.forged = ring_order([entry.advertisement.nonce for entry in honest.entries])[FORGED]
+        true = honest.entries[self.forged]
+        self.secrets = AttemptSecrets.draw(entropy("forger"))
+        shown = replace(self.secrets.advertisement(true.advertisement.device), nonce=true.advertisement.nonce)
+        entries = list(honest.entries)
+        entries[self.forged] = replace(true, advertisement=shown)
+        self.coordinator.roster = Roster.of(head, entries)
+        self.cohort = self.coordinator._cohort = rejoin(head, self.coordinator.roster)
+        self.near = set(self.cohort.graph.neighbours(self.forged))
+        self.refused: dict[int, str] = {}
+        for place in range(N):
+            self.tell(place, self.coordinator.roster.encoded, self.coordinator.hear_share)
+
+    def tell(self, place: int, body: bytes, heard: Callable[[int], None]) -> None:
+        try:
+            self.members[place].tell(body)
+        except SecaggError as refusal:
+            self.refused[place] = str(refusal)
+        else:
+            heard(place)
+
+    @property
+    def left(self) -> list[int]:
+        """The places of devices that have refused nothing."""
+        return sorted(set(range(N)) - self.refused.keys())
+
+
+def test_a_forged_entry_is_refused_by_its_device_and_its_neighbours_and_opens_nothing() -> None:
+    attack = Forged()
+    assert attack.refused.keys() == attack.near | {attack.forged}
+    name = attack.cohort.device(attack.forged)
+    assert set(attack.refused.values()) == {f"the signature of device {name} does not stand under what it sent"}
+    for place in attack.left:
+        attack.tell(place, attack.coordinator.delivery(place), attack.coordinator.hear_mask)
+    gone = sorted(attack.near)[: RULE.drop]
+    listed = Survivors(tuple(sorted(set(range(N)) - set(gone))))
+    for place in attack.left:
+        attack.tell(place, listed.encoded, attack.coordinator.hear_survivors)
+    signed = attack.left
+    assert signed
+    assert len(signed) <= N - 1 - len(attack.near) < RULE.parameters(N).signers
+    proof = attack.coordinator.proof()
+    for place in signed:
+        with pytest.raises(SecaggError, match="signed the list; it takes"):
+            attack.members[place].tell(proof)
+
+
+def test_of_neighbours_that_check_no_signature_a_forger_gets_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: it then holds a pair of each of twelve devices, in the name of one that does not collude."""
+    monkeypatch.setattr(roster_module, "require_signed", lambda *given: None)
+    attack = Forged()
+    assert attack.refused.keys() == {attack.forged}
+    holder = attack.forged, attack.cohort.device(attack.forged)
+    for dealer in attack.near:
+        agreed = attack.secrets.share_key.agree(attack.cohort.roster.entries[dealer].advertisement.share_key)
+        rows = attack.coordinator.bundles[dealer].rows
+        sealed = next(sealed for place, sealed, _ in rows if place == attack.forged)
+        assert unseal_pair(agreed, attack.cohort.h, (dealer, attack.cohort.device(dealer)), holder, sealed)

@@ -1,4 +1,4 @@
-"""Secrets in shares: p is prime, any t shares give the secret, t - 1 tell nothing, wrong ones are set aside."""
+"""Secrets in shares: p is prime, any t shares give the secret, t - 1 tell nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_coefficients_are_drawn_once_and_all_count() -> None:
     assert [share_value(share) for share in shares] == [
         (coefficient * x + coefficient * x * x) % PRIME for x in (1, 2, 3)
     ]
-    with pytest.raises(BadParameters, match="entropy"):
+    with pytest.raises(BadParameters, match="source of coefficients"):
         split(bytes(32), [1, 2, 3], 3, lambda length: bytes(length - 1))
 
 
@@ -183,37 +183,20 @@ def test_shares_of_no_32_byte_secret_are_seen() -> None:
         combine(line, 2)
 
 
-@given(size=st.integers(3, 14), seed=st.integers(0, 2**32), data=st.data(), kind=st.sampled_from(["seed", "key"]))
-def test_wrong_shares_are_set_aside(size: int, seed: int, data: st.DataObject, kind: str) -> None:
-    threshold = data.draw(st.integers(2, size))
-    secrets = AttemptSecrets.draw(entropy(seed))
+@pytest.mark.parametrize("kind", ["seed", "key"])
+def test_a_secret_is_rebuilt_from_any_t_shares_and_checked(kind: str) -> None:
+    secrets = AttemptSecrets.draw(entropy(5))
     shown = secrets.advertisement("d")
     secret, rebuild = (
         (secrets.self_mask, rebuild_self_mask) if kind == "seed" else (secrets.mask_key.private, rebuild_mask_key)
     )
-    shares = dict(enumerate(split(secret, range(1, size + 1), threshold, entropy((seed, "s"))), 1))
-    wrong = data.draw(st.sets(st.integers(1, size), max_size=(size - threshold) // 2))
-    for x in wrong:
-        lie = data.draw(st.integers(1, PRIME - 1))
-        shares[x] = ((share_value(shares[x]) + lie) % PRIME).to_bytes(33, "big")
-    rebuilt = rebuild(shares, threshold, shown)
-    assert rebuilt.secret == secret
-    assert set(rebuilt.wrong) == (set() if gives(shares, threshold, secret) else wrong)
-
-
-def gives(shares: dict[int, bytes], threshold: int, secret: bytes) -> bool:
-    """Whether the first ``threshold`` shares alone give the secret: all are right, or the lies cancel each other."""
-    try:
-        return combine(shares, threshold) == secret
-    except BadShare:
-        return False
-
-
-def test_shares_that_are_no_numbers_of_the_field_are_wrong_ones() -> None:
-    secrets = AttemptSecrets.draw(entropy(3))
-    shares = dict(enumerate(split(secrets.self_mask, range(1, 8), 4, entropy(4)), 1))
-    shares[2] = b"\xff" * 33
-    assert rebuild_self_mask(shares, 4, secrets.advertisement("d")).wrong == (2,)
+    shares = dict(enumerate(split(secret, range(1, 7), 4, entropy(6)), 1))
+    for chosen in itertools.combinations(shares, 4):
+        assert rebuild({x: shares[x] for x in chosen}, 4, shown) == secret
+    for x in (1, 4):
+        wrong = shares | {x: ((share_value(shares[x]) + 1) % PRIME).to_bytes(33, "big")}
+        with pytest.raises(BadShare):
+            rebuild(wrong, 4, shown)
 
 
 def test_a_dealer_that_lied_cannot_be_rebuilt() -> None:
@@ -221,10 +204,10 @@ def test_a_dealer_that_lied_cannot_be_rebuilt() -> None:
     shares = dict(enumerate(split(other.self_mask, range(1, 8), 4, entropy(4)), 1))
     with pytest.raises(BadShare, match="committed"):
         rebuild_self_mask(shares, 4, secrets.advertisement("d"))
-    with pytest.raises(BadShare, match="committed"):
+    with pytest.raises(BadShare, match="advertised"):
         rebuild_mask_key(shares, 4, secrets.advertisement("d"))
     scattered = {x: digest(str(x)).rjust(33, b"\0") for x in range(1, 8)}
-    with pytest.raises(BadShare, match="committed"):
+    with pytest.raises(BadShare):
         rebuild_self_mask(scattered, 4, secrets.advertisement("d"))
     with pytest.raises(BadShare, match="too few"):
         rebuild_self_mask({1: shares[1]}, 4, secrets.advertisement("d"))

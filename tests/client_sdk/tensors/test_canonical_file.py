@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from client_sdk.tensors import MalformedTensors, TensorError, TruncatedTensors, canonical_bytes, digest
 from client_sdk.tensors import canonical_file as module
-from client_sdk.tensors.canonical_file import CanonicalFile
+from client_sdk.tensors.canonical_file import CanonicalFile, canonical_digest
 
 
 def file_of(path: Path, header: object, data: bytes) -> Path:
@@ -56,6 +57,7 @@ def test_blocks_are_the_canonical_bytes(
         assert head + b"".join(blocks) == wanted
         assert max(map(len, blocks), default=0) <= block
         assert (file.size, file.digest()) == (len(wanted), digest(wanted))
+        assert canonical_digest(path) == canonical_digest(path.read_bytes()) == digest(wanted)
 
 
 def test_a_wrong_header_of_a_large_file_is_reported_without_reading_it(tmp_path: Path) -> None:
@@ -81,3 +83,36 @@ def test_a_file_that_becomes_shorter_is_reported(tmp_path: Path) -> None:
         shorter.truncate(200)
     with pytest.raises(TruncatedTensors, match="became shorter"):
         file.digest()
+
+
+def test_repro_one_model_has_one_digest_in_whatever_file() -> None:
+    """By the digests of their files, these are many checkpoints; a device would sign a list on each of them."""
+    tensors = {"a": np.arange(3, dtype=np.float32), "b": np.ones((2, 2), np.float32)}
+    plain = safetensors.numpy.save(tensors)
+    raw = tensors["b"].tobytes() + tensors["a"].tobytes()
+    header = {
+        "b": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+        "a": {"dtype": "F32", "shape": [3], "data_offsets": [16, 28]},
+    }
+    files = [plain, safetensors.numpy.save(tensors, {"salt": "1"})]
+    for text in (json.dumps(header).encode(), json.dumps(header).encode() + b" " * 24):
+        files.append(len(text).to_bytes(8, "little") + text + raw)
+    assert len({digest(file) for file in files}) == 4
+    assert {canonical_digest(file) for file in files} == {digest(plain)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": np.array([0, 1, 3], np.float32)},
+        {"b": np.array([0, 1, 2], np.float32)},
+        {"a": np.array([[0, 1, 2]], np.float32)},
+        {"a": np.array([0, 1, 2], np.float32).view(np.int32)},
+        {"a": np.array([-0.0, 1, 2], np.float32)},
+        {"a": np.array([0, 1, 2], np.float32), "empty": np.empty(0, np.float32)},
+    ],
+    ids=["value", "name", "shape", "dtype", "sign of zero", "one more"],
+)
+def test_other_tensors_have_another_digest(other: dict[str, np.ndarray[Any, Any]]) -> None:
+    model = safetensors.numpy.save({"a": np.array([0, 1, 2], np.float32)})
+    assert canonical_digest(safetensors.numpy.save(other)) != canonical_digest(model)

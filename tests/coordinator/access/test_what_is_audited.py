@@ -41,7 +41,14 @@ def test_no_audited_entry_is_held() -> None:
 def test_a_request_leaves_a_row_whether_it_is_carried_out_or_refused(entry: Entry) -> None:  # type: ignore[type-arg]
     audited = Audited()
     try:
-        values = {"run": "marks", "action": "pause", "digest": "0" * 64, "key": "0" * 16, "worker": "w1"}
+        values = {
+            "run": "marks",
+            "action": "pause",
+            "digest": "0" * 64,
+            "key": "0" * 16,
+            "worker": "w1",
+            "device": "d1",
+        }
         sent: dict[str, Any] = {"content": b"a body"}
         if entry.message is not None:
             sent = {"json": EXAMPLES.get(entry.message.__name__, {})}

@@ -152,6 +152,15 @@ class SecureStory(Story):
     def faulted(self, device: str, **more: Any) -> list[fx.Effect]:
         return self.happens(ev.Faulted(**self._of({"device": device, "reason": "its message is too short", **more})))
 
+    def spent(self, device: str, **more: Any) -> list[fx.Effect]:
+        return self.happens(ev.Spent(**self._of({"device": device, **more})))
+
+    def declined(self, device: str, **more: Any) -> list[fx.Effect]:
+        return self.happens(ev.Declined(**self._of({"device": device, "reason": "it advertised 8 times", **more})))
+
+    def unbarred(self, device: str, by: str = "olga") -> list[fx.Effect]:
+        return self.happens(ev.Unbarred(at=self.at, device=device, by=by))
+
     def signed(self, device: str, **more: Any) -> list[fx.Effect]:
         return self._says(ev.Signed, device, more)
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.header import Terms
-from coordinator.engine.eligibility import offer_of, reason_against
+from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
 from coordinator.engine.plan import Plan
 
 TASK = Task(learner="quorate:mnist-mlp", learner_version="1.2", epochs=3)
@@ -60,8 +61,8 @@ def terms(**secure: Any) -> Terms:
     return found
 
 
-def in_secret(found: Terms, **policy: Any) -> str | None:
-    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=Policy(**policy)))
+def in_secret(found: Terms, speaks: int = SECURE_VERSION, **policy: Any) -> str | None:
+    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=Policy(**policy), secure=speaks))
     return reason_against(TASK, offer, found)
 
 
@@ -111,3 +112,44 @@ def test_equal_offers_are_equal_strings() -> None:
     two = CheckIn(examples=99, learners={"b:y": "2", "a:x": "1"}, hold_s=0)
     assert offer_of(one) == offer_of(two), "sizes and holds decide nothing about eligibility"
     assert offer_of(one) != offer_of(one.model_copy(update={"policy": Policy(secure_only=True)}))
+    assert offer_of(one) != offer_of(one.model_copy(update={"secure": SECURE_VERSION}))
+    assert '"secure"' not in offer_of(one), "the offer of a device that speaks none is as it was"
+
+
+@pytest.mark.parametrize(
+    ("speaks", "says"), [(0, "none"), (1, "version 1"), (SECURE_VERSION + 1, f"version {SECURE_VERSION + 1}")]
+)
+def test_a_device_of_another_version_of_the_secure_protocol_takes_part_in_plain_rounds_only(
+    speaks: int, says: str
+) -> None:
+    sentence = f"the plan's rounds take version {SECURE_VERSION} of the secure protocol; this device speaks {says}"
+    assert in_secret(terms(), speaks) == sentence
+    assert in_secret(terms()) is None
+    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, secure=speaks))
+    assert reason_against(TASK, offer) is None
+
+
+@pytest.mark.parametrize(
+    ("cohort", "secure_only", "fewest"),
+    [
+        ({}, True, 0),
+        ({}, False, 1),
+        ({"min_examples": 2}, True, 2),
+        ({"min_examples": 2}, False, 2),
+        ({"choose": "by_examples", "pool": 400}, True, 1),
+    ],
+)
+def test_who_takes_part_in_secure_rounds_only_tells_a_size_only_where_the_plan_asks_for_it(
+    cohort: dict[str, Any], secure_only: bool, fewest: int
+) -> None:
+    body: dict[str, Any] = {
+        "name": "sizes",
+        "task": {"learner": "quorate:mnist-mlp"},
+        "cohort": cohort,
+        "aggregation": {"weighting": "equal"},
+        "secure": {"max_norm": 1.0, "max_abs": 0.25},
+    }
+    offer = offer_of(CheckIn(learners={"quorate:mnist-mlp": "1.2"}, policy=Policy(secure_only=secure_only)))
+    assert fewest_examples(Plan.parse(body), offer) == fewest
+    plain = {name: section for name, section in body.items() if name != "secure"}
+    assert fewest_examples(Plan.parse(plain), offer) == max(1, fewest)

@@ -77,12 +77,14 @@ def test_the_names_in_the_log_are_these_whatever_the_classes_are_called() -> Non
         "Complained",
         "Faulted",
         "Spent",
+        "Declined",
         "Signed",
         "Revealed",
         "Opened",
         "OpeningFailed",
         "Discarded",
         "Advanced",
+        "Unbarred",
     }
     assert ev.from_json("CommitFailed", 1.0, {"round": 2, "reason": "not finite"}).kind == "CommitFailed"
 

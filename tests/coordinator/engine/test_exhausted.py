@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
-from tests.coordinator.engine.secure_story import SIX, SecureStory
-from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, every, only, refusal
+from tests.coordinator.engine.secure_story import POOL, SIX, SecureStory
+from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, ended, every, only, refusal
 
 SAYS = (
-    "the run is exhausted at version 0: 6 devices that wait have signed on this checkpoint or are barred, "
+    "the run is exhausted at version 0: of the devices that wait 6 have signed on this checkpoint; "
     "2 can still contribute, and a secure round needs 4"
 )
 
@@ -39,12 +37,50 @@ def test_where_too_few_wait_at_all_nobody_knows_whether_it_is(waiting: int, unsp
 
 
 def test_barred_devices_alone_exhaust_no_run_since_no_other_model_would_help() -> None:
+    story = SecureStory()
+    story.created()
+    effects = story.drawn_from("g", unspendable=7, barred=7)
+    assert story.state.exhausted == ""
+    assert ended(effects) == (
+        "abandoned",
+        "1 eligible devices waited (7 are barred); a secure round needs at least 4",
+    )
+
+
+def test_who_is_spent_has_declined_or_is_barred_counts_alike_and_each_is_named() -> None:
+    story = SecureStory()
+    story.created()
+    story.drawn_from("g", unspendable=3, declined=1, barred=1)
+    assert story.state.exhausted == (
+        "the run is exhausted at version 0: of the devices that wait 1 has signed on this checkpoint, "
+        "1 has declined it, 1 is barred; 1 can still contribute, and a secure round needs 4"
+    )
+    few = SecureStory()
+    few.created()
+    few.drawn_from("g", unspendable=2, declined=1, barred=1)
+    assert few.state.exhausted == "", "three devices are too few on any model"
+
+
+def test_repro_a_run_whose_devices_all_declined_says_so_and_can_be_advanced() -> None:
+    """In *fast* a device advertises so many times on a checkpoint and refuses for good: none had signed, so the run was
+    not exhausted, and could not be advanced."""
     story = SecureStory().cohort()
-    story.stopped()
-    fresh = SecureStory()
-    fresh.created()
-    fresh.drawn_from("g", unspendable=7)
-    assert fresh.state.exhausted == ""
+    for device in "abcde":
+        effects = story.declined(device, reason="This device advertised 8 times on this checkpoint.")
+        mark = fx.RecordMark(tensors=START, device=device, round=1, kind="declined")
+        assert only(effects, fx.RecordMark) == mark
+    assert (story.state.round_number, story.state.spent) == (2, ())
+    assert story.state.declined == dict.fromkeys("abcde", "This device advertised 8 times on this checkpoint.")
+    story.drawn_from("f", "g", "h", unspendable=5, declined=5)
+    assert story.state.exhausted == (
+        "the run is exhausted at version 0: of the devices that wait 5 have declined it; "
+        "3 can still contribute, and a secure round needs 4"
+    )
+    assert only(story.advanced(), fx.Advance)
+    story.committed()
+    assert (story.state.version, story.state.declined, story.state.exhausted) == (1, {}, "")
+    story.cohort()
+    assert set(story.state.current.members) == set(POOL), "all of them can contribute to this model"
 
 
 def test_other_devices_are_a_way_out() -> None:
@@ -151,14 +187,3 @@ def test_where_no_worker_takes_the_round_the_owner_may_and_the_fleet_has_its_tur
     assert refusal(story.leased()) == "stale"
     story.committed(digest=digest_of("moved"))
     assert (story.state.current.kind, story.state.phase) == ("secure", "selecting")
-
-
-@pytest.mark.parametrize("chapter", ["cohort", "masking", "unmasking"])
-def test_the_public_body_tells_counts_and_no_names(chapter: str) -> None:
-    story: SecureStory = getattr(SecureStory(), chapter)()
-    body: dict[str, Any] = rounds.public_body(story.state)
-    assert body["exhausted"] == ""
-    assert all(isinstance(count, int) for count in body["secure"].values())
-    assert body["secure"]["signed"] == (6 if chapter == "unmasking" else 0)
-    assert body["funnel"]["reported"] == (0 if chapter == "cohort" else 6)
-    assert body["metrics"] == {}

@@ -335,3 +335,17 @@ def test_discard_names_every_blob_of_every_attempt() -> None:
     story.discarded(1)
     assert story.state.leftovers == {}
     assert fx.Discard(round=1) in rounds.pending(story.state)
+
+
+def test_a_device_too_late_for_the_roster_is_told_so_and_may_come_into_the_next_attempts() -> None:
+    story = SecureStory().sharing()
+    late = story.advertised("g")
+    assert only(late, fx.Refused) == fx.Refused(
+        kind="late", reason="the roster of attempt 0 of round 1 was closed without this device"
+    )
+    for device in "abcd":
+        story.shared(device)
+    story.tick(20)
+    assert story.attempt == 1
+    story.announced()
+    assert only(story.advertised("g"), fx.Accepted)

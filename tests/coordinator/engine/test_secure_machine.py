@@ -31,7 +31,7 @@ BEFORE_SIGNING = ("selecting", "collecting", "sharing", "masking")
 FROM_THE_LIST = ("agreeing", "unmasking", "committing")
 PLANS: list[dict[str, Any]] = [
     {},
-    {"secure": {"attempts": 2}, "cohort": {"quorum": 0.5}},
+    {"secure": {"attempts": 2, "barred_rounds": 2}, "cohort": {"quorum": 0.5}},
     {"secure": {"reserve": 2, "minimum_cohort": 5}},
     {"datacenter": {**FALLBACK, "patience": 2}},
 ]
@@ -53,6 +53,7 @@ class SecureRun(RuleBasedStateMachine):
         self.acknowledged: set[tuple[int, str]] = set()
         self.settled: set[tuple[int, str]] = set()
         self.digests: set[str] = set()
+        self.marks: set[tuple[str, str, str]] = set()
         self._happens(self.story.created)
 
     # ------------------------------------------------------------ happenings
@@ -145,6 +146,16 @@ class SecureRun(RuleBasedStateMachine):
         attempt = self.story.attempt + shift
         self._happens(lambda: self.story.faulted(device, attempt=attempt))
 
+    @rule(device=DEVICES, shift=SHIFT, which=st.sampled_from(["spent", "declined"]))
+    def says_that_it_is_final(self, device: str, shift: int, which: str) -> None:
+        attempt = self.story.attempt + shift
+        self._happens(lambda: getattr(self.story, which)(device, attempt=attempt))
+
+    @rule(device=DEVICES)
+    def unbarred(self, device: str) -> None:
+        barred = self.story.state.barred
+        self._happens(lambda: self.story.unbarred(min(barred, default=device)))
+
     @rule(device=DEVICES)
     def withdrew(self, device: str) -> None:
         self._happens(lambda: self.story.withdraws(device))
@@ -157,6 +168,7 @@ class SecureRun(RuleBasedStateMachine):
 
     @rule(lost=st.sets(DEVICES, max_size=2))
     def opening_failed(self, lost: set[str]) -> None:
+        self.goes_on(7, set(), 7, 0.0)
         self._happens(lambda: self.story.opening_failed(*sorted(lost)))
 
     @rule(after_s=st.sampled_from([0.0, 1.0, 5.0, 20.0, 61.0]))
@@ -203,6 +215,8 @@ class SecureRun(RuleBasedStateMachine):
         self.digests |= {effect.digest for effect in every(effects, fx.Accepted)}
         self._keeps_the_line(before, effects)
         self._keeps_the_list(before, self.story.state)
+        self._keeps_who_is_barred(before, self.story.state, self.story.log[-1] if len(self.story.log) > found else None)
+        self._keeps_marks(before, effects)
         self._keeps_count_of_attempts(before, self.story.state)
         self._settles_what_was_acknowledged(before, effects)
         for event in self.story.log[found:]:
@@ -218,12 +232,24 @@ class SecureRun(RuleBasedStateMachine):
         for made in every(effects, fx.RecordCheckpoint):
             assert made.parent == self.line[-1]
             self.line.append(made.version)
-            assert self.story.state.spent == (), "a commit of any kind clears who is spent"
+            after = self.story.state
+            assert (after.spent, after.declined) == ((), {}), "a commit of any kind clears who is spent or has declined"
             if before.current.kind == "secure" and not before.current.advancing:
                 assert before.secure is not None
                 assert {item.device for item in made.contributions} == before.secure.masked.keys()
             else:
                 assert made.contributions == ()
+
+    def _keeps_marks(self, before: states.RunState, effects: list[fx.Effect]) -> None:
+        """Who becomes spent or declines is marked on the model's tensors, and nobody else is."""
+        after = self.story.state
+        for mark in every(effects, fx.RecordMark):
+            assert (mark.tensors, mark.round) == (before.marked_on, before.round_number)
+            assert mark.device in {"spent": after.spent, "declined": after.declined}[mark.kind] or after.version
+            self.marks.add((mark.tensors, mark.device, mark.kind))
+        named = {(after.marked_on, device, "spent") for device in after.spent}
+        named |= {(after.marked_on, device, "declined") for device in after.declined}
+        assert named <= self.marks
 
     def _keeps_the_list(self, before: states.RunState, after: states.RunState) -> None:
         """Survivors have masked, and are the same from agreeing on; only they sign; a device that signs is spent."""
@@ -238,14 +264,15 @@ class SecureRun(RuleBasedStateMachine):
         assert not set(secure.order) & after.barred.keys()
         assert not secure.masked.keys() & secure.complaints.keys()
         if before.phase == "selecting":
-            assert not set(after.current.members) & {*after.spent, *after.barred}, "who is spent or barred is not drawn"
+            left_out = {*after.spent, *after.declined, *after.barred}
+            assert not set(after.current.members) & left_out, "who is spent, has declined or is barred is not drawn"
         if secure.roster:
             assert list(secure.order) == sorted(secure.advertised)
         if after.phase in ("unmasking", "committing"):
             assert len(secure.signed) >= secure.signers
             assert len(secure.masked) >= max(secure.fewest, secure.threshold, after.plan.cohort.quorum_count)
         if secure.sum:
-            assert secure.opening == 0
+            assert not secure.opening
         if attempt_of(after) > attempt_of(before):
             assert before.secure is not None
             assert set(secure.older) >= set(before.secure.blobs), "nothing is forgotten before it is deleted"
@@ -262,6 +289,21 @@ class SecureRun(RuleBasedStateMachine):
             )
         if after.round_number == before.round_number:
             assert set(before.spent) <= set(after.spent)
+            assert before.declined.items() <= after.declined.items()
+
+    def _keeps_who_is_barred(self, before: states.RunState, after: states.RunState, event: ev.Event | None) -> None:
+        """Only a proof bars, for as many rounds as the plan says; only time and an owner end it."""
+        plan = after.plan.secure
+        assert plan is not None
+        lost = set(event.lost) if isinstance(event, ev.OpeningFailed) else set()
+        assert after.barred.keys() - before.barred.keys() <= lost
+        for device, found in after.barred.items():
+            assert after.round_number < found.until_round <= after.round_number + plan.barred_rounds + 1
+            if device not in before.barred or device in lost:
+                assert found.until_round == before.round_number + plan.barred_rounds + 1
+        for device in before.barred.keys() - after.barred.keys():
+            freed = isinstance(event, ev.Unbarred) and event.device == device
+            assert freed or before.barred[device].until_round == after.round_number
 
     def _keeps_count_of_attempts(self, before: states.RunState, after: states.RunState) -> None:
         if before.round_number != after.round_number:
@@ -329,8 +371,7 @@ class SecureRun(RuleBasedStateMachine):
         if secure is not None:
             assert bool(secure.sum) == (state.phase == "committing")
             assert bool(secure.roster) >= (state.phase not in ("collecting", "sharing"))
-            assert (state.deadline is None) <= (state.phase == "committing" or secure.opening > 0)
-            assert secure.opening == 0 or not secure.failed or secure.opening > secure.failed
+            assert (state.deadline is None) <= (state.phase == "committing" or secure.opening)
         if state.status == "running":
             assert state.phase != "idle"
         assert all(blobs for blobs in state.leftovers.values())

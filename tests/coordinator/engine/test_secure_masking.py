@@ -42,6 +42,38 @@ def test_masking_ends_when_all_who_shared_have_masked_and_the_list_stands() -> N
     assert only(effects, fx.Release).devices == ("g", "h"), "devices that are not on the list are free"
 
 
+@pytest.mark.parametrize(("exchange", "following"), [("shared", "masking"), ("masked", "agreeing")])
+def test_an_exchange_with_enough_devices_goes_on_once_it_is_quiet(exchange: str, following: str) -> None:
+    story = SecureStory(secure={"quiet_s": 3})
+    begun = story.sharing() if exchange == "shared" else story.masking()
+    began = begun.at
+    for device in SIX[:4]:
+        getattr(begun, exchange)(device)
+    assert begun.state.deadline == began + 20, "four are not enough: five shares rebuild a secret"
+    begun.at = began + 12
+    getattr(begun, exchange)("e")
+    assert begun.state.deadline == began + 15
+    assert begun.tick(2.9) == []
+    assert begun.tick(0.1) != []
+    assert (begun.state.phase, begun.state.current.attempt) == (following, 0)
+
+
+def test_a_message_makes_the_wait_longer_but_never_longer_than_the_exchange() -> None:
+    story = SecureStory(cohort={"goal": 7}, secure={"quiet_s": 10}).sharing(*EIGHT[:7])
+    began = story.at
+    for device, after_s, deadline_s in (
+        ("a", 1, 20),
+        ("b", 1, 20),
+        ("c", 1, 20),
+        ("d", 1, 20),
+        ("e", 4, 14),
+        ("f", 12, 20),
+    ):
+        story.at = began + after_s
+        story.shared(device)
+        assert story.state.deadline == began + deadline_s
+
+
 @pytest.mark.parametrize("exchange", ["shared", "masked"])
 @pytest.mark.parametrize(
     ("quorum", "threshold", "fewest", "wanted"), [(0.6, 3, 3, 4), (0.6, 5, 3, 5), (0.6, 3, 5, 5), (1.0, 3, 3, 6)]

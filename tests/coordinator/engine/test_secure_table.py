@@ -113,6 +113,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Complained": {"device": "f", "dealers": ("a",)},
     "Faulted": {"device": "f", "reason": "its message is too short"},
     "Spent": {"device": "f"},
+    "Declined": {"device": "f", "reason": "it advertised 8 times here"},
+    "Unbarred": {"device": "f", "by": "olga"},
     "Signed": MESSAGE,
     "Revealed": MESSAGE,
     "Opened": {"bytes": 9, "weight": 30},
@@ -165,6 +167,7 @@ Masked         x not-selected  x stale         x stale         x stale       x s
 Complained     x not-selected  x stale         x stale         x stale       x stale         agreeing
 Faulted        x not-selected  +               +               +             masking         agreeing
 Spent          x not-selected  +               +               +             masking         agreeing
+Declined       x not-selected  +               +               +             masking         agreeing
 Signed         x not-selected  x stale         x stale         x stale       x stale         x stale
 Revealed       x not-selected  x stale         x stale         x stale       x stale         x stale
 Opened         x stale         x stale         x stale         x stale       x stale         x stale
@@ -173,6 +176,7 @@ Committed      x stale         x stale         x stale         x stale       x s
 CommitFailed   x stale         x stale         x stale         x stale       x stale         x stale
 Discarded      -               -               -               -             -               -
 Advanced       x conflict      x conflict      x conflict      x conflict    x conflict      x conflict
+Unbarred       x conflict      x conflict      x conflict      x conflict    x conflict      x conflict
 Leased         x stale         x stale         x stale         x stale       x stale         x stale
 Heartbeat      x lease-lost    x lease-lost    x lease-lost    x lease-lost  x lease-lost    x lease-lost
 LeaseEnded     x lease-lost    x lease-lost    x lease-lost    x lease-lost  x lease-lost    x lease-lost
@@ -201,14 +205,16 @@ Masked         x duplicate     x duplicate     x duplicate     x duplicate     x
 Complained     x late          x late          x late          x late          x not-selected  x not-selected  x late
 Faulted        x late          x late          x late          x late          x not-selected  x not-selected  x late
 Spent          +               -               -               -               x not-selected  x not-selected  x late
+Declined       +               -               -               -               x not-selected  x not-selected  x late
 Signed         unmasking       x duplicate     x duplicate     x duplicate     x not-selected  x not-selected  x late
 Revealed       x stale         +               +               x late          x not-selected  x not-selected  x late
 Opened         x stale         x stale         committing      x late          x stale         x stale         x stale
-OpeningFailed  x stale         x stale         +               x late          x stale         x stale         x stale
+OpeningFailed  x stale         x stale         selecting       x late          x stale         x stale         x stale
 Committed      x stale         x stale         x stale         selecting       x stale         selecting       x stale
 CommitFailed   x stale         x stale         x stale         selecting       x stale         selecting       x stale
 Discarded      -               -               -               -               -               -               -
 Advanced       x conflict      x conflict      x conflict      x conflict      committing      x conflict      x conflict
+Unbarred       x conflict      x conflict      x conflict      x conflict      x conflict      x conflict      x conflict
 Leased         x stale         x stale         x stale         x stale         x stale         x stale         x stale
 Heartbeat      x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost
 LeaseEnded     x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost    x lease-lost

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import rounds
+from coordinator.engine.secure.state import Barred
 from tests.coordinator.engine.secure_story import SIX, SecureStory, ring_of
 from tests.coordinator.engine.story import START, digest_of, ended, every, only, refusal
 
@@ -132,7 +133,7 @@ def test_the_sum_is_opened_as_soon_as_every_secret_has_its_shares() -> None:
     effects = story.revealed("e")
     assert only(effects, fx.Open) == fx.Open(round=1, attempt=0)
     assert fx.Release(round=1, devices=("e",)) in effects
-    assert story.secure.opening == 5
+    assert story.secure.opening is True
     assert every(story.revealed("f"), fx.Open) == [], "one opening at a time"
 
 
@@ -187,7 +188,7 @@ def test_an_opening_under_way_is_waited_for_beyond_the_deadline() -> None:
 
 def test_the_sum_and_nothing_else_goes_into_the_commit() -> None:
     story = SecureStory().opening()
-    effects = story.opened(set_aside=(("a", ("b", "c")),))
+    effects = story.opened()
     commit = only(effects, fx.CommitSum)
     assert (commit.round, commit.parent, commit.weight) == (1, START, 50)
     assert commit.sum == digest_of("sum", 1)
@@ -197,9 +198,8 @@ def test_the_sum_and_nothing_else_goes_into_the_commit() -> None:
     assert only(effects, fx.Release).devices is None
     row = only(effects, fx.RecordRound)
     assert row.body["weight"] == 50
-    assert row.body["set_aside"] == (("a", ("b", "c")),)
-    assert row.body["secure"]["wrong_shares"] == 2  # type: ignore[index]
-    assert story.opened(set_aside=(("a", ("b", "c")),)) == []
+    assert row.body["secure"]["opened"] is True  # type: ignore[index]
+    assert story.opened() == []
     assert refusal(story.opened(digest=digest_of("another"))) == "late"
 
 
@@ -248,62 +248,32 @@ def test_an_impossible_sum_is_not_tried_again() -> None:
     assert (story.state.barred, story.state.spent) == ({}, SIX)
 
 
-def test_a_lost_dealer_is_tried_once_more_with_everybodys_shares() -> None:
-    story = SecureStory().opening()
-    assert story.opening_failed("b") == []
-    assert (story.state.phase, story.secure.failed, story.secure.lost) == ("unmasking", 5, ("b",))
-    assert refusal(story.opening_failed("b")) == "stale", "none is under way"
-    assert only(story.revealed("f"), fx.Open)
-    story.opened()
-    assert story.state.phase == "committing"
-    assert story.state.barred == {}
-
-
-def test_a_dealer_that_is_lost_twice_is_named_and_barred() -> None:
-    story = SecureStory().opening()
-    story.opening_failed("b", "c")
-    story.revealed("f")
-    effects = story.opening_failed("b")
+def test_a_dealer_that_is_proven_at_fault_ends_the_round_and_is_barred_for_some_rounds() -> None:
+    story = SecureStory(secure={"barred_rounds": 2}).opening()
+    effects = story.opening_failed("b", "c")
     assert ended(effects) == (
         "abandoned",
-        "the secrets that b shared cannot be rebuilt: their shares fit nothing",
+        "the secrets that b, c shared cannot be rebuilt: their shares fit nothing",
     )
-    assert story.state.barred == {"b": "its secret could not be rebuilt in round 1"}
-    story.drawn_from("b", "g", "h", "i", "j")
-    assert "b" not in story.state.current.members
+    barred = Barred(why="its secret could not be rebuilt in round 1", until_round=4)
+    assert story.state.barred == {"b": barred, "c": barred}
+    assert (story.state.round_number, story.state.spent) == (2, SIX)
 
 
-def test_the_second_try_waits_for_all_or_the_deadline() -> None:
-    story = SecureStory().unmasking()
-    for device in SIX[:5]:
-        story.revealed(device)
+def test_a_failed_opening_is_not_tried_again_whoever_reveals_later() -> None:
+    story = SecureStory().opening()
     story.opening_failed("b")
-    story.at += 5
-    assert every(story.tick(14), fx.Open) == []
-    effects = story.tick(1)
-    assert every(effects, fx.Open) == [], "nothing new has come: nothing new to try"
-    assert ended(effects)[0] == "abandoned"
-    assert set(story.state.barred) == {"b"}
+    assert refusal(story.revealed("f", round=1)) == "late"
+    assert refusal(story.opening_failed("b")) == "stale"
+    assert every(rounds.pending(story.state), fx.Open) == []
 
 
-def test_shares_that_came_during_the_first_try_make_the_second_at_once() -> None:
+def test_shares_that_come_while_it_is_opened_ask_for_no_second_opening() -> None:
     story = SecureStory().opening()
-    story.revealed("f")
-    effects = story.opening_failed("b")
-    assert only(effects, fx.Open) == fx.Open(round=1, attempt=0)
-    assert story.secure.opening == 6
-    assert story.state.deadline is None
-
-
-def test_after_the_deadline_a_failure_is_the_last_word_unless_more_came() -> None:
-    story = SecureStory().opening()
-    story.tick(20)
-    effects = story.opening_failed("b")
-    assert ended(effects)[0] == "abandoned"
-    more = SecureStory().opening()
-    more.revealed("f")
-    more.tick(20)
-    assert only(more.opening_failed("b"), fx.Open)
+    effects = story.revealed("f")
+    assert only(effects, fx.Accepted)
+    assert every(effects, fx.Open) == []
+    assert story.secure.opening is True
 
 
 def test_a_sum_that_nobody_asked_for_is_refused() -> None:

@@ -58,6 +58,7 @@ SECURE_EVENTS: dict[str, dict[str, Any]] = {
     "Complained": {"device": "d", "dealers": ("a",)},
     "Faulted": {"device": "d", "reason": "its bundle is too short"},
     "Spent": {"device": "d"},
+    "Declined": {"device": "d", "reason": "it advertised 8 times"},
     "Signed": _MESSAGE,
     "Revealed": _MESSAGE,
     "Opened": {"digest": digest_of("sum"), "bytes": 9, "weight": 30},
@@ -102,8 +103,7 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
         "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
     }
     cls = next(cls for cls in get_args(ev.Event) if cls.kind == kind)
-    if kind in ("Discarded", "Advanced"):
-        usual[kind] = {"round": 1, **({"by": "olga"} if kind == "Advanced" else {})}
+    usual |= {"Discarded": {"round": 1}, "Advanced": {"round": 1, "by": "olga"}, "Unbarred": {"device": "d", "by": "o"}}
     event: ev.Event = cls(**{"at": story.at, **usual.get(kind, {}), **more})
     return event
 
@@ -164,7 +164,8 @@ for kind, fields in SECURE_EVENTS.items():
     TABLE[kind] = {
         place: of_device.get(word, word) if of_device else "x stale" for place, word in TABLE["Started"].items()
     }
-TABLE["Discarded"], TABLE["Advanced"] = dict.fromkeys(PLACES, "-"), dict.fromkeys(PLACES, "x conflict")
+TABLE["Discarded"] = dict.fromkeys(PLACES, "-")
+TABLE["Advanced"] = TABLE["Unbarred"] = dict.fromkeys(PLACES, "x conflict")
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
 
 

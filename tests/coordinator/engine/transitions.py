@@ -71,14 +71,6 @@ def _masking() -> SecureStory:
     return story
 
 
-def _opened_twice() -> SecureStory:
-    """The first opening failed, all have revealed, and the second is under way."""
-    story = SecureStory().opening()
-    story.opening_failed("a")
-    story.revealed("f")
-    return story
-
-
 PLAIN: dict[str, Callable[[], Story]] = {
     **test_table.PLACES,
     "a quorum has reported": lambda: _collecting("ab", ""),
@@ -96,7 +88,6 @@ SECURE: dict[str, Callable[[], SecureStory]] = {
     "masked too few": _masking,
     "agreeing with too few": _agreeing,
     "unmasking with too few": _unmasking,
-    "opened twice": _opened_twice,
     "exhausted, waits for a worker": lambda: SecureStory(datacenter={**FALLBACK, "patience": 2}).exhausted(),
 }
 

@@ -37,6 +37,7 @@ from tests.coordinator.world import World
 OTHER = key_of("another key")
 HTTP_ALONE = {
     ("GET", Route.EVENTS), ("GET", Route.CHECKPOINT), ("HEAD", Route.CHECKPOINT), ("GET", Route.REVOCATIONS),
+    ("GET", Route.REVOCATION_LIST),
 }  # fmt: skip
 """The stream of a run's events, downloads, and the authority's own bytes."""
 

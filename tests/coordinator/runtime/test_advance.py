@@ -10,7 +10,6 @@ from typing import cast
 import numpy as np
 import pytest
 
-from client_sdk.protocol.operators import CreateRun
 from coordinator.blobs import FileBlobs
 from coordinator.engine import events as ev
 from coordinator.runtime.sweeping import sweep
@@ -18,7 +17,7 @@ from coordinator.store import MemoryStore, Store, open_store
 from coordinator.verify import verify
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.runtime.fragile import Crash, FragileBlobs, FragileStore, Points
-from tests.coordinator.secure_runs import SECURE, check_in, exhausted, happens, says, secure_run, state, to_the_list
+from tests.coordinator.secure_runs import check_in, exhausted, happens, says, secure_run, state, to_the_list
 from tests.coordinator.world import World
 
 
@@ -28,13 +27,6 @@ def world(make_world: MakeWorld) -> World:
     made = make_world(4)
     secure_run(made)
     return made
-
-
-def test_a_plan_with_secure_rounds_is_refused_until_they_are_served(make_world: MakeWorld) -> None:
-    world = make_world(4)
-    with world.refuses("invalid-plan", "secure: this coordinator does not serve secure rounds over HTTP yet"):
-        world.coordinator.operators.create_run(CreateRun(plan=world.plan(secure=SECURE), init="0" * 64))
-    assert world.coordinator.operators.runs() == []
 
 
 # Drawing
@@ -47,7 +39,7 @@ def test_spent_devices_are_not_drawn_and_are_counted_apart(world: World) -> None
     assert state(world).spent == spent
     view = world.coordinator.operators.run("secret")
     assert view.exhausted == state(world).exhausted
-    assert "4 devices that wait have signed on this checkpoint" in view.exhausted
+    assert "of the devices that wait 4 have signed on this checkpoint; 0 can" in view.exhausted
     assert world.coordinator.operators.round("secret", 2).reason == view.exhausted
     assert world.coordinator.operators.round("secret", 2).kind == "secure"
 

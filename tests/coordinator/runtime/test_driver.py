@@ -114,7 +114,7 @@ def test_closing_ends_the_threads_quickly(world: World) -> None:
     world.create()
     before = threading.active_count()
     with driven(world.coordinator):
-        assert threading.active_count() == before + 3
+        assert threading.active_count() == before + 4
         started = time.monotonic()
     assert time.monotonic() - started < 5
     assert threading.active_count() == before

@@ -40,6 +40,22 @@ def test_the_device_has_left_the_round_and_gets_the_same_answer_for_any_update(w
     assert kinds.count("UpdateRefused") == 1
 
 
+def test_repro_an_invalid_update_deletes_no_blob_of_others(world: World) -> None:
+    """The digest of refused bytes was recorded, and what it names was deleted with the round: a device that sent the
+    checkpoint as its update had it deleted."""
+    world.check_in()
+    first, *others = world.cohort()
+    line = [row.digest for row in world.store.checkpoints("marks")]
+    with world.blobs.open(line[0]) as file, world.refuses("invalid-update", "."):
+        world.send(first, file.read())
+    assert [row.digest for row in world.store.refusals("marks", 1)] == line
+    for number in others:
+        world.report(number)
+    world.settle()
+    assert world.coordinator.operators.run("marks").version == 1
+    assert world.blobs.has(line[0])
+
+
 def test_a_replica_and_a_restart_know_it(make_world: MakeWorld) -> None:
     world = make_world()
     world.create()

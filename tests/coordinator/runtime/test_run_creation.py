@@ -185,3 +185,12 @@ def test_a_models_names_leave_room_for_the_report_of_an_update(empty: World) -> 
     update = Update({"w": np.zeros(0, np.float32)}, 2**31, metrics=worst, held_out=Score(examples=2**40, metrics=worst))
     report = encode_update(update, "float32@1", "r" * 60, 2**31, 1000)
     assert len(report) - len(to_bytes({"w": np.zeros(0, np.float32)})) < 16 * 1024
+
+
+def test_repro_a_model_without_values_is_refused_for_secure_rounds(empty: World) -> None:
+    """The header of its first attempt could never be made: the round stood still, again and again, without a word."""
+    secure = {"max_norm": 1.0, "max_abs": 0.5, "minimum_cohort": 3}
+    cohort = {"select": 4, "goal": 4, "quorum": 0.6}
+    init = upload(empty, to_bytes({"w": np.zeros((0, 3), np.float32), "steps": np.zeros(1, np.int64)}))
+    with empty.refuses("invalid-plan", "task.averaged: these tensors hold no values"):
+        begin(empty, init, secure=secure, cohort=cohort)

@@ -130,6 +130,21 @@ def test_the_same_bytes_get_the_same_receipt_at_every_later_time(world: World) -
     assert world.coordinator.devices.outcome(world.rows[first].device, "marks", 1).version == 1
 
 
+def test_repro_a_device_that_asks_for_its_outcome_reads_the_rows_of_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All devices of a secure round ask for it at its end."""
+    counted = world.play_round(1)
+
+    def all_rows(run: str, round: int) -> None:
+        raise AssertionError("the rows of all devices are read")
+
+    monkeypatch.setattr(world.store, "contributions", all_rows)
+    for number in counted:
+        outcome = world.coordinator.devices.outcome(world.rows[number].device, "marks", 1)
+        assert (outcome.result, outcome.version) == ("counted", 1)
+
+
 def test_other_bytes_are_refused_and_the_first_count(world: World) -> None:
     world.check_in()
     first, second, third, _ = world.cohort()
@@ -168,5 +183,5 @@ def test_an_assignment_says_all_that_a_device_needs(world: World) -> None:
     assert (work.checkpoint.version, work.checkpoint.digest) == (0, view.checkpoint)
     assert work.checkpoint.bytes == len(world.coordinator.operators.checkpoint_file(view.checkpoint).read_bytes())
     assert work.plan_digest == view.plan_digest
-    assert (work.task.learner, work.partial, work.secure) == (LEARNER, "full", False)
+    assert (work.task.learner, work.partial, work.secure) == (LEARNER, "full", None)
     assert len(world.body(number)) <= work.max_update_bytes

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.secagg.lanes import lane_bits, lane_dtype
-from client_sdk.secagg.quantize import Quantizer
+from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer
 from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes, widen
 from coordinator.blobs import MemoryBlobs
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
@@ -30,23 +30,32 @@ def lanes(values: list[int], weight: int, canary: int, bits: int = 32) -> Any:
     return np.array([*values, weight, canary], lane_dtype(bits))
 
 
+def in_digits(weight: int, quantizer: Quantizer) -> list[int]:
+    """Some lanes that honest weights of this sum have: the highest takes what is left."""
+    digits = []
+    for _ in range(quantizer.weight_lanes - 1):
+        weight, digit = divmod(weight, 2**quantizer.q)
+        digits.append(digit)
+    return [*digits, weight]
+
+
 @given(q=st.integers(1, 24), n=st.integers(3, 20), data=st.data())
 def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: st.DataObject) -> None:
     """Against the formula, value by value, in Python's integers and floats."""
-    cap = data.draw(st.integers(1, 2**q - 1))
+    cap = data.draw(st.integers(1, 2**q - 1) | st.integers(1, WEIGHT_LIMIT))
     radius = data.draw(st.sampled_from([0.25, 1.0, 3.0]))
-    levels, size = 2**q - 1, 6
+    levels, size = max(1, 2**q - 2), 6
     weight = data.draw(st.integers(1, n * cap))
     least, most = levels * (n * cap - weight) // (2 * cap), levels * (n * cap + weight) // (2 * cap)
     total = [data.draw(st.integers(least, most)) for _ in range(size)]
     model = {"b": np.array([0.5, -1.5], np.float32), "a": np.array([0.0, 1.0, 2.0, 3e5], np.float32)}
     aggregator_, blobs, parent = aggregator(model)
     quantizer = Quantizer(q=q, max_norm=1e3, max_abs=radius, weight_cap=cap)
-    made = lanes(total, weight, n, lane_bits(n, q))
+    made = np.array([*total, *in_digits(weight, quantizer), n], lane_dtype(lane_bits(n, q)))
     digest, bytes_, _ = commit_sum(aggregator_, 1, parent, quantizer, made, n)
     assert bytes_ == len(blobs.open(digest).read())
     found = from_bytes(blobs.open(digest).read())
-    means = [np.float32((t * (2 * radius / levels) - n * radius) * (cap / weight)) for t in total]
+    means = [np.float32((t - n * levels / 2) * (2 * radius / levels * (cap / weight))) for t in total]
     assert found["a"].tolist() == [m + d for m, d in zip(model["a"], means[:4], strict=True)]
     assert found["b"].tolist() == [m + d for m, d in zip(model["b"], means[4:], strict=True)]
     assert commit_sum(aggregator_, 1, parent, quantizer, made, n) == (digest, bytes_, None)

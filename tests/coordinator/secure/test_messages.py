@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from client_sdk.identity import DeviceKey
+from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.errors import BadMessage, BadShare, BadSignature, SecaggError
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.roster import Roster, RosterEntry
 from client_sdk.secagg.shares import Bundle
-from client_sdk.secagg.statement import Stage, signed
+from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import validation
 from coordinator.secure.blob_formats import entry_bytes, parse_entry
 from coordinator.secure.gathering import Spoiled, gather
-from coordinator.secure.routing import Deliveries, proof
+from coordinator.secure.routing import DealtShares, Deliveries, proof
 from coordinator.secure.validation import Faulty
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
 from tests.coordinator.secure.test_opening import played
@@ -102,7 +103,7 @@ def test_a_bundle_is_for_all_holders_or_a_fault() -> None:
     share(attempt)
     cohort, bundle = attempt.cohort, attempt.bundles[1]
     validation.shared(cohort, *message_of(attempt, 1, "share", bundle.encoded))
-    short = Bundle(1, bundle.sealed[:-1])
+    short = replace(bundle, rows=bundle.rows[:-1])
     refused(
         validation.shared,
         cohort,
@@ -112,7 +113,9 @@ def test_a_bundle_is_for_all_holders_or_a_fault() -> None:
     )
     refused(validation.shared, cohort, *message_of(attempt, 1, "share", b"\x04no"), match="share bundle", kind=Faulty)
     other = message_of(attempt, 2, "share", attempt.bundles[1].encoded)
-    refused(validation.shared, cohort, *other, match="holders", kind=Faulty)
+    refused(validation.shared, cohort, *other, match="another device's place", kind=Faulty)
+    without_own = message_of(attempt, 1, "share", replace(bundle, own=b"").encoded)
+    refused(validation.shared, cohort, *without_own, match="own shares", kind=Faulty)
     place, body, signature = message_of(attempt, 1, "share", bundle.encoded)
     refused(validation.shared, cohort, 2, body, signature, match="signature", kind=BadSignature)
     refused(validation.shared, cohort, place, body[:-1] + b"\0", signature, match="signature", kind=BadSignature)
@@ -123,11 +126,13 @@ def test_in_a_ring_a_bundle_is_for_the_neighbours() -> None:
     share(attempt)
     for place in range(20):
         validation.shared(attempt.cohort, *message_of(attempt, place, "share", attempt.bundles[place].encoded))
-    moved = tuple((place + 1 if place + 1 < 20 else 0, sealed) for place, sealed in attempt.bundles[3].sealed)
+    moved = tuple((place + 1 if place + 1 < 20 else 0, *row) for place, *row in attempt.bundles[3].rows)
     wrong = Bundle(3, tuple(sorted(piece for piece in moved if piece[0] != 3)))
     refused(
         validation.shared, attempt.cohort, *message_of(attempt, 3, "share", wrong.encoded), match="bundle", kind=Faulty
     )
+    own = replace(attempt.bundles[3], own=bytes(64))
+    refused(validation.shared, attempt.cohort, *message_of(attempt, 3, "share", own.encoded), match="own", kind=Faulty)
     far = next(place for place in range(20) if place != 3 and place not in attempt.bundles[3].places)
     other = replace(attempt.bundles[3], owner=far)
     refused(
@@ -197,12 +202,12 @@ def test_a_signature_stands_under_the_one_list() -> None:
 
 def test_one_share_of_each_dealer_is_owed() -> None:
     attempt, survivors = played(6, silent_masking=(5,))
-    cohort, sharers = attempt.cohort, frozenset(range(6))
+    cohort, dealt = attempt.cohort, DealtShares(attempt.cohort, attempt.bundles.values())
     whole = RevealedShares.of(0, attempt.players[0].held, survivors)
 
     def take(revealed: RevealedShares | bytes, place: int = 0) -> None:
         body = revealed if isinstance(revealed, bytes) else revealed.encoded
-        validation.revealed(cohort, *message_of(attempt, place, "unmask", body), survivors, sharers)
+        validation.revealed(cohort, *message_of(attempt, place, "unmask", body), survivors, dealt)
 
     take(whole)
     refused(take, replace(whole, shares=whole.shares[1:]), match="of each of 6")
@@ -223,10 +228,13 @@ def test_shares_reach_the_peers_that_they_are_for(n: int, rule: GraphRule) -> No
     for place in range(n):
         found = Bundle.parse(deliveries.to(place).encoded, n)
         wanted = {
-            dealer: dict(bundle.sealed)[place] for dealer, bundle in attempt.bundles.items() if place in bundle.places
+            dealer: next(row[1:] for row in bundle.rows if row[0] == place)
+            for dealer, bundle in attempt.bundles.items()
+            if place in bundle.places
         }
         assert found.owner == place
-        assert dict(found.sealed) == wanted
+        assert {dealer: tuple(row) for dealer, *row in found.rows} == wanted
+        assert found.own == b""
         assert 2 not in wanted
         assert len(wanted) >= attempt.cohort.parameters.neighbours - 1
 
@@ -241,6 +249,7 @@ def test_a_proof_is_the_same_in_any_order() -> None:
 def test_every_refusal_is_one_of_ours() -> None:
     """What a peer sends never becomes a stack trace."""
     attempt, survivors = played(4)
+    dealt = DealtShares(attempt.cohort, attempt.bundles.values())
     for size in (0, 1, 9, 40):
         junk = bytes(range(size))
         with pytest.raises(SecaggError):
@@ -248,6 +257,6 @@ def test_every_refusal_is_one_of_ours() -> None:
         with pytest.raises(SecaggError):
             validation.agreed(attempt.cohort, 0, junk, junk, survivors)
         with pytest.raises(SecaggError):
-            validation.revealed(attempt.cohort, 0, junk, junk, survivors, frozenset(range(4)))
+            validation.revealed(attempt.cohort, 0, junk, junk, survivors, dealt)
         with pytest.raises(SecaggError):
             parse_entry(junk)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from client_sdk.secagg.errors import BadMessage, BadShare, BadVector, SecaggError
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, pack, unpack
+from client_sdk.secagg.quantize import WEIGHT_LIMIT
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import opening as subject
@@ -73,7 +74,7 @@ def summed(
     data=st.data(),
 )
 def test_the_sum_is_the_integer_sum_at_every_q(n: int, q: int, cipher: str, workers: int, data: st.DataObject) -> None:
-    cap = data.draw(st.integers(1, 2**q - 1))
+    cap = data.draw(st.integers(1, 2**q - 1) | st.integers(1, WEIGHT_LIMIT))
     weights = [data.draw(st.integers(0, cap)) for _ in range(n)]
     spare = n - (2 * n // 3 + 1)
     gone = data.draw(st.permutations(range(n)))[: data.draw(st.integers(0, spare))]
@@ -91,7 +92,6 @@ def test_the_sum_is_the_integer_sum_at_every_q(n: int, q: int, cipher: str, work
     found = summed(attempt, survivors, workers=workers)
     assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
     assert found.weight == sum(weights[place] for place in survivors.places)
-    assert found.set_aside == ()
 
 
 @pytest.mark.parametrize("gone", [(), (4,), (4, 11, 17)])
@@ -137,15 +137,6 @@ def test_masks_are_removed_by_as_many_threads_as_there_are_workers(monkeypatch: 
     assert sorted(parts) == [("unmask", lanes - 32), ("unmask", 32)]
 
 
-def test_wrong_shares_are_set_aside_and_their_holders_named() -> None:
-    attempt, survivors = played(12)
-    assert attempt.cohort.parameters.threshold == 9
-    messages = [lying(one, about=3) if one.place == 1 else one for one in revealed(attempt, survivors)]
-    found = summed(attempt, survivors, messages)
-    assert np.array_equal(found.lanes, integer_sum(attempt, survivors))
-    assert found.set_aside == ((3, (1,)),)
-
-
 def test_a_dealer_that_cannot_be_rebuilt_is_named_before_any_vector_is_read() -> None:
     attempt, survivors = played(6, silent_masking=(5,))
     messages = [lying(one, about=5) for one in revealed(attempt, survivors)]
@@ -154,7 +145,7 @@ def test_a_dealer_that_cannot_be_rebuilt_is_named_before_any_vector_is_read() ->
         raise AssertionError("a vector was read")
         yield b""
 
-    with pytest.raises(Lost, match="of 1 devices") as caught:
+    with pytest.raises(Lost, match="that 1 devices dealt") as caught:
         summed(attempt, survivors, messages, never())
     assert caught.value.places == (5,)
 

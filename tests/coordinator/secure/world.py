@@ -16,14 +16,15 @@ from typing import Any, TypeVar, assert_never, get_args
 
 import numpy as np
 
+from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.secagg.device import Transmit
+from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.errors import Refusal, SecaggError, SpentOnCheckpoint, Unopened
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import lane_dtype
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.shares import SharePair
-from client_sdk.secagg.statement import Stage
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.blobs import Blobs, MemoryBlobs
 from coordinator.engine import effects as fx
@@ -36,8 +37,8 @@ from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.secure_rounds import SecureRounds
 from coordinator.secure.announcing import Authority
+from coordinator.secure.arrived import ArrivedMessage
 from coordinator.secure.performing import Make, SecureRun
-from coordinator.secure.requests import ArrivedMessage
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import FenceLost
 from tests.client_sdk.secagg.attempt import digest
@@ -87,6 +88,10 @@ class Log:
     def __init__(self, world: World, start: RunState, todo: list[fx.Action]) -> None:
         self.world, self.state, self.todo = world, start, todo
 
+    @property
+    def known(self) -> RunState:
+        return self.state
+
     def submit(self, make: Make) -> list[fx.Effect]:
         points = self.world.points
         points.here()
@@ -111,6 +116,10 @@ class Fenced:
 
     def __init__(self, world: World) -> None:
         self.world = world
+
+    @property
+    def state(self) -> RunState:
+        return self.world.log.state
 
     def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
         if not wanted(self.world.log.state):
@@ -281,6 +290,8 @@ class World:
         self.model = {"w": np.linspace(-1, 1, dimension).astype(np.float32)}
         self.start = self.blobs.put(to_bytes(self.model))
         self.plan = _plan(n, rounds_, secure or {}, sections)
+        self.dimension = dimension
+        self._encode()
         self.events: list[ev.Event] = []
         self.effects: list[fx.Effect] = []
         self.crashes = self.fence = 0
@@ -289,6 +300,13 @@ class World:
         self._boot([])
         self.log.submit(lambda state, at: ev.Created(at=at))
         self.crash_at(crash)
+
+    def _encode(self) -> None:
+        """Encode what the members put in for round 1."""
+        name = self.plan.task.codec
+        for phone in self.phones:
+            seed = codecs.seed_for(name, self.plan.digest, 1)
+            phone.member.values = codecs.linear(name).forward(phone.member.values, seed)
 
     # ------------------------------------------------------------ the coordinator
 
@@ -308,7 +326,7 @@ class World:
         self.secure = SecureRounds("run-1", log, self.blobs, self.aggregator, self._authority, commits, workers=1)
         self.requests = self.secure.requests
 
-    def _authority(self) -> Authority:
+    def _authority(self, until: float | None = None) -> Authority:
         return Authority.of(self.authority.trusted, self.authority.revocations, at=0)
 
     def crash_at(self, points: int | Iterable[int] | None) -> None:
@@ -477,10 +495,14 @@ class World:
     def expected_weights(self) -> Any:
         """The first committed model by the formula, out of the integer sum."""
         header, total = self.header(), self.integer_sum().astype(np.float64)
-        count, (values, weight) = total[-1], (total[:-2], total[-2])
-        scaled = values * (2 * header.max_abs / header.quantizer.levels) - count * header.max_abs
-        mean = (scaled * (header.weight_cap / weight)).astype(np.float32)
-        return self.model["w"] + mean
+        count, values, levels = total[-1], total[: header.dimension], header.quantizer.levels
+        weight = sum(digit * 2 ** (header.q * place) for place, digit in enumerate(total[header.dimension : -1]))
+        step = 2 * header.max_abs / levels * (header.weight_cap / weight)
+        mean = ((values - count * levels / 2) * step).astype(np.float32)
+        read = codecs.linear(self.plan.task.codec).back(
+            lambda start, size: mean[start : start + size], self.dimension, header.codec_seed
+        )
+        return self.model["w"] + read(0, self.dimension)
 
     def texts(self) -> Iterable[str]:
         """All that is durable beside blobs."""

@@ -35,11 +35,13 @@ def arrived(world: World, number: int = 0) -> Arrived:
 class Connection:
     """One held request, a device's check-in where nothing is said, which ends when the test closes it."""
 
-    def __init__(self, holds: Holds, given: Arrived, entry: Entry[Shape] = CHECK_IN, message: Any = None) -> None:
+    def __init__(
+        self, holds: Holds, given: Arrived, entry: Entry[Shape] = CHECK_IN, message: Any = None, **path: Any
+    ) -> None:
         shape, asked = entry.shape, message or CheckIn(examples=5, learners={LEARNER: "1"}, hold_s=50)
         assert isinstance(shape, Held)
         self._closed = asyncio.Event()
-        self.answer = asyncio.create_task(holds.answer(entry, shape, given, asked, {}, self._receive))
+        self.answer = asyncio.create_task(holds.answer(entry, shape, given, asked, path, self._receive))
 
     async def _receive(self) -> dict[str, Any]:
         await self._closed.wait()

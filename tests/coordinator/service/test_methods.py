@@ -10,7 +10,16 @@ from tests.coordinator.service.test_edge import refused
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 HIDDEN = {"/v1/checkpoints/{digest}": {"HEAD"}}
 """Methods that the OpenAPI document leaves out, since GET describes them."""
-VALUES = {"run": "mnist", "round": "1", "attempt": "0", "digest": "0" * 64, "worker": "w-1", "key": "0" * 16}
+VALUES = {
+    "run": "mnist",
+    "round": "1",
+    "attempt": "0",
+    "digest": "0" * 64,
+    "worker": "w-1",
+    "key": "0" * 16,
+    "device": "d1",
+}
+VALUES |= {"stage": "share"}
 
 
 def paths(server: Server) -> dict[str, set[str]]:

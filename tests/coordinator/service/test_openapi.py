@@ -30,6 +30,7 @@ from schemathesis.specs.openapi.checks import (
 
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
+from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE
 from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import FileBlobs
 from coordinator.runtime.coordinator import Coordinator
@@ -46,9 +47,10 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = 37
+OPERATIONS = 44
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
+schemathesis.openapi.media_type(OCTETS_MEDIA_TYPE, st.binary(max_size=200))
 schemathesis.openapi.media_type(
     TENSORS_MEDIA_TYPE,
     st.one_of(
@@ -118,6 +120,7 @@ def _populate(service: Service, coordinator: Coordinator, authority: Certifier) 
     service.signing |= {"device": Signing(device), "worker": Signing(worker)}
     service.known |= {
         "run": "known", "digest": digest, "round": 1, "attempt": 0, "worker": known.worker, "action": "resume",
+        "device": "d1", "stage": "mask",
     }  # fmt: skip
 
 

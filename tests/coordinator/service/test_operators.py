@@ -59,6 +59,15 @@ def test_only_an_exhausted_run_is_advanced_and_only_by_somebody(server: Server) 
     assert server.http.get(f"/v1/runs/{run}").json()["exhausted"] == ""
 
 
+def test_only_a_barred_device_is_unbarred_and_only_by_somebody(server: Server) -> None:
+    run = server.create_run("barring")
+    found = refused(server.http.post(f"/v1/runs/{run}/devices/d1/unbar", json={"by": "olga"}), 409, "conflict")
+    assert f"device d1 is not barred from run {run}" in found
+    for nobody in ({}, {"by": ""}, {"by": "o" * 121}):
+        refused(server.http.post(f"/v1/runs/{run}/devices/d1/unbar", json=nobody), 422, "invalid-request")
+    refused(server.http.post("/v1/runs/nothing/devices/d1/unbar", json={"by": "olga"}), 404, "unknown-run")
+
+
 def test_scores_are_kept_per_checkpoint_with_their_number_of_examples(server: Server) -> None:
     run = server.create_run("scored", select=5)
     digest = server.http.get(f"/v1/runs/{run}").json()["checkpoint"]

@@ -20,6 +20,7 @@ from starlette.routing import Mount
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
+from client_sdk.protocol.secure import SECURE_HEADER
 from client_sdk.protocol.workers import RESULT_HEADER
 from coordinator.access import LOCAL_OWNER, Role
 from coordinator.requests import TABLE, Held, Permission
@@ -40,6 +41,8 @@ INVALID = ("none", "junk", "revoked", "expired", "no-secret")
 PEERS = ("device", "worker")
 REGISTRATIONS = {Route.REGISTER: "device", Route.REGISTER_WORKER: "worker"}
 """Whose registration it is."""
+BESIDE = {str(Route.RESULT): RESULT_HEADER, str(Route.SECURE_MESSAGE): SECURE_HEADER}
+"""The header that has the message, where the body is something else."""
 REFUSED = {f"/problems/{kind}" for kind in ("not-permitted", "not-certified")}
 
 MESSAGES = {
@@ -97,7 +100,7 @@ class Matrix:
             "digest": self.world.coordinator.operators.run(RUN).checkpoint,
             "action": "pause",
         }
-        values |= {"worker": "w1", "key": "0" * 16}
+        values |= {"worker": "w1", "device": "d1", "key": "0" * 16, "stage": "share"}
         (method,) = route.methods
         path = route.path.format(**values)
         headers, auth = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}, None
@@ -111,8 +114,8 @@ class Matrix:
         elif who != "none":
             headers["Authorization"] = f"Bearer {self.keys[who]}"
 
-        if message is not None and route.path == Route.RESULT:
-            headers[RESULT_HEADER], message = json.dumps(message), None
+        if message is not None and route.path in BESIDE:
+            headers[BESIDE[route.path]], message = json.dumps(message), None
 
         async def send() -> httpx2.Response:
             query = {"follow": "false"} if path.endswith("/events") else {}

@@ -10,6 +10,7 @@ import pytest
 
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import Route
+from client_sdk.protocol.secure import SECURE_HEADER, SecureSigned
 from client_sdk.protocol.workers import RESULT_HEADER
 from coordinator.requests import TABLE, Body, Held, Permission
 from coordinator.service.openapi import EXAMPLES
@@ -25,6 +26,14 @@ ENTRIES = [entry for entry in TABLE if not entry.permission.of_operators]
 ROUTES = [f"{entry.method} {entry.route}" for entry in ENTRIES] + [f"GET {Route.CHECKPOINT}"]
 STRANGER = key_of("a stranger")
 REPORT = '{"fence": 1, "steps": 1, "examples": 1}'
+
+
+def with_unsigned(route: str, request: Sent) -> Sent:
+    """The request with the header that its route needs and that its signature does not cover."""
+    if route != Route.SECURE_MESSAGE:
+        return request
+    said = SecureSigned.model_validate(EXAMPLES["SecureSigned"])
+    return request.with_header(SECURE_HEADER, said.model_dump_json())
 
 
 class Asking:
@@ -47,14 +56,15 @@ class Asking:
         method, route = name.split(" ", 1)
         entry = next((entry for entry in ENTRIES if f"{entry.method} {entry.route}" == name), None)
         digest = self.world.coordinator.operators.run("marks").checkpoint
-        path = route.format(run="marks", round=1, attempt=0, digest=digest)
+        path = route.format(run="marks", round=1, attempt=0, digest=digest, stage="share")
         certified = more.pop("certified", key)
         usual: dict[str, Any] = {"at": self.world.clock.at}
         if entry is not None and isinstance(entry.shape, Body):
-            usual |= {"body": b"some bytes", "result": REPORT if entry.message is not None else None}
+            beside = entry.shape.beside
+            usual |= {"body": b"some bytes", "result": REPORT if beside is not None and beside.signed else None}
         elif entry is not None and entry.message is not None:
             usual["message"] = self.message(entry, certified)
-        return signed(key, method, path, **{**usual, **more})
+        return with_unsigned(route, signed(key, method, path, **{**usual, **more}))
 
     def message(self, entry: Any, key: DeviceKey) -> dict[str, Any]:
         if entry.permission is Permission.CERTIFIED:
@@ -156,7 +166,7 @@ def test_an_expired_certificate_is_refused_everywhere_with_the_advice_to_renew(a
     again = signed(key, request.method, request.path, at=world.clock.at, body=request.body, result=REPORT)
     if RESULT_HEADER not in request.headers:
         again = signed(key, request.method, request.path, at=world.clock.at, body=request.body)
-    assert asking.ask(again) == "expired-certificate"
+    assert asking.ask(with_unsigned(name.split(" ")[1], again)) == "expired-certificate"
 
 
 def test_registrations_that_strangers_send_take_no_room(asking: Asking) -> None:

@@ -16,10 +16,11 @@ from tests.coordinator.store.contract_access import AccessContract
 from tests.coordinator.store.contract_audit import AuditContract
 from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
+from tests.coordinator.store.contract_marks import MarksContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
-class StoreContract(FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract):
+class StoreContract(FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract, MarksContract):
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None
         assert store.runs() == []
@@ -212,6 +213,9 @@ class StoreContract(FleetContract, TransactionContract, ChainContract, AuditCont
             assert len(tx.contributions("r1", 1)) == 2
         assert store.contributions("r1", 1) == [rows.contribution("d1", weight=2**40), rows.contribution("d2")]
         assert store.contributions("r1", 2) == [rows.contribution("d1", round=2)]
+        assert store.contribution("r1", 1, "d1") == rows.contribution("d1", weight=2**40)
+        assert store.contribution("r1", 2, "d1") == rows.contribution("d1", round=2)
+        assert store.contribution("r1", 2, "d2") is None
 
     def test_a_device_counts_once_in_a_round(self, store: Store) -> None:
         with store.transaction() as tx:

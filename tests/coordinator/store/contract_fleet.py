@@ -56,17 +56,33 @@ class FleetContract:
 
     # The authority
 
-    def test_a_revocation_list_is_replaced_by_one_with_a_higher_counter_only(self, store: Store) -> None:
-        assert store.revocations("a") is None
+    def test_the_newest_revocation_list_has_the_highest_counter_and_each_is_found_by_its_digest(
+        self, store: Store
+    ) -> None:
+        assert (store.revocations("a"), store.revocation_list(rows.digest_of(b"six"))) == (None, None)
         for counter, encoded in ((7, b"\x00seven\xff"), (6, b"six"), (7, b"another seven")):
             with store.transaction() as tx:
-                tx.put_revocations("a", counter, encoded)
+                tx.put_revocations(rows.revocations("a", counter, encoded))
         assert store.revocations("a") == b"\x00seven\xff"
         with store.transaction() as tx:
-            tx.put_revocations("b", 1, b"of another authority")
-            tx.put_revocations("a", 2**40, b"newer")
+            tx.put_revocations(rows.revocations("b", 1, b"of another authority"))
+            tx.put_revocations(rows.revocations("a", 2**40, b"newer"))
             assert tx.revocations("a") == b"newer"
         assert (store.revocations("a"), store.revocations("b")) == (b"newer", b"of another authority")
+        kept = [b"\x00seven\xff", b"six", b"newer", b"of another authority"]
+        assert [store.revocation_list(rows.digest_of(encoded)) for encoded in kept] == kept
+        assert store.revocation_list(rows.digest_of(b"another seven")) is None
+
+    def test_older_revocation_lists_are_dropped_once_they_are_out_of_date(self, store: Store) -> None:
+        listed = [("a", 1, 100), ("a", 2, 300), ("a", 3, 200), ("a", 4, 50), ("b", 1, 50)]
+        with store.transaction() as tx:
+            for authority, counter, until in listed:
+                name = f"{authority}{counter}".encode()
+                tx.put_revocations(rows.revocations(authority, counter, name, next_update=until))
+            tx.drop_revocations("a", 4, 200.5)
+        names = [f"{authority}{counter}".encode() for authority, counter, _ in listed]
+        left = [name for name in names if store.revocation_list(rows.digest_of(name)) is not None]
+        assert left == [b"a2", b"a4", b"b1"], "the newest stays, however old, and what another authority issued"
 
     def test_authorities_come_back_in_the_order_of_recording(self, store: Store) -> None:
         assert store.authorities() == []

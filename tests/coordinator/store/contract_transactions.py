@@ -32,7 +32,7 @@ def write_everything(tx: Transaction) -> None:
     tx.insert_audit([rows.audit()])
     tx.put_metrics([rows.metric("loss")])
     tx.insert_worker(rows.worker("w1"))
-    tx.put_revocations("a", 1, b"list")
+    tx.put_revocations(rows.revocations("a", 1, b"list"))
     tx.insert_authority(AuthorityRow(authority="a", inside=False, since=5.5))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from coordinator.store.port import (
@@ -11,6 +12,8 @@ from coordinator.store.port import (
     ClaimRow,
     ContributionRow,
     DeviceRow,
+    ListRow,
+    MarkRow,
     MetricRow,
     RefusalRow,
     RoundRow,
@@ -53,6 +56,15 @@ def worker(name: str = "w1", /, **fields: Any) -> WorkerRow:
         "created_at": 12.25,
     }
     return WorkerRow(worker=name, **(given | fields))
+
+
+def digest_of(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def revocations(authority: str, counter: int, encoded: bytes, **fields: Any) -> ListRow:
+    given: dict[str, Any] = {"digest": digest_of(encoded), "next_update": 2_000_000_000}
+    return ListRow(authority=authority, counter=counter, encoded=encoded, **(given | fields))
 
 
 def api_key(name: str = "k1", /, **fields: Any) -> ApiKeyRow:
@@ -146,3 +158,8 @@ def world(tx: Transaction, *, runs: int = 1, devices: int = 3) -> None:
         tx.insert_run(run(f"r{number}", created_at=1000.0 + number))
     for number in range(1, devices + 1):
         tx.insert_device(device(f"d{number}"))
+
+
+def mark(device: str = "d1", /, **fields: Any) -> MarkRow:
+    given: dict[str, Any] = {"tensors": "t" * 64, "run": "r1", "round": 3, "kind": "spent"}
+    return MarkRow(device=device, **(given | fields))

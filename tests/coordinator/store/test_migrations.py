@@ -17,6 +17,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 from sqlalchemy.exc import DatabaseError
 
+from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey
 from coordinator.store import StoreError, chain, open_store
 from coordinator.store.migrate import _config, newest
@@ -225,6 +226,25 @@ def test_devices_of_the_fifth_schema_keep_their_ids_and_times_and_lose_their_tok
     assert store.claims() == [rows.claim("d2")]
     with pytest.raises(StoreError, match="does not exist"), store.transaction() as tx:
         tx.put_waiting([rows.waiting("d9")])
+    store.close()
+
+
+def test_the_revocation_list_of_the_eighth_schema_is_found_by_its_digest(tmp_path: Path) -> None:
+    held = sign_revocations(DeviceKey.create(), counter=7, issued=1000, next_update=9000, revoked=[b"k" * 16])
+    plain = SqlStore(url_of(tmp_path))
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0008")
+        row = (held.authority.hex(), held.counter, held.encoded)
+        connection.exec_driver_sql("INSERT INTO revocations (authority, counter, encoded) VALUES (?, ?, ?)", row)
+        connection.commit()
+    plain.close()
+    store = opened(url_of(tmp_path))
+    assert store.revocations(held.authority.hex()) == held.encoded
+    assert store.revocation_list(held.digest.hex()) == held.encoded
+    for at, left in ((9000, held.encoded), (9000.5, None)):
+        with store.transaction() as tx:
+            tx.drop_revocations(held.authority.hex(), 8, at)
+        assert store.revocation_list(held.digest.hex()) == left
     store.close()
 
 

@@ -16,6 +16,7 @@ from tests.faults.mutants import (
     lasting,
     offers,
     runtime,
+    secure,
     storage,
     written,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "lasting",
     "offers",
     "runtime",
+    "secure",
     "storage",
     "written",
 ]

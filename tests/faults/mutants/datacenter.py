@@ -12,7 +12,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import worker_results, workers
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.worker_results import WorkerResults
-from simulation.explorer.shape import DATA
+from simulation.explorer.plans import DATA
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]

@@ -39,10 +39,12 @@ def _answered_before_stored() -> Patches:
     """A device gets the receipt for its update when the body has arrived, and a thread stores it afterwards."""
     receive = Uploads.receive
 
-    async def early(self: Uploads, request: Any, limit: int, finish: Any, caller: str | None = None) -> Any:
+    async def early(
+        self: Uploads, request: Any, limit: int, finish: Any, caller: str | None = None, *, room: int = 0
+    ) -> Any:
         path, service = request.path_params, self._service
         if not request.url.path.endswith("/update"):
-            return await receive(self, request, limit, finish, caller)
+            return await receive(self, request, limit, finish, caller, room=room)
         coordinator = service.coordinator
         key = RequestSignature.parse(request.scope["headers"]).key_id
         device = coordinator.core.store.device_by_key(key).device

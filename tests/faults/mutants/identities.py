@@ -59,7 +59,7 @@ def _list_not_kept() -> Patches:
     """A list is held in memory only."""
     from coordinator.store.memory import MemoryTransaction
 
-    return [(MemoryTransaction, "put_revocations", lambda self, authority, counter, encoded: None)]
+    return [(MemoryTransaction, "put_revocations", lambda self, row: None)]
 
 
 @mutant("revoked-poll-held", "liveness", focus=("revoked", "collecting"), replicas=1, **REVOKING)

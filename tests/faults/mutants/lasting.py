@@ -95,8 +95,9 @@ def _clocks_must_agree() -> Patches:
 def _few_examples_drawn() -> Patches:
     """A device with fewer examples than the plan asks for is drawn."""
 
-    def eligible(self: Fleet, state: RunState, rows: Any) -> Any:
-        return _eligible(self, state, [replace(row, examples=max(row.examples, FEW_EXAMPLES)) for row in rows])
+    def eligible(self: Fleet, state: RunState, rows: Any, without: Any = ()) -> Any:
+        more = [replace(row, examples=max(row.examples, FEW_EXAMPLES)) for row in rows]
+        return _eligible(self, state, more, without)
 
     return [(Fleet, "eligible", eligible), (fleet, "_against", lambda state, offer, examples: None)]
 
@@ -123,7 +124,14 @@ def _target_missed() -> Patches:
 
 
 @mutant(
-    "any-source-finishes", "log", "one-end", "retention", plan=_TARGET, focus=("op-score", "collecting"), storm_s=60.0
+    "any-source-finishes",
+    "log",
+    "one-end",
+    "retention",
+    "claims",
+    plan=_TARGET,
+    focus=("op-score", "collecting"),
+    storm_s=60.0,
 )
 def _any_source_finishes() -> Patches:
     """The scores of any evaluator finish the run, also of one that the plan does not name."""

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from simulation.explorer.search import Product
-from simulation.explorer.shape import Shape
+from simulation.explorer.shape import Shape, made_secure
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Mutant:
     focus: tuple[str, str] | None = None
     """(fault, phase) on which schedules focus to show the bug, where few other schedules show it."""
     shape: dict[str, Any] = field(default_factory=dict)
-    """Other fields of the shape that show it, such as more liars. ``plan`` has sections that replace the shape's."""
+    """Other fields of the shape that show it, such as more liars. ``plan`` has sections that replace the shape's;
+    ``secure``: the rounds are secure."""
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -69,6 +70,8 @@ class BuggyProduct(Product):
             return shape
         focus = mutant.focus or ("", "")
         more = dict(mutant.shape)
+        if more.pop("secure", False):
+            shape = made_secure(shape)
         plan = {**shape.plan, **more.pop("plan", {})}
         rates = more.pop("rates", shape.rates or {focus[0]: 0.0})
         return replace(shape, focus=focus, rates=rates, plan=plan, **more)

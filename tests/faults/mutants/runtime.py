@@ -117,7 +117,7 @@ def _clock_trusted() -> Patches:
 @mutant("no-takeover", "liveness", focus=("store-lost-ack", "collecting"))
 def _no_takeover() -> Patches:
     """No other replica takes over a commit whose coordinator died or does not know that the round has closed."""
-    return [(Timekeeping, "_retry_commit", lambda self, run, state, now: None)]
+    return [(Timekeeping, "_retry_work", lambda self, run, state, now: None)]
 
 
 @mutant("never-begun", "liveness", "ack-durable", focus=("store-lost-ack", "idle"))

@@ -1,0 +1,269 @@
+"""The floor of a secure round over HTTP: the same service without a round, and the same requests again.
+
+``python -m benchmarks._secure_floor ANSWERS serve ...`` is ``quorate serve`` with another table of requests: those that
+a device makes in a round authenticate the device and take the body as the service takes every body. A masked vector is
+stored; nothing else is looked at, logged or stored. Check-ins and the answers of an exchange are held until as many
+have come as in the real round, and have the length that they had there. ANSWERS is the file that ``answers_of`` writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from benchmarks._secure_fleet import Member, Noted
+from benchmarks._wire import Connection, ServerProcess
+from client_sdk.credentials.revocations import RevocationList
+from client_sdk.http.authority import AuthorityClient
+from client_sdk.http.operator import OperatorClient
+from client_sdk.http.signing import RequestSigner
+from client_sdk.protocol import devices as protocol
+from client_sdk.protocol.devices import Assignment, CheckIn, Outcome, Registration, Started, Wait
+from client_sdk.protocol.names import PROTOCOL_HEADER, Route, RunId
+from client_sdk.protocol.secure import Octets, SecureSigned, SecureWait
+from coordinator.blobs import Spool
+from coordinator.cli import app as command
+from coordinator.requests import TABLE, Table, devices, secure
+from coordinator.requests.entry import Attempt, Direct, RoundNumber
+from coordinator.requests.secure import ExchangeName
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.service import app, process
+from coordinator.store.port import DeviceRow
+
+MOST = 1 << 24
+"""Bytes of the longest body."""
+CHECKED_IN = "check-in"
+OWN = ("host", "content-length", PROTOCOL_HEADER.lower())
+"""Headers that the connection sends by itself."""
+
+
+def answers_of(requests: Sequence[Sequence[Noted]]) -> str:
+    """JSON of what the floor answers to a round's requests by device: the assignment and the outcome of one device, the
+    most bytes of each answer, and how many messages an answer waits for."""
+    found: dict[str, Any] = {}
+    lengths: dict[str, int] = {}
+    came: Counter[str] = Counter({CHECKED_IN: len(requests)})
+    for noted in chain.from_iterable(requests):
+        name = noted.path.rsplit("/", 1)[1]
+        if noted.path == Route.CHECK_IN and _kind(noted) == "assignment":
+            found["assignment"] = json.loads(noted.answer)
+        elif name == "outcome":
+            found["outcome"] = json.loads(noted.answer)
+        elif noted.method == "PUT":
+            came[name] += 1
+        elif noted.status == 200 and name in ("secure", "answer"):
+            exchange = _exchange(noted.path)
+            lengths[exchange] = max(len(noted.answer), lengths.get(exchange, 0))
+    return json.dumps({**found, "lengths": lengths, "came": came})
+
+
+def _kind(noted: Noted) -> str:
+    """Of the answer to a check-in: assignment or wait."""
+    return str(json.loads(noted.answer)["kind"])
+
+
+def _exchange(path: str) -> str:
+    """The exchange whose answer this is; *header* for the header."""
+    return path.split("/")[-2] if path.endswith("/answer") else "header"
+
+
+class Replay:
+    """The noted requests of many devices, sent again to the floor's server, by the same devices."""
+
+    def __init__(self, server: ServerProcess, members: Sequence[Member], model: bytes) -> None:
+        """Registers the devices there. ``model``: the checkpoint that they download, of a run that nobody joins."""
+        self._server = server
+        with OperatorClient(server.url, key=server.key) as operator:
+            self._checkpoint = operator.upload_checkpoint(model)
+            plan = {"name": "empty", "task": {"learner": "benchmarks:none"}, "cohort": {"select": 1, "goal": 1}}
+            operator.create_run({**plan, "finish": {"rounds": 1}}, self._checkpoint, "a benchmark")
+        self._signers = []
+        self._listed = asyncio.run(self._list())
+        with AuthorityClient(server.token.url, server.token.authority) as authority:
+            for member in members:
+                signer = RequestSigner(server.url, time.time)
+                signer.signer = member.key
+                self._signers.append(signer)
+                certificate = authority.enrol(server.token, member.key)
+                message = Registration(certificate=certificate.encoded.hex(), examples=member.weight)
+                asyncio.run(self._register(signer, message.model_dump_json().encode()))
+
+    async def _list(self) -> str:
+        """The digest of the server's revocation list."""
+        connection = Connection(self._server.port)
+        listed = (await connection.request("GET", Route.REVOCATIONS)).ok()
+        connection.close()
+        return RevocationList.parse(listed.body).digest.hex()
+
+    async def _register(self, signer: RequestSigner, body: bytes) -> None:
+        connection = Connection(self._server.port)
+        signed = signer.headers("POST", Route.REGISTER, hashlib.sha256(body).digest())
+        (await connection.request("POST", Route.REGISTER, body, lambda *_: signed)).ok()
+        connection.close()
+
+    def play(self, requests: Sequence[Sequence[Noted]]) -> float:
+        """All devices at the same time, each one request after the other. CPU seconds of the server. SystemExit where
+        an answer has not the status that the real round gave."""
+        began = self._server.cpu_s()
+        asyncio.run(self._all(requests))
+        return self._server.cpu_s() - began
+
+    async def _all(self, requests: Sequence[Sequence[Noted]]) -> None:
+        await asyncio.gather(*map(self._one, self._signers, requests))
+
+    async def _one(self, signer: RequestSigner, requests: Sequence[Noted]) -> None:
+        connection = Connection(self._server.port)
+        for noted in requests:
+            path, body = noted.path, noted.body
+            if noted.is_download:
+                path = Route.CHECKPOINT.format(digest=self._checkpoint)
+            elif path.startswith(f"{Route.REVOCATIONS}/"):
+                path = Route.REVOCATION_LIST.format(digest=self._listed)
+            if noted.status == 204 or (path == Route.CHECK_IN and _kind(noted) != "assignment"):
+                body = json.dumps({**json.loads(body), "hold_s": 0}).encode()
+            digest = hashlib.sha256(body).digest()
+            sent = {name: value for name, value in noted.headers if name not in OWN}
+            if "signature" in sent:
+                sent |= {name.lower(): value for name, value in signer.headers(noted.method, path, digest).items()}
+            answer = await connection.request(noted.method, path, body, lambda *_, sent=sent: sent)
+            if answer.status != noted.status and noted.status != 409:
+                raise SystemExit(f"the floor answers {noted.method} {path} with {answer.status}: {answer.body[:200]!r}")
+        connection.close()
+
+
+# ------------------------------------------------------------ the server
+
+
+class Empty:
+    """The handlers of a device's requests in a round. They do nothing but wait for each other."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new round: the file was written again."""
+        answers = json.loads(self._file.read_text())
+        self._assignment, self._outcome = Assignment(**answers["assignment"]), Outcome(**answers["outcome"])
+        self._octets = {name: Octets(content=bytes(length)) for name, length in answers["lengths"].items()}
+        self._left: dict[str, int] = answers["came"]
+        self._waiting: dict[str, set[str]] = {name: set() for name in self._left}
+
+    def _came(self, to: Coordinator, exchange: str) -> None:
+        with self._lock:
+            if exchange == CHECKED_IN and not self._left[exchange]:
+                self._begin()
+            self._left[exchange] -= 1
+            woken = [] if self._left[exchange] else list(self._waiting[exchange])
+        to.core.signals.wake_many(woken)
+
+    def _ready(self, exchange: str, key: str) -> bool:
+        with self._lock:
+            self._waiting[exchange].add(key)
+            return not self._left[exchange]
+
+    def check_in(self, to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | None:
+        if message.hold_s:
+            self._came(to, CHECKED_IN)
+        return self.assignment(to, device, message)
+
+    def assignment(self, to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | None:
+        ready = message.hold_s and self._ready(CHECKED_IN, devices.waits_for(device, message))
+        return self._assignment if ready else None
+
+    def not_selected(self, to: Coordinator, device: DeviceRow, message: CheckIn) -> Wait:
+        return Wait(min_s=0, max_s=0, reason="")
+
+    def started(
+        self, to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber
+    ) -> protocol.Noted:
+        return protocol.Noted()
+
+    def outcome(self, to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber) -> Outcome:
+        return self._outcome
+
+    def header(
+        self, to: Coordinator, device: DeviceRow, message: SecureWait, *, run: RunId, round: RoundNumber
+    ) -> Octets | None:
+        return self._octets["header"] if message.hold_s else None
+
+    def limit(
+        self,
+        to: Coordinator,
+        device: DeviceRow,
+        message: SecureSigned,
+        *,
+        run: RunId,
+        round: RoundNumber,
+        attempt: Attempt,
+        stage: ExchangeName,
+    ) -> int:
+        return MOST
+
+    def message(
+        self,
+        to: Coordinator,
+        device: DeviceRow,
+        message: SecureSigned,
+        body: Spool,
+        *,
+        run: RunId,
+        round: RoundNumber,
+        attempt: Attempt,
+        stage: ExchangeName,
+    ) -> protocol.Noted:
+        if stage == "mask":
+            body.commit()
+        self._came(to, stage)
+        return protocol.Noted()
+
+    def answer(
+        self,
+        to: Coordinator,
+        device: DeviceRow,
+        message: SecureWait,
+        *,
+        run: RunId,
+        round: RoundNumber,
+        attempt: Attempt,
+        stage: ExchangeName,
+    ) -> Octets | None:
+        ready = message.hold_s and self._ready(stage, secure.waits_for(device, message))
+        return self._octets[stage] if ready else None
+
+    def table(self) -> Table:
+        """The coordinator's table, with these handlers."""
+        empty = Table([*TABLE])
+        shapes = (
+            (devices.CHECK_IN, self.check_in, self.assignment, self.not_selected),
+            (secure.SECURE, self.header, self.header, secure.not_yet),
+            (secure.SECURE_ANSWER, self.answer, self.answer, secure.not_yet),
+        )
+        for entry, first, again, expired in shapes:
+            held = replace(entry.shape, first=first, again=again, expired=expired, gone=None, together=None)
+            empty = empty.with_entry(replace(entry, shape=held))
+        for plain, call in ((devices.STARTED, self.started), (devices.OUTCOME, self.outcome)):
+            empty = empty.with_entry(replace(plain, shape=Direct(call)))
+        body = replace(secure.SECURE_MESSAGE.shape, limit=self.limit, stored=self.message)
+        return empty.with_entry(replace(secure.SECURE_MESSAGE, shape=body))
+
+
+def run_server() -> None:
+    """``quorate serve`` with the table of this page."""
+    process.create_app = partial(app.create_app, table=Empty(Path(sys.argv.pop(1))).table())  # type: ignore[attr-defined]
+    command()
+
+
+if __name__ == "__main__":
+    run_server()

@@ -1,0 +1,171 @@
+"""Measures whole secure rounds over HTTP: ``quorate serve`` as a process of its own, and real clients in threads.
+
+``python -m benchmarks.secure_round [--quick] [--json]``. 300 devices, 200,000 parameters, q = 16, *strict*; in each
+round nine devices vanish: three before they share, three before they mask, three before they sign. Only the server's
+CPU counts. ``--quick``: 40 devices, 20,000 parameters. Each round's sum is checked before a ratio is reported. The full
+run takes half an hour, most of it waiting for devices that have vanished.
+
+    secure_round_server_cpu_vs_floor   CPU seconds of the server for a round, from the first check-in to the last
+                                       answer, over its floor; median of a run's pairs, each a round and then its floor.
+                                       Floor: the same requests, with the same bytes and signed afresh, sent to the same
+                                       service with handlers that only wait for each other (``_secure_floor``); and the
+                                       bare opening of the same sum (``_secagg_floor.unmask``)
+    secure_round_server_cpu_s          both parts in CPU seconds
+    secure_round_requests              requests of a round; ``secure_round_empty_cpu_s`` and ``..._opening_cpu_s``: the
+                                       parts of the floor
+    http_bytes_..._vs_float32          bytes that a device sends and receives in a secure round, all of HTTP's headers
+                                       included and the model's download left out, over those of a plain round of
+                                       float32. Measured for the device with the most; for another model the length of
+                                       the masked vector is exchanged
+    secure_round_1m_peak_models        growth of the server's resident memory from the first signature to the commit of
+                                       a round of 1M parameters, in models of 4 MB; 64 devices, whose shares are small
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import _secagg_floor as floor
+from benchmarks._secagg_bytes import CASES, vector_bytes
+from benchmarks._secagg_crowd import STRICT, Crowd, header_of
+from benchmarks._secure_fleet import VANISH, Fleet, Noted, Notes, plain_round
+from benchmarks._secure_floor import Replay, answers_of
+from benchmarks._wire import ServerProcess
+from benchmarks.harness import Pairs, Row, cost_s, main
+from client_sdk.protocol.names import Route
+
+AIM = 1.5
+MEMORY_AIM_MODELS = 4.0
+MILLION = 1_000_000
+EACH = 3
+"""Devices that vanish in each of three exchanges."""
+
+
+class Rounds:
+    """The rounds of a fleet and of the floor, in pairs."""
+
+    def __init__(self, folder: Path, n: int, parameters: int, exchange_s: float, pairs: int) -> None:
+        self.n, self.parameters = n, parameters
+        self.ours: list[float] = []
+        self.empty: list[float] = []
+        self.opening: list[float] = []
+        self.requests = 0
+        self.stayed = Notes()
+        with ServerProcess(folder / "data") as server:
+            self.fleet = Fleet(server, n, parameters, exchange_s, pairs + 1)
+            self.vanishing = self.fleet.vanishing(EACH)
+            self.plain = plain_round(server, parameters)
+            self._measure(folder, pairs)
+            self.fleet.close()
+
+    def _measure(self, folder: Path, pairs: int) -> None:
+        """A first round in which nobody vanishes, and then each round with its floor, made of its own requests."""
+        self.fleet.play({})
+        self.fleet.require_right(1, {})
+        answers = folder / "answers.json"
+        requests = self._requests(answers)
+        opening = self._opening()
+        opening()
+        with ServerProcess(folder / "floor", "benchmarks._secure_floor", str(answers)) as server:
+            replay = Replay(server, self.fleet.members, self.fleet.model)
+            replay.play(requests)
+            for number in range(2, pairs + 2):
+                self.ours.append(self.fleet.play(self.vanishing))
+                self.fleet.require_right(number, self.vanishing)
+                self.empty.append(replay.play(self._requests(answers)))
+                self.opening.append(cost_s(opening, time.thread_time))
+                self.fleet.come_back(self.vanishing)
+
+    def _requests(self, answers: Path) -> list[list[Noted]]:
+        """Those of the last round, by device, without registrations. Writes what the floor answers to them."""
+        members = self.fleet.members
+        found = [[noted for noted in member.notes.requests if noted.path != Route.REGISTER] for member in members]
+        self.requests = sum(map(len, found))
+        stayed = [member.notes for member in members if member.number not in self.vanishing]
+        self.stayed = max(stayed, key=lambda notes: notes.bytes)
+        answers.write_text(answers_of(found))
+        return found
+
+    def _opening(self) -> Callable[[], None]:
+        """The bare opening of the same sum."""
+        crowd = Crowd(self.n, replace(header_of(STRICT, self.parameters), minimum_cohort=self.n))
+        crowd.share()
+        silent, gone = (
+            [number for number, moment in self.vanishing.items() if moment == wanted] for wanted in VANISH[:2]
+        )
+        return floor.unmask(crowd, gone, silent)
+
+    @property
+    def pairs(self) -> Pairs:
+        """Ours and the floor."""
+        both = [empty + opening for empty, opening in zip(self.empty, self.opening, strict=True)]
+        return Pairs(tuple(self.ours), tuple(both))
+
+
+def cpu(rounds: Rounds) -> Iterator[Row]:
+    """What a round costs the server, beside its floor."""
+    found, name = rounds.pairs, "secure_round_server_cpu"
+    ratio = found.ratio
+    yield Row(
+        name=f"{name}_vs_floor", value=ratio.median, unit="ratio", ratio=ratio.median, aim=AIM, met=ratio.met(AIM)
+    )
+    yield Row(name=f"{name}_vs_floor_q1", value=ratio.low, unit="ratio")
+    yield Row(name=f"{name}_vs_floor_q3", value=ratio.high, unit="ratio")
+    yield Row(name=f"{name}_s", value=found.ours_median, unit="CPU s", limit=found.other_median, ratio=ratio.median)
+    yield Row(name="secure_round_empty_cpu_s", value=statistics.median(rounds.empty), unit="CPU s")
+    yield Row(name="secure_round_opening_cpu_s", value=statistics.median(rounds.opening), unit="CPU s")
+    yield Row(name="secure_round_requests", value=rounds.requests, unit="requests")
+
+
+def bytes_beside_float32(n: int, parameters: int, stayed: Notes, plain: Notes) -> Iterator[Row]:
+    """The bytes of a device that stayed to the end of a round of ``n``, beside a plain round's."""
+    around = stayed.bytes - vector_bytes(n, parameters, 16, "float32@1")
+    for name, size, q, codec, aim in CASES:
+        ours = around + vector_bytes(n, size, q, codec)
+        value = ours / (plain.bytes + 4 * (size - parameters))
+        yield Row(name=f"http_{name}", value=value, unit="ratio", ratio=value, aim=aim, met=value < aim)
+
+
+def peak_models(n: int) -> float:
+    """The growth of the server's memory while a sum of 1M parameters is agreed on, opened and committed, in models."""
+    with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder, ServerProcess(Path(folder)) as server:
+        fleet = Fleet(server, n, MILLION, 120.0, 2)
+        before = 0
+
+        def told(text: str) -> None:
+            nonlocal before
+            if text.startswith("Has signed") and not before:
+                before = server.rss_bytes()
+                server.reset_peak()
+
+        fleet.play({})
+        fleet.require_right(1, {})
+        fleet.play({}, told)
+        fleet.require_right(2, {})
+        grown = server.rss_bytes(peak=True) - before
+        fleet.close()
+    return grown / (4 * MILLION)
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """All rows."""
+    n, parameters, exchange_s, pairs = (40, 20_000, 8.0, 3) if quick else (300, 200_000, 45.0, 7)
+    with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder:
+        rounds = Rounds(Path(folder), n, parameters, exchange_s, pairs)
+    yield from cpu(rounds)
+    yield from bytes_beside_float32(n, parameters, rounds.stayed, rounds.plain)
+    del rounds
+    gc.collect()
+    models = peak_models(40 if quick else 64)
+    name = "secure_round_1m_peak_models"
+    yield Row(name=name, value=models, unit="models", aim=MEMORY_AIM_MODELS, met=models <= MEMORY_AIM_MODELS)
+
+
+if __name__ == "__main__":
+    main("secure_round", measure)

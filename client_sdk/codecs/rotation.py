@@ -1,0 +1,73 @@
+"""A random rotation of a flat vector, block by block, which spreads large coordinates over their block.
+
+Each block x of 2^k values becomes H D x / sqrt(2^k): D has random signs on its diagonal, H is the Walsh-Hadamard matrix
+(``hadamard``). That is the rotation of Suresh et al. 2017 (arXiv:1611.00429, section 3). It keeps norms. Whatever the
+block was, a coordinate of it is then as a normal deviate of standard deviation norm / sqrt(2^k), or less far out:
+beyond c times that with chance at most 2 exp(-c^2 / 2). So few bits a value are enough.
+
+Blocks have ``BLOCK`` values, or in a shorter vector the largest power of two that fits. The values after the last whole
+block are not padded: one more block is rotated that ends where the vector ends, and so overlaps the last whole one.
+The length stays the same, the map stays orthogonal, and it is undone in the opposite order.
+
+The signs of block i are the bits of SHAKE256 of the labelled (seed, i), the lowest bit of each byte first; a 1 changes
+the sign.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from client_sdk.chance import labelled, shake_bytes
+from client_sdk.codecs.hadamard import transform
+from client_sdk.codecs.reading import Pieces, Read
+from client_sdk.tensors.floats import Float32
+
+BLOCK = 1 << 16
+"""Values of a block: a power of two, of which float32 values stay in a core's cache."""
+
+
+def rotate(values: Float32, seed: bytes, block: int = BLOCK) -> None:
+    """Rotate ``values`` (1-d float32, contiguous) in place. ``block``: a power of two."""
+    starts, size = _blocks(values.size, block)
+    scratch = np.empty(size, np.float32)
+    for place, start in enumerate(starts):
+        part = values[start : start + size]
+        _change_signs(part, seed, place)
+        transform(part, scratch)
+
+
+def rotated_back(read: Read, count: int, seed: bytes, block: int = BLOCK) -> Pieces:
+    """The vector of ``count`` values of which ``read`` reads the rotated ones. Memory: a few blocks."""
+    starts, size = _blocks(count, block)
+    whole = count // size if size else 0
+    scratch = np.empty(size, np.float32)
+
+    def undone(place: int) -> Float32:
+        start = starts[place]
+        last = place == whole - 1
+        piece = np.array(read(start, count - start if last else size))
+        for other in reversed(range(place, len(starts) if last else place + 1)):
+            part = piece[starts[other] - start :][:size]
+            transform(part, scratch)
+            _change_signs(part, seed, other)
+        return piece
+
+    return Pieces([*starts[:whole], count], undone)
+
+
+def _blocks(count: int, block: int) -> tuple[list[int], int]:
+    """(where each block begins, values of a block)."""
+    if not count:
+        return [], 0
+    size = min(block, 1 << (count.bit_length() - 1))
+    starts = list(range(0, count - size + 1, size))
+    if count % size:
+        starts.append(count - size)
+    return starts, size
+
+
+def _change_signs(part: Float32, seed: bytes, place: int) -> None:
+    drawn = shake_bytes(labelled("rotation", seed.hex(), place), -(-part.size // 8))
+    bits = np.unpackbits(np.frombuffer(drawn, np.uint8), count=part.size, bitorder="little")
+    words = part.view(np.uint32)
+    words ^= bits.astype(np.uint32) << np.uint32(31)

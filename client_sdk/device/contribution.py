@@ -1,0 +1,109 @@
+"""What a device trained for a secure round, before any mask: saved on the device, and never sent.
+
+It is not encoded yet, since a codec may draw by the round, and an update that comes too late for one round may be put
+into a later one. Besides the change of the model it holds what the exchanges need: on how many examples the device
+trained, and the digest of the tensors from which it did. It has no metrics: nothing else of a secure round leaves the
+device.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from client_sdk import codecs
+from client_sdk.codecs.port import require_encodable
+from client_sdk.device.record import TrainedWork
+from client_sdk.protocol.devices import Assignment, Task
+from client_sdk.protocol.secure import SecureTask
+from client_sdk.secagg.terms import agreed_digest
+from client_sdk.tensors import Float32, Manifest, Tensors, canonical_digest, flatten, from_bytes, read_header, to_bytes
+from client_sdk.update import Update
+
+KEY = "quorate.contribution"
+"""The only key of the metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClearContribution:
+    """A device's own change in a secure round. Its ``repr`` shows nothing of it."""
+
+    delta: Tensors
+    """Local minus global weights by name, float32."""
+    examples: int
+    """Training examples behind it."""
+    tensors: str
+    """``canonical_digest`` of the checkpoint from which the device trained."""
+
+    @classmethod
+    def of(cls, update: Update, checkpoint: bytes, task: Task) -> ClearContribution:
+        """What ``update``, trained from this checkpoint, contributes. ManifestMismatch where it has not the names and
+        shapes of the tensors that are averaged, NotFinite and OutOfRange for values that no sum can take: in a secure
+        round nobody else could see that."""
+        model = Manifest.of(from_bytes(checkpoint)).select(task.averaged)
+        model.as_float32().require(update.manifest)
+        for name, array in update.delta.items():
+            require_encodable(name, array, task.codec)
+        return cls(delta=update.delta, examples=update.examples, tensors=canonical_digest(checkpoint))
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes to save."""
+        about = {"examples": self.examples, "tensors": self.tensors}
+        return to_bytes(self.delta, {KEY: json.dumps(about)})
+
+    @classmethod
+    def parse(cls, body: bytes) -> ClearContribution:
+        """Decode the bytes of ``encoded``, which were checked against their digest."""
+        about: dict[str, Any] = json.loads(read_header(body).metadata[KEY])
+        return cls(delta=from_bytes(body), examples=about["examples"], tensors=about["tensors"])
+
+    def dimension(self, codec: str) -> int:
+        """The length of ``values`` under this codec. UnknownCodec where its encodings cannot be added."""
+        return codecs.linear(codec).count(Manifest.of(self.delta).elements)
+
+    def values(self, assignment: Assignment) -> Float32:
+        """What is masked in this round: the delta as one vector, encoded. A new array. UnknownCodec."""
+        return codecs.linear(assignment.task.codec).forward(
+            flatten(self.delta, Manifest.of(self.delta)), codec_seed(assignment)
+        )
+
+
+def codec_seed(assignment: Assignment) -> bytes:
+    """The seed by which all devices of this round encode: the header must name it."""
+    return codecs.seed_for(assignment.task.codec, assignment.plan_digest, assignment.round)
+
+
+def agreed(assignment: Assignment) -> bytes:
+    """``terms.agreed_digest`` of a secure round's assignment. ValueError where the round is plain."""
+    if assignment.secure is None:
+        raise ValueError("a plain round has no terms of secure rounds")
+    return agreed_digest(assignment.plan_digest, assignment.task, assignment.secure.weighting)
+
+
+def work_for(assignment: Assignment, body: bytes) -> TrainedWork:
+    """What the record says about a contribution of these bytes."""
+    contribution = ClearContribution.parse(body)
+    return TrainedWork(
+        run=assignment.run,
+        agreed=agreed(assignment).hex(),
+        checkpoint=assignment.checkpoint.digest,
+        tensors=contribution.tensors,
+        dimension=contribution.dimension(assignment.task.codec),
+    )
+
+
+def fits(work: TrainedWork, assignment: Assignment) -> bool:
+    """Whether the same would be trained for this assignment."""
+    if assignment.secure is None:
+        return False
+    mine = (work.run, work.agreed, work.checkpoint)
+    return mine == (assignment.run, agreed(assignment).hex(), assignment.checkpoint.digest)
+
+
+def weight_of(examples: int, secure: SecureTask) -> int:
+    """What a device with so many training examples weighs by the plan, which travels in its lanes alone. One cap holds
+    for all devices of a sum: with one for each (``Registered.examples_cap``), a coordinator could let one weigh more
+    than all others together."""
+    return secure.weight_cap if secure.weighting == "equal" else min(examples, secure.weight_cap)

@@ -1,0 +1,107 @@
+"""The messages of secure rounds between a device and the coordinator. The bodies of the five exchanges are canonical
+bytes of ``client_sdk.secagg``; here is what stands around them.
+
+The requests of a device, in order; *attempt* counts the key exchanges of one round::
+
+    POST .../rounds/{round}/secure                            SecureWait -> Octets      the header of the attempt
+    PUT  .../rounds/{round}/attempts/{attempt}/secure/{stage} bytes      -> Noted       a message; the same bytes again
+    POST .../attempts/{attempt}/secure/{stage}/answer         SecureWait -> Octets      the answer to it
+    POST .../attempts/{attempt}/complaint                     Complaint  -> Noted       it cannot mask with these
+    POST .../attempts/{attempt}/refusal                       SecureRefusal -> Noted    it joins none here any more
+
+``{stage}`` is one of advertise, share, mask, survivors, unmask. The body of a PUT is the message, but of *mask* the
+packed vector; what else is signed is in the header ``SECURE_HEADER``. A wait that ends without an answer gets
+``NotReady`` (204, no body).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from client_sdk.protocol.names import DeviceId, Message
+
+SECURE_VERSION = 2
+"""The version of the secure protocol: devices say it when they check in, and are selected for secure rounds by it."""
+SECURE_HEADER = "Quorate-Secure"
+"""The header of a PUT that holds ``SecureSigned`` as JSON."""
+OCTETS_MEDIA_TYPE = "application/octet-stream"
+
+Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
+"""The five exchanges, by what the device sends in each."""
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2000)]
+
+
+class SecureTask(Message):
+    """The plan's terms of its secure rounds, which a device checks before it trains, and holds each header against:
+    the fields of ``secagg.header.Terms``."""
+
+    q: int
+    """Bits of a quantized value."""
+    max_norm: float
+    """L2 norm to which an update is scaled down."""
+    max_abs: float
+    """Largest magnitude of a coordinate."""
+    weight_cap: int
+    """Most that one device weighs."""
+    weighting: Literal["examples", "equal"] = "examples"
+    """*examples*: a device weighs as many as it trained on, up to the cap. *equal*: each weighs the cap."""
+    cipher: str
+    profile: Literal["strict", "fast"]
+    drop: int = 0
+    """How many devices may vanish, of *fast*; 0 in *strict*, likewise the next three."""
+    corrupt_millionths: int = 0
+    """Fraction of devices that may collude, in millionths."""
+    sigma: int = 0
+    """Bits of secrecy."""
+    eta: int = 0
+    """Bits of correctness."""
+    minimum_cohort: int
+    """Fewest devices of a roster and of a sum."""
+    keep_late: bool = False
+    """Whether a device that comes too late for the roster keeps its update for a later round on the same checkpoint."""
+
+
+class SecureWait(Message):
+    """Asks for something that may not be there yet. Held open until it is, or until ``hold_s`` has passed."""
+
+    hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
+    """Longest wait for the answer, seconds."""
+
+
+class SecureSigned(Message):
+    """What belongs to a message beside its body."""
+
+    signature: Hex
+    """The device's Ed25519 signature, over the header's digest (advertise) or h, the stage and the body: 64 bytes."""
+    certificate: Hex = ""
+    """With *advertise*: the device's certificate."""
+    body: Hex = ""
+    """With *mask*: the message that describes the vector, which is the body of the request."""
+
+
+class Octets(Message):
+    """An answer that is bytes: a header, a roster, shares, a list, signatures. To *unmask* it is empty: the round is
+    over."""
+
+    content: bytes
+
+
+class NotReady(Message):
+    """There is no answer yet: ask again."""
+
+
+class Complaint(Message):
+    """The shares of these dealers do not open, or are not those that the dealers signed for: the device cannot mask."""
+
+    dealers: tuple[DeviceId, ...] = Field(min_length=1, max_length=10_000)
+
+
+class SecureRefusal(Message):
+    """This device takes part in no attempt on this checkpoint any more, in whichever run."""
+
+    spent: bool = False
+    """It has signed a survivor list there."""
+    reason: str = Field(max_length=500)
+    """One plain sentence."""

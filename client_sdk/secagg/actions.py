@@ -1,0 +1,74 @@
+"""What the device's part of an attempt asks of its driver, and what it is given: see ``device``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.shamir import split
+from client_sdk.secagg.shares import SharePair, seal_pair, unseal_pair
+from client_sdk.tensors.floats import Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Apply a change to the newest stored memory, make the result durable, and send it back.
+
+    The driver calls the storage's ``keep``, which holds a lock meanwhile. Where ``change`` raises (Superseded, Refusal)
+    nothing is stored: the driver lets the error out, and the generator is not continued.
+    """
+
+    change: Callable[[Memory], Memory]
+    """Returns the same object where nothing is to be stored. It is called once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """One message of the device: the same bytes each time that it is sent."""
+
+    stage: Stage
+    body: bytes
+    signature: bytes
+    """Over the header's digest (advertise) or h, the stage and the body."""
+    blob: bytes = b""
+    """With *advertise* the certificate, with *mask* the packed vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """The coordinator's answer and its time (Unix seconds, device's clock)."""
+
+    at: float
+    body: bytes
+
+
+Action = Keep | Transmit
+Reply = Memory | ServerAnswer | None
+DevicePart = Generator[Action, Reply, Memory]
+"""Sends actions: the reply to a Keep is the memory as it was stored, to a Transmit the coordinator's answer. Returns
+the memory after the attempt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceContribution:
+    """What a device contributes: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
+
+    The values are not changed here, since another attempt may need them: the driver overwrites them when the checkpoint
+    is spent or the round is over."""
+
+    values: Float32
+    weight: int
+    rounding_secret: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Primitives:
+    """The expensive and the secret steps, so that tests and simulations can observe or replace them."""
+
+    split: Callable[..., list[bytes]] = split
+    seal: Callable[..., bytes] = seal_pair
+    unseal: Callable[..., SharePair] = unseal_pair
+    masker: Callable[..., Masker] = Masker

@@ -1,0 +1,69 @@
+"""The plan's terms of secure rounds, as an assignment carries them, and what binds its devices to one task. Errors:
+BadParameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from client_sdk.protocol.devices import Task
+from client_sdk.protocol.secure import SecureTask
+from client_sdk.secagg.header import GraphRule, Terms
+from client_sdk.secagg.statement import DOMAIN
+from client_sdk.secagg.stream import cipher_named
+
+
+def terms_of(task: SecureTask) -> Terms:
+    """The terms in an assignment. BadParameters where they are inconsistent, or name what this SDK does not know."""
+    rule = GraphRule(
+        profile=task.profile,
+        drop=task.drop,
+        corrupt_millionths=task.corrupt_millionths,
+        sigma=task.sigma,
+        eta=task.eta,
+    )
+    return Terms(
+        q=task.q,
+        max_norm=task.max_norm,
+        max_abs=task.max_abs,
+        weight_cap=task.weight_cap,
+        cipher=cipher_named(task.cipher),
+        rule=rule,
+        minimum_cohort=task.minimum_cohort,
+    )
+
+
+def task_of(
+    terms: Terms, *, weighting: Literal["examples", "equal"] = "examples", keep_late: bool = False
+) -> SecureTask:
+    """What an assignment carries of these terms."""
+    rule = terms.rule
+    return SecureTask(
+        q=terms.q,
+        max_norm=terms.max_norm,
+        max_abs=terms.max_abs,
+        weight_cap=terms.weight_cap,
+        weighting=weighting,
+        cipher=terms.cipher,
+        profile=rule.profile,
+        drop=rule.drop,
+        corrupt_millionths=rule.corrupt_millionths,
+        sigma=rule.sigma,
+        eta=rule.eta,
+        minimum_cohort=terms.minimum_cohort,
+        keep_late=keep_late,
+    )
+
+
+def agreed_digest(plan_digest: str, task: Task, weighting: Literal["examples", "equal"]) -> bytes:
+    """SHA-256 of what all devices of one sum agreed to, as the header names it (``AttemptHeader.plan``): the digest of
+    the plan, and the task and the weighting that each received with its assignment.
+
+    A device does not see the plan behind its digest. Without the task in it, a coordinator could give one device the
+    plan's task and all others one that changes nothing: the sum would be that device's update.
+    """
+    said = {"task": task.model_dump(mode="json"), "weighting": weighting}
+    canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return hashlib.sha256(DOMAIN + b"agreed" + bytes.fromhex(plan_digest) + canonical).digest()

@@ -1,0 +1,51 @@
+"""Prints the secure rounds of a run, exchange by exchange, and what the coordinator could see of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from client_sdk.protocol.operators import ExchangeView, RoundView, SecureView
+from client_sdk.terminal import say, say_table
+
+
+def print_secure_rounds(rounds: Iterable[RoundView]) -> None:
+    """A line for each exchange of each secure round, then one for each round."""
+    found = [(view, view.secure) for view in rounds if view.secure is not None]
+    columns = ("round", "attempt", "exchange", "came", "needed", "expected", "gone", "seconds", "kB in")
+    rows = [_row(view, secure, exchange) for view, secure in found for exchange in secure.exchanges]
+    say_table(columns, rows, "No secure rounds with a cohort yet.")
+    for view, secure in found:
+        say(f"Round {view.round}: {seen(view, secure)}")
+
+
+def seen(view: RoundView, secure: SecureView) -> str:
+    """What the coordinator could see of a round, and what it could not, in one line."""
+    came = {exchange.exchange: exchange.came for exchange in secure.exchanges}
+    summed = came.get("mask", 0)
+    if not secure.opened:
+        return (
+            "the coordinator saw which devices sent which messages, when and how long; it could see no update and no "
+            "sum of updates."
+        )
+    recovered = came.get("share", 0) - summed
+    gone = f" {recovered} vanished before they masked, and their masks were removed from the sum." if recovered else ""
+    return (
+        f"the coordinator saw the sum of {summed} updates, its total weight {view.weight}, and which devices are in "
+        f"it; it could see no single update, and no sum of fewer, where at most the devices collude for which the "
+        f"plan allows.{gone}"
+    )
+
+
+def _row(view: RoundView, secure: SecureView, exchange: ExchangeView) -> Sequence[object]:
+    over = exchange.ended_at is not None
+    return (
+        view.round,
+        secure.attempts - 1,
+        exchange.exchange,
+        exchange.came,
+        exchange.needed,
+        exchange.expected,
+        exchange.expected - exchange.came if over else None,
+        f"{exchange.ended_at - exchange.began_at:.1f}" if exchange.ended_at is not None else None,
+        f"{exchange.bytes / 1000:.1f}",
+    )

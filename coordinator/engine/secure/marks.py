@@ -1,0 +1,28 @@
+"""Devices that contribute to the current checkpoint no more: spent, as they have signed there, or declined, for another
+reason of their own. A run forgets both with its next checkpoint; the marks stay, by the digest of the model's tensors,
+and hold for every run that comes to the same tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from coordinator.engine import effects as fx
+from coordinator.engine.reasons import printable
+from coordinator.engine.state import RunState
+
+
+def with_spent(state: RunState, device: str) -> tuple[RunState, fx.RecordMark]:
+    """The state in which this device is spent, and its mark."""
+    return replace(state, spent=tuple(sorted({*state.spent, device}))), _mark(state, device, "spent")
+
+
+def with_declined(state: RunState, device: str, reason: str) -> tuple[RunState, fx.RecordMark]:
+    """The state in which this device has declined, for this reason, and its mark."""
+    declined = {**state.declined, device: printable(reason)}
+    return replace(state, declined=declined), _mark(state, device, "declined")
+
+
+def _mark(state: RunState, device: str, kind: Literal["spent", "declined"]) -> fx.RecordMark:
+    return fx.RecordMark(tensors=state.marked_on, device=device, round=state.round_number, kind=kind)

@@ -1,0 +1,212 @@
+"""The requests of devices in a secure round: the header of the attempt, the messages of the five exchanges with their
+answers, and the two reports of who cannot go on.
+
+An answer is bytes of ``client_sdk.secagg``. It is waited for under the device's own key (``signals.secure_key``), which
+is woken when the round gets to another phase, or when the engine says that there is an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from client_sdk.protocol.devices import Noted
+from client_sdk.protocol.names import Route, RunId
+from client_sdk.protocol.secure import (
+    OCTETS_MEDIA_TYPE,
+    SECURE_HEADER,
+    Complaint,
+    NotReady,
+    Octets,
+    SecureRefusal,
+    SecureSigned,
+    SecureWait,
+    Stage,
+)
+from client_sdk.secagg.statement import SIGNATURE_BYTES
+from coordinator.blobs import Spool
+from coordinator.requests.callers import Permission
+from coordinator.requests.entry import OCTETS, About, Attempt, Beside, Body, Direct, Entry, Held, RoundNumber
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.signals import secure_key
+from coordinator.secure.arrived import ArrivedMessage
+from coordinator.store.port import DeviceRow
+
+ExchangeName = Annotated[Stage, About("which of the five exchanges, by what the device sends in it")]
+
+
+def secure_header(
+    to: Coordinator, device: DeviceRow, message: SecureWait, *, run: RunId, round: RoundNumber
+) -> Octets | None:
+    """The header of the attempt that this device may join or continue: everything that the attempt is bound to. Held
+    open until there is one. Nothing in it is believed: the device compares it with what it has agreed to.
+
+    204 where there is none yet: ask again.
+    """
+    return _octets(to.secure.of(run).requests.header(device.device, round))
+
+
+def secure_message_limit(
+    to: Coordinator,
+    device: DeviceRow,
+    message: SecureSigned,
+    *,
+    run: RunId,
+    round: RoundNumber,
+    attempt: Attempt,
+    stage: ExchangeName,
+) -> int:
+    return to.secure.of(run).requests.limit(device.device, round, attempt, stage)
+
+
+def secure_message(
+    to: Coordinator,
+    device: DeviceRow,
+    message: SecureSigned,
+    body: Spool,
+    *,
+    run: RunId,
+    round: RoundNumber,
+    attempt: Attempt,
+    stage: ExchangeName,
+) -> Noted:
+    """The device's message of an exchange, with its signature in the header `Quorate-Secure`. The body is the message;
+    of *mask* it is the packed vector, streamed, and the message is in the header.
+
+    An acknowledged message is durable. The same bytes again are acknowledged again; others are refused (*duplicate*).
+    """
+    masked = stage == "mask"
+    arrived = ArrivedMessage(
+        device=device.device,
+        round=round,
+        attempt=attempt,
+        stage=stage,
+        body=bytes.fromhex(message.body) if masked else body.handle.read(),
+        signature=bytes.fromhex(message.signature),
+        certificate=bytes.fromhex(message.certificate),
+        vector=body if masked else None,
+    )
+    to.secure.of(run).requests.receive(arrived)
+    return Noted()
+
+
+def secure_answer(
+    to: Coordinator,
+    device: DeviceRow,
+    message: SecureWait,
+    *,
+    run: RunId,
+    round: RoundNumber,
+    attempt: Attempt,
+    stage: ExchangeName,
+) -> Octets | None:
+    """The answer to a message: the roster, the shares for this device, the survivor list, the signatures under it, and
+    at last nothing: the round is over. Held open until it is there.
+
+    204 where it is not there yet: ask again.
+    """
+    return _octets(to.secure.of(run).requests.answer(device.device, round, attempt, stage))
+
+
+def waits_for(device: DeviceRow, message: SecureWait) -> str:
+    return secure_key(device.device)
+
+
+def is_device(device: DeviceRow, message: SecureWait) -> str:
+    return device.device
+
+
+def not_yet(to: Coordinator, device: DeviceRow, message: SecureWait, **path: object) -> NotReady:
+    return NotReady()
+
+
+def complain(
+    to: Coordinator, device: DeviceRow, message: Complaint, *, run: RunId, round: RoundNumber, attempt: Attempt
+) -> Noted:
+    """The shares of these dealers do not open, or are not those that they signed for: the device leaves the attempt. It
+    is one word against another, so the next attempt is made without those whom most complaints concern."""
+    to.secure.of(run).requests.complain(device.device, round, attempt, message.dealers)
+    return Noted()
+
+
+def refuse(
+    to: Coordinator, device: DeviceRow, message: SecureRefusal, *, run: RunId, round: RoundNumber, attempt: Attempt
+) -> Noted:
+    """The device takes part in no attempt on this checkpoint any more, in whichever run. It is selected for no other
+    round on it. No proof is needed, since a false report harms only the device."""
+    requests = to.secure.of(run).requests
+    if message.spent:
+        requests.spent(device.device, round, attempt)
+    else:
+        requests.refuse(device.device, round, attempt, message.reason)
+    return Noted()
+
+
+def _octets(content: bytes | None) -> Octets | None:
+    return None if content is None else Octets(content=content)
+
+
+SECURE = Entry(
+    method="POST",
+    route=Route.SECURE,
+    permission=Permission.DEVICE,
+    message=SecureWait,
+    answer=OCTETS,
+    shape=Held(secure_header, key=waits_for, peer=is_device, again=secure_header, expired=not_yet),
+    summary="Wait for the header of a secure attempt",
+    group="devices",
+)
+SECURE_MESSAGE = Entry(
+    method="PUT",
+    route=Route.SECURE_MESSAGE,
+    permission=Permission.DEVICE,
+    message=SecureSigned,
+    answer=Noted,
+    shape=Body(
+        secure_message_limit,
+        secure_message,
+        beside=Beside(
+            SECURE_HEADER,
+            about="The message SecureSigned as JSON: the signature of the message, which covers its attempt, and what "
+            "belongs to it.",
+            missing=f"the header {SECURE_HEADER} with the message's signature is missing",
+            signed=False,
+        ),
+        media=OCTETS_MEDIA_TYPE,
+        room=SIGNATURE_BYTES,
+    ),
+    summary="Send a message of a secure round",
+    group="devices",
+    operation="put_secure_message",
+)
+SECURE_ANSWER = Entry(
+    method="POST",
+    route=Route.SECURE_ANSWER,
+    permission=Permission.DEVICE,
+    message=SecureWait,
+    answer=OCTETS,
+    shape=Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet),
+    summary="Wait for the answer to a message of a secure round",
+    group="devices",
+)
+SECURE_COMPLAINT = Entry(
+    method="POST",
+    route=Route.SECURE_COMPLAINT,
+    permission=Permission.DEVICE,
+    message=Complaint,
+    answer=Noted,
+    shape=Direct(complain),
+    summary="Complain of shares that do not open",
+    group="devices",
+)
+SECURE_REFUSAL = Entry(
+    method="POST",
+    route=Route.SECURE_REFUSAL,
+    permission=Permission.DEVICE,
+    message=SecureRefusal,
+    answer=Noted,
+    shape=Direct(refuse),
+    summary="Report that no attempt on this checkpoint is joined any more",
+    group="devices",
+    operation="secure_refusal",
+)
+ENTRIES = (SECURE, SECURE_MESSAGE, SECURE_ANSWER, SECURE_COMPLAINT, SECURE_REFUSAL)

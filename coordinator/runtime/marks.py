@@ -1,0 +1,34 @@
+"""Who may not contribute to a run's current model: devices that are spent on its tensors or have declined them, in
+whichever run, and devices that are barred from this one. Digests of tensors are computed here too; plain rounds need
+neither.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from client_sdk.tensors import canonical_digest
+from coordinator.blobs import Blobs
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import RunState
+from coordinator.store.port import Reader
+
+Why = Literal["spent", "declined", "barred"]
+
+
+def left_out(reader: Reader, state: RunState) -> dict[str, Why]:
+    """Device -> why it is not selected for this run's secure rounds now. A device with several reasons has the first of
+    *spent*, *declined*, *barred*."""
+    if state.plan.secure is None:
+        return {}
+    marks = reader.marks(state.marked_on)
+    found: dict[str, Why] = dict.fromkeys(state.barred, "barred")
+    found |= dict.fromkeys((*state.declined, *(row.device for row in marks if row.kind == "declined")), "declined")
+    found |= dict.fromkeys((*state.spent, *(row.device for row in marks if row.kind == "spent")), "spent")
+    return found
+
+
+def tensors_of(blobs: Blobs, plan: Plan, checkpoint: str) -> str:
+    """The digest of a checkpoint's canonical tensors, by which devices know a model; empty where the plan has no secure
+    rounds. Reads the whole file. Missing."""
+    return "" if plan.secure is None else canonical_digest(blobs.path(checkpoint))

@@ -1,0 +1,37 @@
+"""Which devices may have an answer of their secure round, or learn that there will be none."""
+
+from __future__ import annotations
+
+from coordinator.engine.state import RunState
+from coordinator.runtime.signals import secure_key
+
+_Place = tuple[int, str, int, bool, bool]
+
+
+class SecureWakes:
+    """Remembers where the secure round of each run was. Safe from any thread: to be woken twice does no harm."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[_Place, tuple[str, ...]]] = {}
+
+    def keys(self, state: RunState) -> list[str]:
+        """The keys to wake: those of all devices of the round where it has got to another phase, attempt, header or
+        roster, or has ended; else none."""
+        before, here = self._last.get(state.run), _place(state)
+        if state.plan.secure is None or (before is not None and before[0] == here):
+            return []
+        members = () if state.secure is None else tuple(state.current.members)
+        self._last[state.run] = (here, members)
+        return [secure_key(device) for device in sorted({*members, *(before[1] if before is not None else ())})]
+
+
+def _place(state: RunState) -> _Place:
+    secure = state.secure
+    attempt = 0 if state.round is None else state.round.attempt
+    return (
+        state.round_number,
+        state.phase,
+        attempt,
+        secure is not None and bool(secure.header),
+        secure is not None and bool(secure.roster),
+    )

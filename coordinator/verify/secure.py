@@ -1,0 +1,86 @@
+"""Secure rounds, by an account of the log that is made without the engine's ``step``: who signed the list of survivors,
+that one sum was opened, and that no message of a round that is over is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.blobs.port import is_digest
+from coordinator.folding.refold import Readable, short
+from coordinator.store.port import EventRow
+from coordinator.verify.violation import RunViolation
+
+_MESSAGES = ("Advertised", "Shared", "Masked", "Signed", "Revealed")
+
+
+@dataclass(slots=True)
+class LoggedSecure:
+    """The events of one secure round; all but ``blobs`` of its last attempt. ``add`` takes the next one."""
+
+    order: frozenset[str] = frozenset()
+    """Devices of the roster."""
+    threshold: int = 0
+    signers: int = 0
+    """Signatures under the list that the roster asks for."""
+    signed: set[str] = field(default_factory=set)
+    revealed: set[str] = field(default_factory=set)
+    opened: set[str] = field(default_factory=set)
+    """Digests of sums."""
+    blobs: set[bytes] = field(default_factory=set)
+    """SHA-256 of every message, roster and sum of the round, of 32 bytes."""
+
+    def add(self, event: EventRow) -> None:
+        body: dict[str, Any] = event.body
+        if event.kind in (*_MESSAGES, "Rostered", "Opened") and is_digest(body["digest"]):
+            self.blobs.add(bytes.fromhex(body["digest"]))
+        match event.kind:
+            case "Announced" if body["attempt"] > 0 and not self.opened:
+                self.order, self.threshold, self.signers = frozenset(), 0, 0
+                self.signed, self.revealed = set(), set()
+            case "Rostered":
+                self.order = frozenset(body["order"])
+                self.threshold, self.signers = body["threshold"], body["signers"]
+            case "Signed":
+                self.signed.add(body["device"])
+            case "Revealed":
+                self.revealed.add(body["device"])
+            case "Opened":
+                self.opened.add(body["digest"])
+            case _:  # other kinds change nothing of this account
+                pass
+
+
+def against_secure(round: int, logged: LoggedSecure, survivors: set[str]) -> Iterator[RunViolation]:
+    """Findings for a committed secure round. ``survivors``: the devices that count."""
+    strangers = sorted(survivors - logged.order)
+    if strangers:
+        yield RunViolation("secure", round, f"{', '.join(strangers)} count, and are not in its roster")
+    others = sorted(logged.signed - survivors)
+    if others:
+        yield RunViolation("secure", round, f"{', '.join(others)} signed the list of survivors, and are not on it")
+    signed = len(logged.signed & survivors)
+    if signed < logged.signers or not signed:
+        yield RunViolation(
+            "secure",
+            round,
+            f"{signed} survivors signed the list, and it takes {max(logged.signers, 1)}: a sum was opened",
+        )
+    if not logged.revealed <= logged.signed:
+        yield RunViolation("secure", round, "devices revealed shares that had not signed the list")
+    if len(logged.revealed) < logged.threshold:
+        revealed = f"{len(logged.revealed)} devices revealed shares"
+        yield RunViolation("secure", round, f"{revealed}, and it takes {logged.threshold} to rebuild a secret")
+    if len(logged.opened) != 1:
+        yield RunViolation("secure", round, f"it was committed, and the log opens {len(logged.opened)} sums")
+
+
+def against_leftovers(blobs: Readable, over: Mapping[int, LoggedSecure], kept: set[str]) -> Iterator[RunViolation]:
+    """Findings for the messages of rounds that are ``over`` and whose deletion is in the log. ``kept``: the blobs that
+    something else names."""
+    for number, logged in over.items():
+        for digest in sorted(blob.hex() for blob in logged.blobs):
+            if digest not in kept and blobs.has(digest):
+                yield RunViolation("secure", number, f"a message of the round is left: {short(digest)}")

@@ -1,0 +1,41 @@
+"""Conditions under which the product's modules are while a schedule is played."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from coordinator.runtime import run_log
+from simulation.explorer.secure.quick_crypto import quick_crypto
+from simulation.explorer.shape import Shape
+
+PAGE = 3
+"""Events of a page of the log."""
+
+
+def crypto_of(shape: Shape) -> AbstractContextManager[None]:
+    """Secure rounds have real cryptography in some schedules only."""
+    return quick_crypto() if shape.secure and not shape.real_crypto else nullcontext()
+
+
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Replicas catch up with the log page by page, and a schedule's log is shorter than a page of the product."""
+    real = vars(run_log)["_PAGE"]
+    vars(run_log)["_PAGE"] = PAGE
+    try:
+        yield
+    finally:
+        vars(run_log)["_PAGE"] = real
+
+
+@contextmanager
+def quiet_failures() -> Iterator[None]:
+    """The log does not have the failures of store and blobs that are faults of the schedule."""
+    storage = logging.getLogger("quorate.storage")
+    before, storage.disabled = storage.disabled, True
+    try:
+        yield
+    finally:
+        storage.disabled = before

@@ -1,0 +1,35 @@
+"""What the parts of the explorer's model of a run need of each other: ``follow.Followed`` has them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.store.port import EventRow
+from simulation.explorer.faults import Broken
+from simulation.explorer.followed_run import FollowedRun
+from simulation.explorer.round_ending import RoundEnding
+
+
+class Following(FollowedRun):
+    """The methods that each part calls."""
+
+    __slots__ = ()
+
+    def _abandon(self, short: bool = False, returned: bool = False) -> list[RoundEnding]:
+        """The round ends without a checkpoint."""
+        raise NotImplementedError
+
+    def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
+        """The round ends with this checkpoint."""
+        raise NotImplementedError
+
+    def _wait(self) -> None:
+        """The phase waits: for devices, or for a worker."""
+        raise NotImplementedError
+
+    def _require_deadline(self, event: EventRow, what: str) -> None:
+        """``Broken`` where the phase ends before its deadline."""
+        raise NotImplementedError
+
+    def _odd(self, event: EventRow, why: str) -> Broken:
+        return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

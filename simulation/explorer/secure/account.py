@@ -1,0 +1,131 @@
+"""The explorer's own account of a secure round, from the log alone: who has done which exchange, who is awaited, and
+when an exchange ends. ``follow_secure`` adds the events to it.
+
+It is written from ``docs/rounds.md`` for complete graphs (*strict*), and does not import the engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXCHANGES = ("advertised", "shared", "masked", "signed", "revealed")
+SECURE_PHASES = ("sharing", "masking", "agreeing", "unmasking")
+
+
+@dataclass(slots=True)
+class SecureAccount:
+    """One attempt of a round. ``cohort``: the devices that were drawn."""
+
+    plan: dict[str, Any]
+    cohort: Collection[str]
+    attempt: int = 0
+    header: str = ""
+    expires_at: float = 0.0
+    began: float = 0.0
+    """When the exchange under way began."""
+    roster: str = ""
+    """Digest of its blob; empty until it is made. Likewise ``sum``."""
+    threshold: int = 0
+    signers: int = 0
+    fewest: int = 0
+    order: list[str] = field(default_factory=list)
+    advertised: dict[str, str] = field(default_factory=dict)
+    """Device -> digest of its message, likewise in the four below."""
+    shared: dict[str, str] = field(default_factory=dict)
+    masked: dict[str, str] = field(default_factory=dict)
+    signed: dict[str, str] = field(default_factory=dict)
+    revealed: dict[str, str] = field(default_factory=dict)
+    complaints: dict[str, list[str]] = field(default_factory=dict)
+    opening: bool = False
+    sum: str = ""
+    weight: int = 0
+    total: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """The survivors' lanes, added up by the explorer."""
+    withdrawn: set[str] = field(default_factory=set)
+    excluded: set[str] = field(default_factory=set)
+    claimed: set[str] = field(default_factory=set)
+    """Devices that can be drawn by no other run."""
+    older: set[str] = field(default_factory=set)
+    """Blobs of the round that the attempt under way does not name."""
+    given_up: dict[str, str] = field(default_factory=dict)
+    """Masked vectors of attempts that were given up, by digest: their devices."""
+    came: Counter[str] = field(default_factory=Counter)
+    """Bytes of the messages of each exchange of this attempt."""
+
+    @property
+    def section(self) -> dict[str, Any]:
+        return dict(self.plan["secure"])
+
+    @property
+    def least(self) -> int:
+        """The fewest devices of a roster."""
+        return max(quorum_of(self.plan), int(self.section["minimum_cohort"]))
+
+    @property
+    def most(self) -> int:
+        """The most devices of a roster."""
+        return int(self.plan["cohort"]["goal"]) + int(self.section["reserve"])
+
+    @property
+    def needed(self) -> int:
+        """How many must share, and mask."""
+        return max(quorum_of(self.plan), self.threshold, self.fewest)
+
+    def here(self, devices: Collection[str]) -> set[str]:
+        """Those of the devices that have neither withdrawn nor been left out."""
+        return set(devices) - self.withdrawn - self.excluded
+
+    @property
+    def blobs(self) -> set[str]:
+        """Every blob of the round, of this attempt and of those before."""
+        messages: list[Mapping[str, str]] = [getattr(self, name) for name in EXCHANGES]
+        return {*(digest for one in messages for digest in one.values()), self.roster, self.sum, *self.older} - {""}
+
+    def renewed(self) -> SecureAccount:
+        """The next attempt of the round, without those that failed in this one."""
+        return SecureAccount(
+            self.plan,
+            self.cohort,
+            attempt=self.attempt + 1,
+            withdrawn=self.withdrawn,
+            excluded=self.excluded,
+            claimed=self.here(self.cohort),
+            older=self.blobs,
+            given_up={**self.given_up, **{digest: device for device, digest in self.masked.items()}},
+        )
+
+    def drop(self, exchange: str, device: str) -> None:
+        """What the device sent in this exchange does not count; its blob is still there."""
+        digest = getattr(self, exchange).pop(device, None)
+        if digest is not None:
+            self.older.add(digest)
+
+
+def quorum_of(plan: dict[str, Any]) -> int:
+    """How many reports a round needs."""
+    cohort = plan["cohort"]
+    return max(1, -int(-(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9) // 1))
+
+
+def strict_threshold(n: int) -> int:
+    """How many of n devices rebuild a secret: more than two thirds."""
+    return 2 * n // 3 + 1
+
+
+def in_dispute(complaints: Mapping[str, Collection[str]]) -> set[str]:
+    """Whom the next attempt leaves out: again and again those whom most of the complaints that are left concern, as
+    plaintiff or as dealer."""
+    left = {(plaintiff, dealer) for plaintiff, dealers in complaints.items() for dealer in dealers}
+    out: set[str] = set()
+    while left:
+        concerned = Counter(name for pair in left for name in pair)
+        most = max(concerned.values())
+        out |= {name for name, count in concerned.items() if count == most}
+        left = {pair for pair in left if not out & set(pair)}
+    return out

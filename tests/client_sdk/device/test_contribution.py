@@ -1,0 +1,79 @@
+"""The trained update of a secure round as it waits on the device: what is in it, and what it weighs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from client_sdk import codecs
+from client_sdk.device.contribution import ClearContribution, codec_seed, weight_of, work_for
+from client_sdk.protocol.devices import Assignment, Task
+from client_sdk.protocol.secure import SecureTask
+from client_sdk.tensors import ManifestMismatch, NotFinite, canonical_digest, read_header, to_bytes
+from client_sdk.update import Update
+from tests.client_sdk.device.test_policy import SECURE, assignment
+
+MODEL = {"b": np.zeros(3, np.float32), "a": np.ones((2, 2), np.float32), "steps": np.array(4, np.int64)}
+CHECKPOINT = to_bytes(MODEL)
+DELTA = {"b": np.arange(3, dtype=np.float32), "a": np.full((2, 2), 0.5, np.float32)}
+TASK = Task(learner="clinic:risk")
+
+
+def trained(**changes: object) -> ClearContribution:
+    update = Update({**DELTA, **changes}, examples=60, metrics={"loss": 0.3})  # type: ignore[dict-item]
+    return ClearContribution.of(update, CHECKPOINT, TASK)
+
+
+def asked(codec: str = "float32@1", round: int = 3) -> Assignment:
+    made = assignment(secure=True, codec=codec)
+    return made.changed(round=round)
+
+
+def test_what_waits_is_the_change_the_examples_and_where_it_began() -> None:
+    found = ClearContribution.parse(trained().encoded)
+    assert {name: array.tolist() for name, array in found.delta.items()} == {
+        name: array.tolist() for name, array in DELTA.items()
+    }
+    assert (found.examples, found.tensors) == (60, canonical_digest(CHECKPOINT))
+    assert set(read_header(trained().encoded).metadata) == {"quorate.contribution"}
+    assert b"loss" not in trained().encoded
+    assert "0.5" not in repr(found)
+
+
+@pytest.mark.parametrize("codec", codecs.linear_names())
+def test_it_is_encoded_for_the_round_that_takes_it(codec: str) -> None:
+    flat = np.concatenate([DELTA["a"].reshape(-1), DELTA["b"]])
+    for number in (3, 4):
+        work = asked(codec, number)
+        values = trained().values(work)
+        assert values.tolist() == codecs.linear(codec).forward(flat, codec_seed(work)).tolist()
+        assert work_for(work, trained().encoded).dimension == len(values)
+    again = ClearContribution.parse(trained().encoded)
+    again.values(asked(codec)).fill(0)
+    assert again.delta["b"].tolist() == [0, 1, 2], "the values are an array of their own"
+
+
+def test_what_nobody_else_could_see_is_refused_where_it_was_trained() -> None:
+    with pytest.raises(ManifestMismatch):
+        ClearContribution.of(Update({"a": DELTA["a"]}, examples=1), CHECKPOINT, TASK)
+    with pytest.raises(ManifestMismatch):
+        trained(b=np.zeros(4, np.float32))
+    with pytest.raises(NotFinite):
+        trained(b=np.array([0, np.nan, 1], np.float32))
+    only = TASK.model_copy(update={"averaged": ("a",)})
+    assert set(ClearContribution.of(Update({"a": DELTA["a"]}, examples=1), CHECKPOINT, only).delta) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("weighting", "cap", "examples", "weight"),
+    [
+        ("examples", 100, 60, 60),
+        ("examples", 50, 60, 50),
+        ("examples", 100, 0, 0),
+        ("equal", 1, 60, 1),
+        ("equal", 1, 0, 1),
+    ],
+)
+def test_a_device_weighs_what_the_plan_says(weighting: str, cap: int, examples: int, weight: int) -> None:
+    task = SecureTask.model_validate({**SECURE.model_dump(), "weighting": weighting, "weight_cap": cap})
+    assert weight_of(examples, task) == weight

@@ -1,0 +1,417 @@
+"""How a device's part in a secure round ends, and what is left of it: no secret, no clear update, a true history."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_sdk.credentials.revocations import sign_revocations
+from client_sdk.device.actions import (
+    Answered,
+    Failed,
+    FetchList,
+    ListFetched,
+    Reply,
+    RequestRefused,
+    Send,
+    Unreachable,
+)
+from client_sdk.device.record import Record, StorageError
+from client_sdk.device.storage import FileStorage, MemoryStorage
+from client_sdk.protocol.devices import Policy, SecureBounds, Withdrawal
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.secure import Complaint, Octets, SecureRefusal
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.live import Step
+from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.shares import Bundle
+from coordinator.engine import events as ev
+from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
+from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER
+from tests.coordinator.secure.world import STAGES, World
+
+
+def assert_nothing_is_left(phone: SessionPhone) -> None:
+    record = phone.storage.load()
+    assert record is not None
+    assert (record.assignment, record.update_digest, record.work, record.farewell) == (None, None, None, None)
+    assert not phone.storage.load_secure().live
+    assert isinstance(phone.storage, MemoryStorage)
+    assert not phone.storage._updates
+
+
+def has_sent(phone: SessionPhone, stage: str, attempt: int = 0) -> bool:
+    return (1, attempt, stage) in phone.sent
+
+
+def reason(phone: SessionPhone) -> str:
+    return phone.storage.history()[-1].reason
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_another_device_may_vanish_at_each_exchange(stage: Any) -> None:
+    world, (phone, gone) = world_with(2, cohort={"quorum": 0.6})
+    gone.stops_before = stage
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    assert phone.trainings == 1
+    assert_nothing_is_left(phone)
+
+
+def test_a_round_that_is_keyed_anew_takes_the_same_update() -> None:
+    world, (phone,) = world_with(1, cohort={"quorum": 0.6})
+    world.play(done=lambda _: has_sent(phone, "share"))
+    for victim in world.phones[1:3]:  # too many for this attempt: keys anew
+        victim.stops = "share"
+    finish(world, [phone])
+    assert {attempt for _, attempt, _ in phone.sent} == {0, 1}, world.reasons
+    assert (phone.history, phone.trainings) == ([(1, "receipt")], 1)
+    assert_nothing_is_left(phone)
+
+
+def spoiled(found: Octets, send: Send) -> Octets:
+    """The delivered shares, in which those of the dealer at place 3 do not open."""
+    if (send.path.get("stage"), send.path.get("attempt")) != ("share", 0):
+        return found
+    bundle = Bundle.parse(found.content, 6)
+    rows = tuple((dealer, bytes(len(one)) if dealer == 3 else one, more) for dealer, one, more in bundle.rows)
+    return Octets(content=Bundle(bundle.owner, rows, bundle.own).encoded)
+
+
+def test_after_a_complaint_the_device_waits_for_the_next_attempt_and_the_same_update_counts() -> None:
+    world, sessions = world_with(2, n=6, cohort={"quorum": 0.5})
+    for phone in sessions:  # two complain of one: it is left out, and they stay
+        phone.change = spoiled
+    finish(world, sessions)
+    for phone in sessions:
+        (complaint,) = phone.routes(Route.SECURE_COMPLAINT)
+        assert complaint.message == Complaint(dealers=(world.phones[3].name,))
+        assert not has_sent(phone, "mask", 0)
+        assert has_sent(phone, "mask", 1)
+        assert (phone.history, phone.trainings) == ([(1, "receipt")], 1)
+        assert_nothing_is_left(phone)
+    assert world.phones[3].name not in world.survivors()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_complaint_is_repeated_after_a_restart(when: str) -> None:
+    world, sessions = world_with(2, n=6, cohort={"quorum": 0.5})
+    phone = sessions[0]
+    for one in sessions:
+        one.change = spoiled
+    world.play(done=lambda _: bool(phone.routes(Route.SECURE_COMPLAINT)))
+    place = next(i for i, action in enumerate(phone.performed) if getattr(action, "route", 0) == Route.SECURE_COMPLAINT)
+    world, sessions = world_with(2, n=6, cohort={"quorum": 0.5})
+    phone = sessions[0]
+    for one in sessions:
+        one.change = spoiled
+    phone.crashes = {place: when}
+    finish(world, sessions)
+    assert {send.message for send in phone.routes(Route.SECURE_COMPLAINT)} == {
+        Complaint(dealers=(world.phones[3].name,))
+    }
+    assert len(phone.routes(Route.SECURE_COMPLAINT)) == 2
+    assert phone.history == [(1, "receipt")]
+
+
+# ------------------------------------------------------------ final refusals
+
+
+def test_the_clear_update_is_gone_before_the_device_sends_its_signature() -> None:
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: has_sent(phone, "survivors"))
+    record = phone.storage.load()
+    assert record is not None
+    assert record.update_digest is None
+    (live,) = phone.storage.load_secure().live.values()
+    assert live.step is Step.SIGNED
+    assert isinstance(phone.storage, MemoryStorage)
+    assert not phone.storage._updates
+
+
+@pytest.mark.parametrize("crash", [None, "before", "after"])
+def test_a_final_refusal_is_told_until_it_is_heard_also_after_a_restart(crash: str | None) -> None:
+    world, (phone,) = world_with(1)
+    marked = {bytes.fromhex(phone.contribution().tensors): bytes(32)}
+    phone.storage.keep(lambda newest: _with_spent(newest, marked))
+    tries = {"left": 3}
+
+    def deaf(send: Send) -> Reply:
+        if send.route is not Route.SECURE_REFUSAL or not tries["left"]:
+            return None
+        tries["left"] -= 1
+        return Unreachable("the network is gone", world.at)
+
+    phone.interfere = deaf
+    if crash is not None:
+        probe_world, (probe,) = world_with(1)
+        probe.storage.keep(lambda newest: _with_spent(newest, marked))
+        probe_world.play(done=lambda _: bool(probe.routes(Route.SECURE_REFUSAL)))
+        phone.crashes = {len(probe.performed) - 1: crash}
+    world.play(done=lambda _: bool(phone.storage.history()))
+    said = SecureRefusal(
+        spent=True, reason="This device has signed a survivor list on this checkpoint and is spent there."
+    )
+    assert {send.message for send in phone.routes(Route.SECURE_REFUSAL)} == {said}
+    assert len(phone.routes(Route.SECURE_REFUSAL)) >= 4
+    assert [event.device for event in world.happened(ev.Spent)] == [phone.name]
+    assert phone.history == [(1, "withdrawn")]
+    assert not phone.routes(Route.WITHDRAWN)
+    assert_nothing_is_left(phone)
+
+
+def _with_spent(newest: Memory, marked: dict[bytes, bytes]) -> Memory:
+    return replace(newest, spent={**newest.spent, **marked})
+
+
+# ------------------------------------------------------------ other refusals
+
+
+def test_a_header_of_another_plan_is_refused_and_the_device_withdraws() -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    phone.secure_task = {"max_norm": 3.0}
+    finish(world, [phone])
+    (said,) = phone.routes(Route.WITHDRAWN)
+    text = "The header has other terms than the plan that this device agreed to."
+    assert said.message == Withdrawal(attempt=0, reason=text)
+    assert (phone.history, reason(phone)) == ([(1, "withdrawn")], text)
+    assert not phone.sent
+    assert_nothing_is_left(phone)
+
+
+def test_a_plan_beyond_the_owners_bounds_is_refused_before_training() -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    phone.policy = Policy(secure=SecureBounds(smallest_cohort=4))
+    finish(world, [phone])
+    assert (phone.history, phone.trainings) == ([(1, "withdrawn")], 0)
+
+
+def test_bytes_that_are_no_header_end_the_devices_part() -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    phone.change = lambda found, send: Octets(content=b"?") if send.route is Route.SECURE else found
+    finish(world, [phone])
+    assert phone.history == [(1, "withdrawn")]
+    assert_nothing_is_left(phone)
+
+
+def test_a_device_that_advertised_a_moment_ago_waits_and_then_joins() -> None:
+    world, (phone,) = world_with(1)
+    tries = {bytes.fromhex(phone.contribution().tensors): Tries(count=1, last_at=world.at)}
+    phone.storage.keep(lambda newest: replace(newest, tries=tries))
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    assert world.at >= 1010
+
+
+def test_another_program_that_plays_this_device_ends_this_one_with_a_sentence() -> None:
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: has_sent(phone, "advertise"))
+    phone.storage.keep(lambda newest: newest.marks)
+    with pytest.raises(StorageError, match="Another program plays this device"):
+        finish(world, [phone])
+
+
+# ------------------------------------------------------------ the revocation list
+
+
+def test_a_list_that_cannot_be_had_is_waited_for() -> None:
+    world, (phone,) = world_with(1)
+    busy = problem("busy", "No list of the authority was seen yet.").problem
+    replies: list[Reply] = [RequestRefused(busy, world.at), Unreachable("gone", world.at)]
+    phone.listed = lambda asked: replies.pop() if replies else None
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    assert {asked.digest for asked in phone.performed if isinstance(asked, FetchList)} == {
+        world.authority.revocations.digest
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Failed("Revocation list 1 is older than 2, which was seen.", 1000.0), "is older than 2"),
+        (RequestRefused(problem("unknown-run", "There is no list.").problem, 1000.0), "There is no list"),
+    ],
+    ids=["rolled back", "refused"],
+)
+def test_without_a_list_that_it_can_take_a_device_withdraws(reply: Reply, words: str) -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    phone.listed = lambda asked: reply
+    finish(world, [phone])
+    assert phone.history == [(1, "withdrawn")]
+    assert words in reason(phone)
+    assert not phone.sent
+    assert_nothing_is_left(phone)
+
+
+def test_a_header_with_another_list_than_the_coordinator_shows_is_refused() -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    newer = sign_revocations(AUTHORITY_KEY, counter=3, issued=0, next_update=FOREVER, revoked=frozenset())
+    phone.listed = lambda asked: ListFetched(newer, world.at)
+    finish(world, [phone])
+    assert "The header names another revocation list, number 2" in reason(phone)
+
+
+# ------------------------------------------------------------ the last message
+
+
+@pytest.mark.parametrize("until", [ev.Opened, ev.Committed])
+def test_a_device_whose_shares_come_when_enough_are_there_has_its_part_in_the_sum(until: type[ev.Event]) -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    refused: list[str] = []
+
+    def slow(send: Send) -> Reply:
+        if send.path.get("stage") != "unmask" or send.method != "PUT":
+            return None
+        if not world.happened(until):
+            return Unreachable("slow", world.at)
+        refused.append(send.method)
+        return None
+
+    phone.interfere = slow
+    finish(world, [phone])
+    assert refused, "it was sent, after the sum was there"
+    assert (phone.history, phone.trainings) == ([(1, "receipt")], 1)
+    assert phone.routes(Route.WITHDRAWN) == []
+    assert phone.name in world.survivors()
+    assert_nothing_is_left(phone)
+
+
+# ------------------------------------------------------------ on the disk
+
+
+def test_the_clear_update_is_overwritten_on_the_disk_before_the_signature_is_sent(tmp_path: Path) -> None:
+    world, (phone,) = world_with(1)
+    with FileStorage(tmp_path / "device", durable=False) as storage:
+        storage.save(phone.storage.load() or Record())
+        phone.storage = storage
+        world.play(done=lambda _: has_sent(phone, "mask"))
+        (update,) = (tmp_path / "device").glob("update-*")
+        content = update.read_bytes()
+        assert phone.member.values.tobytes() in content
+        os.link(update, tmp_path / "the same blocks")
+        world.play(done=lambda _: has_sent(phone, "survivors"))
+        assert not list((tmp_path / "device").glob("update-*"))
+        assert (tmp_path / "the same blocks").read_bytes() == bytes(len(content))
+        finish(world, [phone])
+        assert phone.history == [(1, "receipt")]
+
+
+# ------------------------------------------------------------ the network
+
+
+def test_a_network_that_is_gone_ends_nothing_until_the_attempt_has_expired() -> None:
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    world.play(done=lambda _: has_sent(phone, "share"))
+    page = Problem(type="about:blank", title="Not found", status=404)
+
+    def gone(send: Send) -> Reply:
+        return Unreachable("gone", world.at) if len(phone.performed) % 2 else RequestRefused(page, world.at)
+
+    phone.interfere = gone
+    header = next(iter(phone.storage.load_secure().live.values())).header
+    expires_at = AttemptHeader.parse(header).expires_at
+    while world.at <= expires_at:
+        assert [live.header for live in phone.storage.load_secure().live.values()] == [header]
+        phone.turn(world)
+        world.at = max(world.at + 1, phone.not_before)
+    for _ in range(6):
+        phone.turn(world)
+        world.at = max(world.at + 1, phone.not_before)
+    assert not phone.storage.load_secure().live
+    assert phone.history == []
+    phone.interfere = lambda send: None
+    finish(world, [phone])
+    assert phone.history[0][0] == 1
+    assert_nothing_is_left(phone)
+
+
+# ------------------------------------------------------------ too late
+
+
+def late(gone: int, attempts: int = 1, **task: Any) -> tuple[World, SessionPhone]:
+    """Two rounds of six, five of whom are the goal: in the first one the session advertises when the roster was made,
+    and while the others wait for ``gone`` of them that vanish. Round 1 has ended."""
+    several = {"select": 6, "goal": 5, "quorum": 0.5}
+    world, (phone,) = world_with(1, n=6, rounds_=2, cohort=several, secure={"attempts": attempts})
+    phone.secure_task = task
+
+    def slow(send: Send) -> Reply:
+        if send.path.get("stage") == "advertise" and not world.happened(ev.Rostered):
+            return Unreachable("slow", world.at)
+        return None
+
+    phone.interfere = slow
+    vanished = world.phones[6 - gone :]
+    for other in vanished:
+        other.stops = "mask"
+    world.play(done=lambda _: world.state.round_number == 2)
+    for other in vanished:
+        other.gone, other.stops = False, None
+        other.restart()
+    return world, phone
+
+
+def test_a_device_that_is_too_late_for_the_roster_withdraws_and_drops_its_update() -> None:
+    _, phone = late(gone=1)
+    assert phone.history == [(1, "dropped")]
+    assert "has ended" in reason(phone) or "without this device" in reason(phone)
+    assert phone.routes(Route.WITHDRAWN), "it is assigned the round no more"
+    assert_nothing_is_left(phone)
+
+
+def test_where_the_plan_has_it_kept_the_next_attempt_of_the_round_takes_the_update() -> None:
+    world, phone = late(gone=3, attempts=2, keep_late=True)
+    finish(world, [phone])
+    assert phone.history[0] == (1, "receipt")
+    assert {attempt for number, attempt, stage in phone.sent if (number, stage) == (1, "mask")} == {1}
+    assert phone.trainings == 2, "one for each round"
+
+
+def test_where_the_plan_has_it_kept_a_later_round_on_the_same_checkpoint_takes_the_update() -> None:
+    world, phone = late(gone=3, keep_late=True)
+    assert world.state.version == 0, "round 1 was abandoned"
+    finish(world, [phone])
+    assert phone.history == [(1, "dropped"), (2, "receipt"), (3, "receipt")]
+    assert phone.trainings == 2, "for rounds 1 and 2 together, and for 3"
+    assert phone.name in world.survivors()
+    assert_nothing_is_left(phone)
+
+
+def test_a_kept_update_is_of_no_use_on_another_checkpoint_and_is_erased() -> None:
+    world, phone = late(gone=1, keep_late=True)
+    assert world.state.version == 1, "round 1 was committed without it"
+    finish(world, [phone])
+    assert phone.history[:2] == [(1, "dropped"), (2, "receipt")]
+    assert phone.trainings == 2
+    assert_nothing_is_left(phone)
+
+
+def test_a_kept_update_is_never_sent_to_a_plain_round() -> None:
+    world, phone = late(gone=3, keep_late=True)
+    world.play(done=lambda _: bool(phone.storage.history()))
+    record = phone.storage.load()
+    assert record is not None
+    assert record.update_digest is not None, "it is kept"
+    plain = phone._check_in
+    phone._check_in = lambda: plain().changed(secure=None)  # type: ignore[method-assign]
+    seen = len(phone.sends)
+    phone.interfere = lambda send: Unreachable("gone", world.at) if send.route is Route.UPDATE else None
+    world.play(done=lambda _: bool(phone.routes(Route.UPDATE)))
+    assert phone.trainings == 2, "a plain round trains anew"
+    assert not [send for send in phone.sends[seen:] if send.update == record.update_digest]
+    assert isinstance(phone.storage, MemoryStorage)
+    assert record.update_digest not in phone.storage._updates
+
+
+def test_answers_of_other_kinds_are_a_bug_of_the_driver() -> None:
+    world, (phone,) = world_with(1)
+    phone.change = lambda found, send: found
+    phone.interfere = lambda send: Answered(Complaint(dealers=("d",)), world.at) if send.route is Route.SECURE else None
+    with pytest.raises(TypeError, match="the driver answered POST"):
+        finish(world, [phone])

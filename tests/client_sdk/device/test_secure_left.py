@@ -1,0 +1,106 @@
+"""What a device does in a secure round that went on, or ended, while it was away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from client_sdk.credentials.certificate import certify
+from client_sdk.device.actions import Reply, RequestRefused, Save, Send
+from client_sdk.device.storage import MemoryStorage
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.problems import problem
+from client_sdk.protocol.secure import Octets, SecureRefusal
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.live import Step
+from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
+from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER
+
+
+def steps(phone: SessionPhone) -> list[Step]:
+    return [live.step for live in phone.storage.load_secure().live.values()]
+
+
+def test_repro_a_device_that_signed_and_restarted_says_that_it_is_spent_not_that_its_update_is_gone() -> None:
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: steps(phone) == [Step.SIGNED])
+    phone.restart()
+
+    def next_attempt(found: Octets, send: Send) -> Octets:
+        if send.route is not Route.SECURE:
+            return found
+        return Octets(content=replace(AttemptHeader.parse(found.content), attempt=1).encoded)
+
+    phone.change = next_attempt
+    world.play(done=lambda _: bool(phone.storage.history()))
+    (said,) = {send.message for send in phone.routes(Route.SECURE_REFUSAL)}
+    assert isinstance(said, SecureRefusal)
+    assert said.spent
+    assert not phone.routes(Route.WITHDRAWN)
+
+
+def test_repro_an_update_for_which_a_list_was_signed_is_not_kept_for_a_later_round() -> None:
+    """The power is cut between the signature and the erasure, and the round goes on without the device."""
+    probe_world, (probe,) = world_with(1)
+    finish(probe_world, [probe])
+    erasing = next(
+        place
+        for place, action in enumerate(probe.performed)
+        if isinstance(action, Save) and action.record.update_digest is None and action.record.work is not None
+    )
+    world, (phone,) = world_with(1)
+    phone.secure_task, phone.crashes = {"keep_late": True}, {erasing: "before"}
+
+    def late(send: Send) -> Reply:
+        if len(phone.performed) <= erasing or send.route is not Route.SECURE:
+            return None
+        record = phone.storage.load()
+        assert record is not None
+        assert record.update_digest is not None, "it was not erased yet"
+        return RequestRefused(problem("late", "The round has a roster.").problem, world.at)
+
+    phone.interfere = late
+    world.play(done=lambda _: bool(phone.storage.history()))
+    record = phone.storage.load()
+    assert record is not None
+    assert (phone.history, record.update_digest, record.work) == ([(1, "dropped")], None, None)
+    assert isinstance(phone.storage, MemoryStorage)
+    assert not phone.storage._updates
+
+
+def test_repro_an_answer_that_comes_when_the_attempt_has_expired_leads_to_the_next_attempt() -> None:
+    world, (phone,) = world_with(1, secure={"attempts": 2})
+
+    def slow(found: Octets, send: Send) -> Octets:
+        if (send.path.get("stage"), send.path.get("attempt")) == ("share", 0):
+            (live,) = phone.storage.load_secure().live.values()
+            world.at = AttemptHeader.parse(live.header).expires_at + 1
+        return found
+
+    phone.change = slow
+    world.play(done=lambda _: (1, 0, "share") in phone.sent and not steps(phone))
+    assert not phone.routes(Route.WITHDRAWN)
+    record = phone.storage.load()
+    assert record is not None
+    assert record.work is not None
+    assert (record.work.left, record.update_digest is not None) == (0, True)
+
+
+def test_repro_a_certificate_that_is_renewed_in_an_attempt_changes_no_byte_of_it() -> None:
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: steps(phone) == [Step.ADVERTISED] and (1, 0, "advertise") in phone.sent)
+    record, public = phone.storage.load(), phone.member.device.signer.public_hex
+    assert record is not None
+    longer = certify(
+        AUTHORITY_KEY,
+        id=phone.name,
+        holder="device",
+        public_key=bytes.fromhex(public),
+        not_before=1,
+        not_after=FOREVER,
+    )
+    assert longer.encoded.hex() != record.certificate
+    phone.storage.save(record.changed(certificate=longer.encoded.hex()))
+    phone.restart()
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
+    assert len(phone.sent[1, 0, "advertise"]) == 1

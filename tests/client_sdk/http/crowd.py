@@ -1,0 +1,92 @@
+"""Many real clients of one ``quorate serve``, each in a thread with a storage in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from client_sdk.data import Data, Examples
+from client_sdk.device.requests import Pacing
+from client_sdk.device.storage import MemoryStorage
+from client_sdk.http.client import Client, Happening
+from client_sdk.http.operator import OperatorClient
+from client_sdk.learners import Catalogue, LearnerTrainer
+from client_sdk.protocol.devices import Policy
+from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from tests.coordinator.service.conftest import Server
+
+EXAMPLES = 10
+
+
+class Crowd:
+    """A context: client ``slot`` trains ``learners[slot]``, under the name ``learner``, on ten examples.
+
+    ``on``: called with the slot and each notice, in the client's thread, which waits meanwhile."""
+
+    def __init__(
+        self,
+        server: Server,
+        learner: str,
+        learners: Sequence[Any],
+        policy: Policy,
+        on: Callable[[int, Happening], None] = lambda slot, happening: None,
+    ) -> None:
+        self._server, self._learner, self._learners = server, learner, learners
+        self._policy, self._on = policy, on
+        self.stops = [threading.Event() for _ in learners]
+        self.failures: list[str] = []
+        self._threads = [threading.Thread(target=self._live, args=(slot,)) for slot in range(len(learners))]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stop in self.stops:
+            stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in self._threads)
+        assert not self.failures
+
+    def _live(self, slot: int) -> None:
+        data = Data(Examples(np.zeros((EXAMPLES, 1)), np.zeros(EXAMPLES)))
+        trainer = LearnerTrainer(Catalogue({self._learner: self._learners[slot]}, installed=()), data)
+        settings: dict[str, Any] = {"enrolment_token": self._server.token, "policy": self._policy}
+        settings |= {"pacing": Pacing(retry_s=0.2, retry_most_s=2.0)}
+        settings |= {"on_happening": lambda happening: self._on(slot, happening)}
+        try:
+            with Client(self._server.url, MemoryStorage(), trainer, **settings) as client:
+                client.run(stop=self.stops[slot])
+        except Exception as error:
+            self.failures.append(f"client {slot}: {error!r}")
+
+
+def create(server: Server, plan: dict[str, Any], model: Tensors) -> str:
+    """A run of this plan, from this model."""
+    with OperatorClient(server.url) as operator:
+        return operator.create_run(plan, operator.upload_checkpoint(to_bytes(model)), "a test").run
+
+
+def wait_for_end(server: Server, run: str, within_s: float = 200) -> Any:
+    """The view of the run once it is over."""
+    deadline = time.monotonic() + within_s
+    with OperatorClient(server.url) as operator:
+        while (view := operator.run(run)).status == "running":
+            assert time.monotonic() < deadline, operator.rounds(run)
+            time.sleep(0.1)
+    return view
+
+
+def model_of(server: Server, run: str) -> Tensors:
+    """The newest checkpoint."""
+    with OperatorClient(server.url) as operator:
+        return from_bytes(operator.checkpoint(operator.checkpoints(run)[-1].digest))

@@ -1,0 +1,112 @@
+"""Clients in secure rounds of a real ``quorate serve``, in threads: also one that vanishes, one that is killed and
+started again, and one that is stopped while it waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.device.storage import FileStorage
+from client_sdk.protocol.devices import Task
+from client_sdk.tensors import Tensors
+from client_sdk.update import Update
+from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet, create, model_of, wait_for_end
+from tests.coordinator.service.conftest import Server
+
+pytestmark = pytest.mark.slow
+
+DEVICES = 5
+ROUNDS = 2
+PLAN: dict[str, Any] = {
+    "name": "hidden",
+    "task": {"learner": LEARNER, "learner_version": "1.0"},
+    "cohort": {"select": DEVICES, "goal": DEVICES, "quorum": 0.5, "select_s": 20, "collect_s": 60},
+    "aggregation": {"weight_cap": 100},
+    "finish": {"rounds": ROUNDS, "abandoned": 2},
+    "secure": {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 4},
+}
+
+
+class Mark:
+    """A learner whose update is a one-hot mark of device and round."""
+
+    version = "1.0"
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.trainings = 0
+
+    def train(self, model: Tensors, data: Any, task: Task, *, round: int, **others: Any) -> Update:
+        self.trainings += 1
+        mark = np.zeros((DEVICES, ROUNDS), np.float32)
+        mark[self.slot, round - 1] = 1.0
+        return Update({"marks": mark}, examples=len(data.x), metrics={"loss": 0.123456})
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Server]:
+    running = Server.start(tmp_path / "data")
+    yield running
+    running.stop()
+
+
+def begun(server: Server, folder: Path) -> tuple[str, SecureFleet]:
+    run = create(server, PLAN, {"marks": np.zeros((DEVICES, ROUNDS), np.float32)})
+    return run, SecureFleet(server, folder, [Mark(slot) for slot in range(DEVICES)])
+
+
+def test_two_rounds_of_clients_are_summed_and_nothing_clear_is_left_anywhere(real: Server, tmp_path: Path) -> None:
+    run, fleet = begun(real, tmp_path / "devices")
+    try:
+        view = wait_for_end(real, run)
+        for slot in range(DEVICES):
+            fleet.wait_for(slot, "under masks.", times=ROUNDS)
+    finally:
+        fleet.end()
+    assert (view.status, view.version) == ("finished", ROUNDS)
+    weights = np.arange(10, 10 + DEVICES, dtype=np.float64)
+    wanted = np.repeat((weights / weights.sum())[:, None], ROUNDS, axis=1)
+    np.testing.assert_allclose(model_of(real, run)["marks"], wanted, atol=1e-3)
+    for slot in range(DEVICES):
+        folder = fleet.folder / f"d{slot}"
+        assert not list(folder.glob("update-*")), "the clear update is gone"
+        with FileStorage(folder) as storage:
+            assert not storage.load_secure().live
+            assert storage.load_secure().learners == {LEARNER}
+            assert [(entry.result, entry.update_digest) for entry in storage.history()] == [("receipt", None)] * ROUNDS
+        assert fleet.learners[slot].trainings == ROUNDS
+
+
+@pytest.mark.parametrize("moment", ["Has shown its keys", "Has sent its update", "Has signed"])
+def test_a_client_that_is_stopped_in_an_exchange_goes_on_with_the_same_attempt(
+    real: Server, tmp_path: Path, moment: str
+) -> None:
+    run, fleet = begun(real, tmp_path / "devices")
+    try:
+        fleet.wait_for(2, moment)
+        began = time.monotonic()
+        fleet.stops[2].set()
+        fleet.threads[2].join(10)
+        assert time.monotonic() - began < 2
+        fleet.begin(2)
+        view = wait_for_end(real, run)
+        fleet.wait_for(2, "under masks.", times=ROUNDS)
+    finally:
+        fleet.end()
+    assert (view.version, fleet.learners[2].trainings) == (ROUNDS, ROUNDS)
+
+
+def test_a_client_that_vanishes_costs_no_round(real: Server, tmp_path: Path) -> None:
+    run, fleet = begun(real, tmp_path / "devices")
+    try:
+        fleet.wait_for(4, "Has shown its keys")
+        fleet.stops[4].set()
+        view = wait_for_end(real, run)
+    finally:
+        fleet.end()
+    assert view.version == ROUNDS

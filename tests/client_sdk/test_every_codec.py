@@ -1,0 +1,29 @@
+"""Every built-in codec keeps to the contract of codecs."""
+
+from __future__ import annotations
+
+from client_sdk import codecs
+from tests.client_sdk.codec_contract import CodecContract
+
+ERRORS = {
+    "float32@1": (0.0, 0.0),
+    "float16@1": (2**-11, 0.0),
+    "stochastic8@1": (1.0001 / 127, 0.0),
+    "rotated@1": (0.0, 1e-6),
+    "sampled-half@1": (1.0, 0.0),
+    "sampled-quarter@1": (1.0, 0.0),
+    "sampled-half-rotated@1": (1.0, 1e-6),
+    "sampled-quarter-rotated@1": (1.0, 1e-6),
+}
+"""Of each codec: the contract's ``error`` and ``whole_error``."""
+
+
+def contract(name: str) -> type[CodecContract]:
+    """The contract's tests for one built-in codec."""
+    error, whole = ERRORS[name]
+    fields = {"codec": codecs.get(name), "error": error, "whole_error": whole}
+    return type(f"Test_{name.replace('@', '_').replace('-', '_')}", (CodecContract,), fields)
+
+
+for _name in codecs.names():  # a new one is among them by itself
+    globals()[f"Test_{_name}"] = contract(_name)

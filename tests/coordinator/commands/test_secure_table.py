@@ -1,0 +1,91 @@
+"""``quorate rounds --secure``: what people see of real secure rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from client_sdk.protocol.operators import RoundView
+from coordinator.commands.secure_table import print_secure_rounds
+from tests.coordinator.served import RUN, Served
+
+
+@pytest.fixture
+def world() -> Iterator[Served]:
+    made = Served()
+    made.secure_run(cohort={"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60})
+    yield made
+    made.close()
+
+
+def shown(world: Served, capsys: pytest.CaptureFixture[str]) -> tuple[list[list[str]], str]:
+    """The rows of the table as words, and what follows it."""
+    capsys.readouterr()
+    print_secure_rounds(world.coordinator.operators.rounds(RUN))
+    lines = capsys.readouterr().out.splitlines()
+    first = next((place for place, line in enumerate(lines) if line.startswith("Round ")), len(lines))
+    return [line.split() for line in lines[1:first]], " ".join(lines[first:])
+
+
+def test_every_exchange_has_its_counts_against_what_it_needs(world: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    world.phones[2].stops = "mask"
+    world.begin()
+    world.play_to_end()
+    rows, words = shown(world, capsys)
+    assert [row[:7] for row in rows] == [
+        ["1", "0", "advertise", "6", "4", "6", "0"],
+        ["1", "0", "share", "6", "5", "6", "0"],
+        ["1", "0", "mask", "5", "5", "6", "1"],
+        ["1", "0", "agree", "5", "5", "5", "0"],
+        ["1", "0", "unmask", "5", "5", "5", "0"],
+    ]
+    assert "the coordinator saw the sum of 5 updates" in words
+    assert "1 vanished before they masked" in words
+    assert all(float(row[8]) > 0 for row in rows)
+
+
+def test_a_round_without_a_sum_says_that_nothing_was_seen(world: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    world.begin()
+    world.play(lambda: world.state.phase == "masking")
+    rows, words = shown(world, capsys)
+    assert [row[2] for row in rows] == ["advertise", "share", "mask"]
+    assert rows[-1][3] == "0"
+    assert "it could see no update and no sum of updates" in words
+
+
+def test_a_run_without_secure_rounds_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    print_secure_rounds([RoundView(round=1, status="open", opened_at=0)])
+    assert "No secure rounds" in capsys.readouterr().out
+
+
+def test_the_views_show_nothing_of_a_single_device(world: Served) -> None:
+    world.begin()
+    world.play_to_end()
+    (view,) = world.coordinator.operators.rounds(RUN)
+    text = view.model_dump_json()
+    assert view.secure is not None
+    assert view.weight == sum(phone.member.weight for phone in world.phones)
+    assert not any(row.device in text for row in world.rows)
+
+
+def test_the_stream_of_events_has_no_number_of_a_single_device(world: Served) -> None:
+    world.begin()
+    world.play_to_end()
+    shown = world.coordinator.operators.events(RUN)
+    stored = world.store.events(RUN, 0)
+    assert [event.kind for event in shown] == [row.kind for row in stored]
+    drawn = next(event for event in shown if event.kind == "Drawn")
+    assert drawn.body["cohort"] == sorted(row.device for row in world.rows)
+    for event in shown:
+        assert not {"examples", "seconds"} & set(event.body), event
+        assert "device" not in event.body or "bytes" not in event.body, event
+
+
+def test_the_stream_of_a_plain_run_has_what_it_had(world: Served) -> None:
+    world.create(name="plain", cohort={"select": 2, "goal": 2, "quorum": 1.0})
+    world.pass_time(11)
+    world.check_in()
+    drawn = [event for event in world.coordinator.operators.events("plain") if event.kind == "Drawn"]
+    rows = [row for row in world.store.events("plain", 0) if row.kind == "Drawn"]
+    assert [event.body for event in drawn] == [row.body for row in rows]

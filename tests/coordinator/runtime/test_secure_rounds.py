@@ -1,0 +1,362 @@
+"""What a coordinator is to secure rounds: it dies and goes on with the same attempt, shares them with replicas, waits
+for the authority, and never adds up an update in clear."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol.names import Route
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.terms import terms_of
+from coordinator.engine import effects as fx
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.driver import Driver
+from coordinator.runtime.secure_rounds import SecureRoundsWait
+from coordinator.secure.performing import SecureWork
+from tests.coordinator.served import RUN, SECTION, Served
+from tests.coordinator.service.wire import Wire, kind
+
+
+@pytest.fixture
+def world() -> Iterator[Served]:
+    made = Served()
+    made.secure_run()
+    yield made
+    made.close()
+
+
+def kinds(world: Served) -> list[str]:
+    return [row.kind for row in world.store.events(RUN, 0)]
+
+
+def require_summed(world: Served) -> None:
+    """One committed round of one attempt, of all six, once."""
+    assert np.allclose(world.checkpoint(RUN)["w"], world.sum_of(range(6)), atol=1e-3)
+    assert [kinds(world).count(name) for name in ("Announced", "Rostered", "Opened", "Committed")] == [1, 1, 1, 1]
+    row = world.store.round(RUN, 1)
+    assert row is not None
+    assert (row.status, row.attempt) == ("committed", 0)
+
+
+# ------------------------------------------------------------ a coordinator dies
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_dies_after_every_request_goes_on_with_the_same_attempt(world: Served) -> None:
+    world.begin()
+    moved = True
+    while moved:
+        moved = False
+        for phone in world.phones:
+            moved = world.turn(phone) or moved
+            world.boot()
+        world.settle()
+    require_summed(world)
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_dies_before_and_after_every_action_goes_on_with_the_same_attempt(world: Served) -> None:
+    def settle() -> None:
+        """Each task is lost once, then performed, and then forgotten to have been."""
+        for _ in range(50):
+            world.boot()
+            world.coordinator.tick()
+            task = world.coordinator.take_task()
+            while task is not None and isinstance(task[1], fx.Discard):
+                world.coordinator.perform(task)
+                task = world.coordinator.take_task()
+            if task is None:
+                return
+            world.boot()
+            world.coordinator.perform(task)
+        raise AssertionError("the coordinator does not come to rest")
+
+    world.settle = settle  # type: ignore[method-assign]
+    world.begin()
+    world.play()
+    require_summed(world)
+
+
+# ------------------------------------------------------------ replicas
+
+
+def to_the_opening(world: Served) -> None:
+    """All have revealed their shares, and nobody has opened the sum yet."""
+    world.play(lambda: world.state.phase == "unmasking")
+    for phone in 2 * world.phones:
+        world.turn(phone)
+
+
+def other_replica(world: Served) -> tuple[Coordinator, Wire]:
+    found = world.replica()
+    wire = Wire(found)
+    world.wires.append(wire)
+    return found, wire
+
+
+def test_two_replicas_that_are_asked_in_turn_give_one_sum(world: Served) -> None:
+    world.begin()
+    here, there = (world.coordinator, world.wire), other_replica(world)
+    moved, number = True, 0
+    while moved:
+        moved = False
+        for phone in world.phones:
+            number += 1
+            world.coordinator, world.wire = (here, there)[number % 2]
+            moved = world.turn(phone) or moved
+            world.settle()
+    require_summed(world)
+
+
+def test_repro_a_replica_that_has_not_seen_the_rounds_end_says_that_it_is_over(world: Served) -> None:
+    """It looked for the roster's file, which was deleted, and answered that its disk reported an error."""
+    world.begin()
+    world.play(lambda: bool(world.state.secure.roster))
+    stale, wire = other_replica(world)
+    assert stale.core.state(RUN).secure is not None
+    world.play()
+    require_summed(world)
+    world.wire = wire
+    assert kind(world.answer(world.phones[0], "advertise")) == "late"
+
+
+def perform_all(coordinator: Coordinator, but: Callable[[fx.Action], bool] = lambda action: False) -> list[fx.Action]:
+    """Performs what is to do; what is left out is returned, and lost."""
+    lost = []
+    while (task := coordinator.take_task()) is not None:
+        if but(task[1]):
+            lost.append(task[1])
+        else:
+            coordinator.perform(task)
+    return lost
+
+
+def is_work(action: fx.Action) -> bool:
+    return isinstance(action, fx.Announce | fx.Gather | fx.Open | fx.CommitSum)
+
+
+@pytest.mark.slow
+def test_repro_what_a_dead_replica_had_to_do_is_done_by_another() -> None:
+    """Only a commit was issued again: a header, a roster and an opening were waited for until the deadline, or ever."""
+    world = Served()
+    world.secure_run(secure={**SECTION, "exchange_s": 300})
+    other, _ = other_replica(world)
+    lost: list[str] = []
+
+    def settle() -> None:
+        """Whatever this replica should do is lost with it; the other one's clock finds out."""
+        lost.extend(type(action).__name__ for action in perform_all(world.coordinator, is_work))
+        for _ in range(12):
+            world.clock.at += 1
+            other.tick()
+            perform_all(other)
+            perform_all(world.coordinator, is_work)
+            world.coordinator.core.log(RUN).catch_up()
+
+    world.settle = settle  # type: ignore[method-assign]
+    for phone in world.phones:
+        message = world.message()
+        world.coordinator.devices.check_in(world.rows[phone.number], message)
+    world.coordinator.tick()
+    settle()
+    world.play()
+    require_summed(world)
+    assert {"Announce", "Gather", "Open"} <= set(lost)
+    world.close()
+
+
+def test_two_replicas_that_open_one_sum_make_one_commit(world: Served) -> None:
+    world.begin()
+    to_the_opening(world)
+    other, _ = other_replica(world)
+    action = fx.Open(round=1, attempt=0)
+    assert (RUN, action) in world.coordinator.core.tasks()
+    assert world.state.phase == "unmasking"
+    barrier = threading.Barrier(2)
+
+    def opened(coordinator: Coordinator) -> None:
+        barrier.wait(10)
+        coordinator.perform((RUN, action))
+        commit = fx.CommitSum
+        for task in [task for task in coordinator.core.tasks() if isinstance(task[1], commit)]:
+            coordinator.perform(task)
+
+    threads = [threading.Thread(target=opened, args=(one,)) for one in (world.coordinator, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    world.play()
+    require_summed(world)
+    assert len(world.store.checkpoints(RUN)) == 2
+
+
+def test_an_opening_takes_no_thread_of_the_other_actions(world: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a sum is opened, a plain round of another run is drawn, summed and committed."""
+    world.begin()
+    to_the_opening(world)
+    begun, go_on, opening = threading.Event(), threading.Event(), SecureWork._open
+
+    def slow(work: Any, action: Any) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        opening(work, action)
+
+    monkeypatch.setattr(SecureWork, "_open", slow)
+    tasks = [world.coordinator.take_task(openings=True) for _ in range(2)]
+    assert tasks == [(RUN, fx.Open(round=1, attempt=0)), None]
+    world.coordinator.put_back((RUN, fx.Open(round=1, attempt=0)))
+    driver = Driver(world.coordinator, workers=2)
+    driver.start()
+    try:
+        assert begun.wait(10)
+        assert not world.coordinator.core.log(RUN).locked()
+        done = [threading.Event() for _ in range(4)]
+        monkeypatch.setattr(world.coordinator, "perform", lambda task: task[1].set())
+        for event in done:
+            world.coordinator.core.hand_out(RUN, [event])  # type: ignore[list-item]
+        assert all(event.wait(10) for event in done)
+    finally:
+        monkeypatch.undo()
+        go_on.set()
+        driver.close()
+
+
+# ------------------------------------------------------------ no authority, no list: they wait
+
+
+@pytest.fixture
+def outdated() -> Iterator[Served]:
+    """A run that was created when the revocation list had been out of date for an hour."""
+    made = Served()
+    made.clock.at += 25 * 3600
+    made.secure_run()
+    yield made
+    made.close()
+
+
+def test_a_run_waits_for_a_list_that_is_in_date_and_says_so(outdated: Served) -> None:
+    world = outdated
+    with pytest.raises(SecureRoundsWait, match="Secure rounds wait"):
+        world.check_in()
+    assert world.state.phase == "collecting"
+    assert world.header(world.phones[0]).status_code == 204
+    why = world.coordinator.operators.run(RUN).stalled
+    assert "Secure rounds wait" in why
+    assert world.coordinator.stalled()[RUN] == why
+    assert "Secure rounds wait" in str(world.coordinator.healthy()["authority"])
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at))
+    world.pass_time(1)
+    world.pass_time(10)
+    assert world.coordinator.operators.run(RUN).stalled == ""
+    world.play()
+    require_summed(world)
+
+
+def test_a_run_whose_list_stays_out_of_date_abandons_its_round_and_sums_nothing(outdated: Served) -> None:
+    world = outdated
+    with pytest.raises(SecureRoundsWait):
+        world.check_in()
+    world.clock.at += 61
+    world.coordinator.tick()
+    row = world.store.round(RUN, 1)
+    assert row is not None
+    assert row.status == "abandoned"
+    assert world.state.version == 0
+
+
+def test_an_advertisement_is_sent_again_later_where_the_list_has_run_out_meanwhile(world: Served) -> None:
+    world.clock.at += 24 * 3600 - 30
+    world.pass_time(0)
+    world.begin()
+    phone = world.phones[0]
+    phone.head = AttemptHeader.parse(world.header(phone, world.state.round_number).content)
+    phone.member.start(phone.head, world.clock.at, world.wants(phone.head))
+    assert phone.member.outgoing is not None
+    world.clock.at += 45
+    assert kind(world.tell(phone, phone.member.outgoing)) == "busy"
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at))
+    assert world.tell(phone, phone.member.outgoing).status_code == 200
+
+
+class NoAuthority:
+    """What a world has in place of an authority, whose coordinators have none from their next start on."""
+
+    def pinned(self) -> None:
+        return None
+
+
+def test_without_any_authority_a_secure_run_waits_says_so_and_never_goes_on_in_clear() -> None:
+    world = Served()
+    world.authority = NoAuthority()  # type: ignore[assignment]
+    world.boot()
+    world.secure_run(finish={"rounds": 1, "abandoned": 2})
+    with pytest.raises(SecureRoundsWait, match="--authority"):
+        world.check_in()
+    assert (world.state.phase, world.state.secure.header) == ("collecting", "")
+    why = world.coordinator.operators.run(RUN).stalled
+    assert "--authority" in why
+    assert world.coordinator.stalled() == {RUN: why}
+    assert "--authority" in str(world.coordinator.healthy()["authority"])
+    given = [world.assignment(number) for number in range(6)]
+    assert all(found is not None and found.secure is not None for found in given)
+    answer = world.ask(world.phones[0], "PUT", Route.UPDATE, body=b"x" * 100)
+    assert (answer.status_code, kind(answer)) == (503, "busy")
+    world.clock.at += 61
+    world.coordinator.tick()
+    row = world.store.round(RUN, 1)
+    assert row is not None
+    assert (row.status, row.kind) == ("abandoned", "secure")
+    assert not {"Reported", "Masked", "Committed"} & set(kinds(world))
+    world.close()
+
+
+# ------------------------------------------------------------ never in clear
+
+
+def test_an_update_in_clear_is_refused_before_its_body_is_read(world: Served) -> None:
+    world.begin()
+    phone = world.phones[0]
+    body = b"x" * 100
+    answer = world.ask(phone, "PUT", Route.UPDATE, body=body)
+    assert (answer.status_code, kind(answer)) == (422, "invalid-update")
+    assert "masked, never in clear" in answer.json()["detail"]
+    assert "Reported" not in kinds(world)
+    assert all(b"x" * 100 not in data for data in world.stored().values())
+
+
+def test_too_few_devices_abandon_the_round_and_are_asked_for_nothing_in_clear(world: Served) -> None:
+    world.check_in(0, 1)
+    world.pass_time(11)
+    row = world.store.round(RUN, 1)
+    assert row is not None
+    assert (row.status, row.kind) == ("abandoned", "secure")
+    assert all(world.assignment(number) is None for number in range(6))
+    assert {row.kind for row in world.store.rounds(RUN, 0)} == {"secure"}
+
+
+def test_an_assignment_has_the_terms_of_the_plan(world: Served) -> None:
+    world.begin()
+    plan = world.state.plan
+    for number in range(6):
+        found = world.assignment(number)
+        assert found is not None
+        assert found.secure is not None
+        assert terms_of(found.secure) == plan.secure.terms(plan.aggregation)
+
+
+def test_repro_replica_that_has_not_read_that_the_roster_is_closed_gives_no_late_work(world: Served) -> None:
+    """A claim of a secure round outlasts the roster: the explorer's device trained in vain."""
+    other, _ = other_replica(world)
+    world.begin()
+    device = world.rows[0].device
+    assert other.devices.assignment(device) is not None
+    world.play(lambda: world.state.phase == "sharing")
+    assert world.store.claim(device) is not None
+    assert other.core.log(RUN).state.phase == "collecting", "it has not read what follows"
+    assert other.devices.assignment(device) is None

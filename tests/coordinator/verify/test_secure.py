@@ -1,0 +1,129 @@
+"""``verify`` and secure rounds: an honest history is clean, and what somebody changes in one is named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.datafolder import BLOBS_FOLDER
+from coordinator.verify.secure import LoggedSecure, against_secure
+from tests.coordinator.served import RUN
+from tests.coordinator.verify.history import Doctor, doctored, violations
+from tests.coordinator.verify.secure_history import play
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("secure")
+    play(folder)
+    return folder
+
+
+def test_an_honest_history_is_clean(history: Path) -> None:
+    assert violations(history) == []
+
+
+def a_signature_is_lost(d: Doctor) -> None:
+    d.sql("UPDATE events SET kind = 'Tick' WHERE seq = ?", d.event("Signed", 1))
+
+
+def a_survivor_does_not_count(d: Doctor) -> None:
+    d.sql("DELETE FROM contributions WHERE device = (SELECT min(device) FROM contributions)")
+
+
+def a_stranger_counts(d: Doctor) -> None:
+    d.sql("UPDATE contributions SET device = 'stranger' WHERE device = (SELECT min(device) FROM contributions)")
+
+
+def left_behind(d: Doctor, kind: str) -> None:
+    """A message of the round is on the disk."""
+    digest = d.body_of(d.event(kind, 1))["digest"]
+    path = d.folder / BLOBS_FOLDER / digest[:2] / digest
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"what the device sent")
+
+
+def a_masked_vector_is_left(d: Doctor) -> None:
+    left_behind(d, "Masked")
+
+
+def a_bundle_of_shares_is_left(d: Doctor) -> None:
+    left_behind(d, "Shared")
+
+
+def more_signatures_were_needed(d: Doctor) -> None:
+    d.set_in("events", "body", "signers", 6, "seq = ?", d.event("Rostered", 1))
+
+
+@pytest.mark.parametrize(
+    "doctoring",
+    [
+        a_signature_is_lost,
+        a_survivor_does_not_count,
+        a_stranger_counts,
+        a_masked_vector_is_left,
+        a_bundle_of_shares_is_left,
+        more_signatures_were_needed,
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_a_doctoring_of_a_secure_round_is_named(
+    history: Path, tmp_path: Path, doctoring: Callable[[Doctor], None]
+) -> None:
+    folder = Path(shutil.copytree(history, tmp_path / "data"))
+    with doctored(folder) as doctor:
+        doctoring(doctor)
+    found = violations(folder)
+    assert (RUN, 1) in {(wrong.run, wrong.round) for wrong in found}, found
+    if doctoring in (a_masked_vector_is_left, a_bundle_of_shares_is_left, more_signatures_were_needed):
+        assert "secure" in {wrong.invariant for wrong in found}
+
+
+# ------------------------------------------------------------ what the account alone finds
+
+FIVE = {"a", "b", "c", "d", "e"}
+
+
+def logged(**changes: Any) -> LoggedSecure:
+    usual: dict[str, Any] = {
+        "order": frozenset({*FIVE, "f"}),
+        "threshold": 5,
+        "signers": 5,
+        "signed": set(FIVE),
+        "revealed": set(FIVE),
+        "opened": {"0" * 64},
+    }
+    return LoggedSecure(**{**usual, **changes})
+
+
+def test_a_round_as_it_should_be_has_no_findings() -> None:
+    assert list(against_secure(3, logged(), set(FIVE))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"order": frozenset({"a", "b", "c", "d"})}, "e count, and are not in its roster"),
+        ({"signed": {*FIVE, "f"}}, "f signed the list of survivors, and are not on it"),
+        (
+            {"signed": {"a", "b", "c", "d"}, "revealed": {"a"}, "threshold": 1},
+            "4 survivors signed the list, and it takes 5",
+        ),
+        (
+            {"signed": set(), "signers": 0, "revealed": set(), "threshold": 0},
+            "0 survivors signed the list, and it takes 1",
+        ),
+        ({"signed": {"a", "b", "c", "d"}, "signers": 4}, "revealed shares that had not signed"),
+        ({"revealed": {"a", "b", "c", "d"}}, "4 devices revealed shares, and it takes 5"),
+        ({"opened": set()}, "the log opens 0 sums"),
+        ({"opened": {"0" * 64, "1" * 64}}, "the log opens 2 sums"),
+    ],
+)
+def test_each_departure_is_named(changes: dict[str, Any], words: str) -> None:
+    found = list(against_secure(3, logged(**changes), set(FIVE)))
+    assert [(wrong.invariant, wrong.round) for wrong in found] == [("secure", 3)]
+    assert words in found[0].what

@@ -1,0 +1,154 @@
+"""Secure rounds in the explorer: its cheap cryptography, real cryptography, and the positive controls of its checks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from cryptography.exceptions import InvalidTag
+
+from client_sdk.secagg import agreement, shares, statement
+from client_sdk.secagg.agreement import AgreementKey, derive
+from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.stream import KeyStream
+from simulation.explorer.search import Product, SearchReport, play, play_many
+from simulation.explorer.secure.account import in_dispute
+from simulation.explorer.secure.quick_crypto import HashSigner, quick_crypto
+from simulation.explorer.shape import Shape, made_secure
+from tests.faults.test_explorer import SEED, failures
+
+ROOT = Path(__file__).parents[2]
+REAL = 100
+"""Schedules with real cryptography in each run of the tests."""
+
+
+class RealCryptography(Product):
+    """Every schedule that can be secure is, with real keys, masks and signatures."""
+
+    def shape(self, seed: int) -> Shape:
+        return replace(made_secure(Shape.of(seed)), real_crypto=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_invariant_breaks_with_real_cryptography() -> None:
+    report, seed, secure = SearchReport(), SEED, 0
+    while secure < REAL:
+        shape = RealCryptography().shape(seed)
+        if shape.secure:
+            report += play_many(range(seed, seed + 1), RealCryptography())
+            secure += 1
+        seed += 1
+    assert not report.findings, failures(report)
+    assert report.tally.commits > REAL // 2
+
+
+def test_schedule_commits_secure_rounds_with_real_cryptography() -> None:
+    shape = replace(made_secure(Shape.of(3)), rates={}, liars=0, dead=0, real_crypto=True)
+    world, broken = play(shape)
+    assert broken is None, broken
+    assert world.tally.commits >= 2
+    assert len(world.vectors.masked) >= 6
+
+
+def test_same_schedule_with_cheap_and_with_real_cryptography_commits_as_often() -> None:
+    shape = replace(made_secure(Shape.of(3)), rates={}, liars=0, dead=0)
+    assert play(shape)[0].tally == play(replace(shape, real_crypto=True))[0].tally
+
+
+def controlled(control: Literal["", "set-back", "twins"], seed: int) -> Shape:
+    """A schedule in which devices vanish when they have signed, before the coordinator knows it."""
+    shape = made_secure(Shape.of(seed))
+    more: dict[str, Any] = {"two_runs": False, "replicas": 1, "lost_replicas": 0, "liars": 0, "dead": 0}
+    focus = ("secure-vanish", "agreeing")
+    return replace(shape, control=control, rates={"lose-request": 0.02}, focus=focus, storm_s=240.0, **more)
+
+
+def broken_by(control: Literal["", "set-back", "twins"], schedules: int) -> Counter[str]:
+    """The invariants that break in so many of these schedules."""
+    found: Counter[str] = Counter()
+    for seed in range(schedules):
+        shape = controlled(control, seed)
+        if shape.secure:
+            _, broken = play(shape)
+            found[broken.invariant if broken is not None else "none"] += 1
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["set-back", "twins"])
+def test_control_shows_a_device_that_signs_twice(control: Literal["set-back", "twins"]) -> None:
+    """No rule protects a device whose memory is set back, or that runs twice with copies of it: the check sees it."""
+    assert broken_by(control, 120)["spent"]
+
+
+@pytest.mark.slow
+def test_without_control_no_device_signs_twice() -> None:
+    assert set(broken_by("", 120)) == {"none"}
+
+
+# ------------------------------------------------------------ cheap cryptography
+
+
+def test_package_code_cannot_reach_the_cheap_cryptography() -> None:
+    """An import contract holds it too; here every text of the packages is searched, also for imports by name."""
+    name = re.compile(r"quick_crypto|HashSigner")
+    allowed = {"simulation/explorer/conditions.py"}
+    for package in ("client_sdk", "coordinator", "quorate", "simulation"):
+        for file in (ROOT / package).rglob("*.py"):
+            place = file.relative_to(ROOT).as_posix()
+            if place not in allowed and not place.startswith("simulation/explorer/secure/"):
+                assert not name.search(file.read_text("utf-8")), place
+
+
+def test_real_cryptography_is_there_again_afterwards() -> None:
+    def replaced() -> list[object]:
+        found = [agreement.X25519PrivateKey, agreement.X25519PublicKey, agreement.HKDF, shares.AESGCM]
+        return [*found, statement.verify, KeyStream.start]
+
+    before = replaced()
+    with suppress(RuntimeError), quick_crypto():
+        assert not set(map(id, replaced())) & set(map(id, before))
+        raise RuntimeError
+    assert replaced() == before
+
+
+def test_cheap_primitives_accept_and_refuse_as_the_real_ones_do() -> None:
+    with quick_crypto():
+        one, two, three = (AgreementKey(bytes([number]) * 32) for number in (1, 2, 3))
+        assert one.agree(two.public) == two.agree(one.public)
+        assert one.agree(two.public) != one.agree(three.public)
+        assert derive(b"s", salt=b"a", info=b"b") != derive(b"s", salt=b"ab", info=b"")
+        sealed = shares.seal(bytes(44), b"text", b"for whom")
+        assert shares.unseal(bytes(44), sealed, b"for whom") == b"text"
+        for key, text, associated in ((bytes(43) + b"1", sealed, b"for whom"), (bytes(44), sealed, b"for others")):
+            with pytest.raises((InvalidTag, shares.BadShare)):
+                shares.unseal(key, text, associated)
+        signature = HashSigner("ab").sign(b"message")
+        assert statement.verify("ab", b"message", signature)
+        assert not statement.verify("ab", b"another", signature)
+        assert not statement.verify("cd", b"message", signature)
+
+
+def test_cheap_stream_goes_on_where_it_stopped() -> None:
+    with quick_crypto():
+        stream = KeyStream("aes-256-ctr", 128)
+        stream.start(bytes(32))
+        whole = stream.take(128).tobytes()
+        stream.start(bytes(32))
+        assert stream.take(64).tobytes() + stream.take(64).tobytes() == whole
+        stream.start(bytes(32), 64)
+        assert stream.take(64).tobytes() == whole[64:]
+        assert isinstance(Masker("aes-256-ctr", 20), Masker)
+
+
+def test_dispute_leaves_out_whom_most_complaints_concern() -> None:
+    assert in_dispute({}) == set()
+    assert in_dispute({"a": ["b"]}) == {"a", "b"}
+    assert in_dispute({"a": ["d"], "b": ["d"]}) == {"d"}
+    assert in_dispute({"a": ["d"], "b": ["d"], "e": ["f"]}) == {"d", "e", "f"}
