@@ -8,6 +8,8 @@ all threads share one connection. Any other database: SQLAlchemy's pool, and REA
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
@@ -20,6 +22,7 @@ from coordinator.store.port import StoreError
 _CONNECTIONS = 16
 _MORE_CONNECTIONS = 48
 """More connections than threads that serve requests, so that a read does not wait for another one's connection."""
+_RETRY_S = 0.005
 
 
 def connect(url: str, lock_timeout_s: float) -> Engine:
@@ -59,12 +62,27 @@ def _sqlite(url: URL, lock_timeout_s: float) -> Engine:
         )
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: object, _record: object) -> None:
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
-        connection.text_factory = _any_text  # type: ignore[attr-defined]
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
+        _use_wal(connection, lock_timeout_s)
+        for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.text_factory = _any_text
 
     return engine
+
+
+def _use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
+    """Of several connections that change a new file's journal at once, one succeeds; SQLite refuses the others at once,
+    whatever their busy timeout is."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > until:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _any_text(stored: bytes) -> str:

@@ -30,13 +30,11 @@ def lanes(values: list[int], weight: int, canary: int, bits: int = 32) -> Any:
     return np.array([*values, weight, canary], lane_dtype(bits))
 
 
-def in_digits(weight: int, quantizer: Quantizer) -> list[int]:
-    """Some lanes that honest weights of this sum have: the highest takes what is left."""
-    digits = []
-    for _ in range(quantizer.weight_lanes - 1):
-        weight, digit = divmod(weight, 2**quantizer.q)
-        digits.append(digit)
-    return [*digits, weight]
+def in_digits(weight: int, n: int, quantizer: Quantizer) -> list[int]:
+    """The weight lanes' sums where ``n`` survivors share ``weight`` as evenly as it goes."""
+    shares = [weight // n + (k < weight % n) for k in range(n)]
+    digit, lanes_ = 2**quantizer.q - 1, range(quantizer.weight_lanes)
+    return [sum(share >> quantizer.q * lane & digit for share in shares) for lane in lanes_]
 
 
 @given(q=st.integers(1, 24), n=st.integers(3, 20), data=st.data())
@@ -51,7 +49,7 @@ def test_the_checkpoint_is_the_mean_of_what_the_lanes_say(q: int, n: int, data: 
     model = {"b": np.array([0.5, -1.5], np.float32), "a": np.array([0.0, 1.0, 2.0, 3e5], np.float32)}
     aggregator_, blobs, parent = aggregator(model)
     quantizer = Quantizer(q=q, max_norm=1e3, max_abs=radius, weight_cap=cap)
-    made = np.array([*total, *in_digits(weight, quantizer), n], lane_dtype(lane_bits(n, q)))
+    made = np.array([*total, *in_digits(weight, n, quantizer), n], lane_dtype(lane_bits(n, q)))
     digest, bytes_, _ = commit_sum(aggregator_, 1, parent, quantizer, made, n)
     assert bytes_ == len(blobs.open(digest).read())
     found = from_bytes(blobs.open(digest).read())

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DatabaseError
 from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey
 from coordinator.store import StoreError, chain, open_store
+from coordinator.store.connect import connect
 from coordinator.store.migrate import _config, newest
 from coordinator.store.port import AuditHeadRow
 from coordinator.store.sql import SqlStore
@@ -93,6 +94,29 @@ def test_several_that_open_a_new_database_at_once_migrate_once(tmp_path: Path) -
         thread.start()
     for thread in threads:
         thread.join(60)
+    assert failures == []
+
+
+def test_several_that_connect_to_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
+    """SQLite refuses to change the journal of a file that another connection changes, and does not wait."""
+    failures: list[BaseException] = []
+
+    def start(url: str, together: threading.Barrier) -> None:
+        engine = connect(url, lock_timeout_s=30)
+        together.wait()
+        try:
+            engine.connect().close()
+        except BaseException as error:
+            failures.append(error)
+        engine.dispose()
+
+    for k in range(40):
+        url, together = f"sqlite:///{tmp_path / str(k)}", threading.Barrier(4)
+        threads = [threading.Thread(target=start, args=(url, together)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
     assert failures == []
 
 
