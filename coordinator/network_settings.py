@@ -107,6 +107,12 @@ class NetworkSettings(BaseSettings):
         return self.tls_cert is not None
 
     @property
+    def on_loopback(self) -> bool:
+        """Whether only programs on this machine reach the server, and know it by a name of this machine."""
+        known_here = self.public is None or self.public.is_loopback
+        return is_loopback(self.host) and not self.behind_proxy and known_here
+
+    @property
     def public(self) -> PublicUrl | None:
         return None if self.public_url is None else PublicUrl.parse(self.public_url)
 

@@ -14,7 +14,6 @@ from pydantic_settings import SettingsConfigDict
 
 from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.enrolment_token import require_token_url
-from client_sdk.http.urls import is_loopback
 from coordinator.access.issuer_url import require_https
 from coordinator.access.roles import Grant
 from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, database_url
@@ -167,11 +166,7 @@ class Settings(NetworkSettings):
         """Why an authority must not be inside this process; None: it may."""
         if self.authority is not None:
             return f"and --authority {self.authority} is apart from it"
-        if not is_loopback(self.host) or self.behind_proxy:
-            return "and this server is reached from beyond it"
-        if self.public is not None and not self.public.is_loopback:
-            return f"and --public-url {self.public} is beyond it"
-        return None
+        return None if self.on_loopback else "and this server is reached from beyond it"
 
     @model_validator(mode="after")
     def _window(self) -> Self:

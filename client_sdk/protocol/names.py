@@ -103,6 +103,13 @@ class Route(StrEnum):
     REVOKE_KEY = "/v1/keys/{key}/revoke"
     AUDIT = "/v1/audit"
     AUDIT_HEAD = "/v1/audit/head"
+    # browsers
+    ME = "/v1/me"
+    SESSIONS = "/v1/sessions"
+    SESSION_WAYS = "/v1/sessions/ways"
+    SESSION_BY_LINK = "/v1/sessions/link"
+    SESSION_LINKS = "/v1/sessions/links"
+    CURRENT_SESSION = "/v1/sessions/current"
     # everybody
     REVOCATIONS = "/v1/revocations"
     REVOCATION_LIST = "/v1/revocations/{digest}"

@@ -6,9 +6,10 @@ expired. One claim, such as the groups of a person, gives roles and scopes (``gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hmac
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
 
@@ -35,14 +36,31 @@ class IssuerSettings:
     """What each value of the claim gives. Other values give nothing."""
 
 
+class Person(NamedTuple):
+    """Somebody whom the issuer names."""
+
+    operator: Operator
+    values: list[str]
+    """The values of the claim that give roles."""
+
+
 class TokenIssuer:
     def __init__(self, settings: IssuerSettings, keys: IssuerKeys | None = None) -> None:
         self._settings = settings
         self._keys = keys or IssuerKeys(settings.url)
 
     def operator(self, token: str) -> Operator:
-        """The operator whom a valid token names. ProblemError *unauthenticated*, *not-permitted* where no value of the
-        claim gives a role, *issuer-unreachable*."""
+        """The operator whom a valid bearer token names. ProblemError *unauthenticated*, *not-permitted* where no value
+        of the claim gives a role, *issuer-unreachable*."""
+        return self.person(token, self._settings.audience).operator
+
+    def grants(self, values: Iterable[str]) -> tuple[Grant, ...]:
+        """What these values of the claim give."""
+        return tuple(self._settings.grants[value] for value in values if value in self._settings.grants)
+
+    def person(self, token: str, audience: str, nonce: str | None = None) -> Person:
+        """Whom a valid token for this audience names. ``nonce``: given for an ID token, whose audience is the client's
+        id. ProblemError as above."""
         settings = self._settings
         try:
             if len(token) > _LONGEST:
@@ -53,21 +71,35 @@ class TokenIssuer:
                 token,
                 key,
                 algorithms=[key.algorithm_name],
-                audience=settings.audience,
+                audience=audience,
                 issuer=settings.url,
                 leeway=LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
+            if nonce is not None:
+                _require_for(claims, audience, nonce)
         except IssuerUnreachable as error:
             detail = f"the issuer {settings.url} cannot be asked for its keys: {error}"
             raise problem("issuer-unreachable", detail, retry_after_s=error.retry_after_s) from None
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise problem("unauthenticated", f"the token is not valid here: {error}") from None
-        grants = tuple(settings.grants[value] for value in _values(claims, settings.claim) if value in settings.grants)
+        values = _values(claims, settings.claim)
+        grants = self.grants(values)
         if not grants:
-            detail = f"the token's claim {settings.claim} gives no role here: {_values(claims, settings.claim)!r:.200}"
+            detail = f"the token's claim {settings.claim} gives no role here: {values!r:.200}"
             raise problem("not-permitted", detail)
-        return Operator(f"oidc:{claims['sub']}", grants, float(claims["exp"]) + LEEWAY_S)
+        known = [value for value in values if value in settings.grants]
+        return Person(Operator(f"oidc:{claims['sub']}", grants, float(claims["exp"]) + LEEWAY_S, by="oidc"), known)
+
+
+def _require_for(claims: Mapping[str, Any], client: str, nonce: str) -> None:
+    """``jwt.InvalidTokenError`` unless an ID token is for this client, and for the login that has this nonce (OpenID
+    Connect Core 1.0, section 3.1.3.7)."""
+    if not hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()):
+        raise jwt.InvalidTokenError("its nonce is not that of this login")
+    audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+    if claims.get("azp", client if len(audiences) == 1 else None) != client:
+        raise jwt.InvalidTokenError("it was issued to another client")
 
 
 def _values(claims: Mapping[str, Any], path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Resolves an operator's bearer credentials: an API key, or a token of the OpenID Connect issuer."""
+"""Resolves an operator's credentials: an API key, a token of the OpenID Connect issuer, or a browser's session."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.api_keys import PREFIX, ApiKeys
 from coordinator.access.audit import Audit
 from coordinator.access.roles import Operator
+from coordinator.access.sessions import PREFIX as SESSION_PREFIX
+from coordinator.access.sessions import NewSession, Sessions
 from coordinator.store.port import Store
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class OperatorAccess:
         issuer: TokenIssuer | None = None,
     ) -> None:
         self.keys = ApiKeys(store, now, entropy)
+        self.sessions = Sessions(store, now, entropy, self.keys, issuer)
         self.audit = Audit(store, now)
         self._issuer = issuer
         self._now = now
@@ -47,12 +50,26 @@ class OperatorAccess:
         try:
             if bearer.startswith(PREFIX):
                 return self.keys.operator(bearer)
+            if bearer.startswith(SESSION_PREFIX):
+                return self.sessions.operator(bearer)
             if self._issuer is not None and bearer.count(".") == 2:
                 return self._first_seen(bearer, self._issuer.operator(bearer))
             raise problem("unauthenticated", "send an operator's API key, or a token of this coordinator's issuer")
         except ProblemError as error:
             self.audit.refused("", error.kind, error.problem.detail)
             raise
+
+    def log_in(self, open_session: Callable[[], NewSession]) -> NewSession:
+        """Opens a session, and records that, or that it was refused. ProblemError of ``open_session``."""
+        try:
+            opened = open_session()
+        except ProblemError as error:
+            self.audit.refused("", "login", error.problem.detail)
+            raise
+        operator = opened.operator
+        # The secret is given to nobody before the audit has the row.
+        self.audit.record(operator.id, "login", f"{operator} by={operator.by} session={operator.session}")
+        return opened
 
     def _first_seen(self, token: str, operator: Operator) -> Operator:
         """Records a login where this process sees the token for the first time."""

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import cast
 
 from client_sdk.protocol.access import SCOPE_PATTERN, RoleName
+from client_sdk.protocol.sessions import LoginWay
 
 
 class Role(IntEnum):
@@ -88,6 +89,10 @@ class Operator:
     grants: tuple[Grant, ...]
     expires_at: float | None = None
     """When its credentials expire, in Unix seconds. None: they do not."""
+    by: LoginWay = "key"
+    """What its credentials are: an API key, the issuer's token, or those of this machine."""
+    session: str = ""
+    """The id of the session by whose cookie it asks; empty: by other credentials."""
 
     def has(self, role: Role) -> bool:
         """Whether it has the role for any run."""
@@ -113,5 +118,5 @@ class Operator:
         return ", ".join(map(str, self.grants))
 
 
-LOCAL_OWNER = Operator("this process", (Grant(Role.OWNER, EVERYTHING),))
+LOCAL_OWNER = Operator("this process", (Grant(Role.OWNER, EVERYTHING),), by="local")
 """Who drives a coordinator in its own process: the simulator, the fault explorer, tests."""

@@ -26,8 +26,13 @@ def listed(to: Coordinator, operator: Operator) -> list[KeyView]:
 def revoke(to: Coordinator, operator: Operator, *, key: KeyId) -> KeyView:
     """Revokes an API key permanently. What is held open for it ends."""
     view = to.access.keys.revoke(operator, key)
-    to.core.signals.wake_many([f"run:{log.run}" for log in to.core.logs()])
+    wake_streams(to)
     return view
+
+
+def wake_streams(to: Coordinator) -> None:
+    """Lets each stream look whether its caller's credentials still hold."""
+    to.core.signals.wake_many([f"run:{log.run}" for log in to.core.logs()])
 
 
 def audit(to: Coordinator, operator: Operator, *, after: AfterRow = 0, limit: Limit = 1000) -> list[AuditView]:

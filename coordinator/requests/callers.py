@@ -56,6 +56,11 @@ class Permission(Enum):
         return _ROLES.get(self)
 
     @property
+    def of_peers(self) -> bool:
+        """Whether devices or workers make it."""
+        return self.needs_signature or self is Permission.PEER
+
+    @property
     def of_operators(self) -> bool:
         """Whether it is for operators alone."""
         return self.role is not None and self is not Permission.PEER
@@ -69,7 +74,8 @@ _ROLES = {
 }
 Caller = DeviceRow | WorkerRow | Operator | Registrant | None
 Credentials = SignedBy | Registrant | str
-"""Who has signed the request, or the text after *Bearer*: an API key, or a token of the issuer. Empty: neither."""
+"""Who has signed the request, or the text after *Bearer*: an API key, or a token of the issuer; or the text of a
+browser's session. Empty: none of them."""
 
 _REGISTRATIONS: dict[type, HolderClass] = {Registration: "device", WorkerRegistration: "worker"}
 _UNSIGNED = "Sign this request with the key that the authority has certified (RFC 9421)."

@@ -157,6 +157,9 @@ class Entry(Generic[S]):
     """Whether a successful request creates something (status 201),"""
     location: str | None = None
     """and the template of its location, filled with the fields of the answer."""
+    session: Literal["opens", "ends"] | None = None
+    """What it does with a browser's session, whose cookie the answer then sets or clears. The main function returns
+    the ``NewSession`` that it opened, in place of the ``Me`` that is sent."""
     operation: str = ""
     """The name of the operation in the API's description, where it is not the name of the function."""
 

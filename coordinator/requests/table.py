@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from coordinator.requests import access, devices, operators, secure, workers
+from coordinator.requests import access, devices, operators, secure, sessions, workers
 from coordinator.requests.entry import Entry, Shape
 
 
@@ -29,4 +29,6 @@ class Table:
         return Table([*self, entry])
 
 
-TABLE = Table((*devices.ENTRIES, *secure.ENTRIES, *operators.ENTRIES, *workers.ENTRIES, *access.ENTRIES))
+TABLE = Table(
+    (*devices.ENTRIES, *secure.ENTRIES, *operators.ENTRIES, *workers.ENTRIES, *access.ENTRIES, *sessions.ENTRIES)
+)

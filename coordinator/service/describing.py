@@ -6,6 +6,7 @@ from typing import Any
 
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
 from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE
+from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.requests import Body, Entry, Permission, Shape
 
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
@@ -27,18 +28,28 @@ SCHEMES: dict[str, dict[str, str]] = {
         "description": "An API key (`quorate keys create`), or a token of the issuer that this coordinator trusts. "
         "`x-role` of an operation is the lowest role that may do it.",
     },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-quorate",
+        "description": "The session of a browser that has logged in (`POST /v1/sessions`); without TLS the cookie is "
+        f"`quorate-<port>`. Requests other than GET need the header `{REQUEST_HEADER}: {REQUEST_VALUE}` too, and come "
+        "from a page of this coordinator.",
+    },
 }
 
 
 def extras(entry: Entry[Shape]) -> dict[str, Any]:
     """Returns the parts of an operation that FastAPI cannot derive from the endpoint."""
     extra: dict[str, Any] = {}
-    if not entry.permission.of_operators:
+    if entry.permission.of_peers:
         extra["parameters"] = [_version(entry), *_body_headers(entry)]
+    elif entry.session == "opens":
+        extra["parameters"] = [_OWN_PAGE]
     extra |= security(entry.permission)
     if isinstance(entry.shape, Body):
         extra["requestBody"] = {"required": True, "content": {entry.shape.media: BINARY}}
-    elif entry.message is not None and entry.permission.of_operators:
+    elif entry.message is not None and not entry.permission.of_peers:
         schema = {"$ref": f"#/components/schemas/{entry.message.__name__}"}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return extra
@@ -51,13 +62,24 @@ def security(permission: Permission) -> dict[str, Any]:
         Permission.CERTIFIED: ("signature",),
         Permission.DEVICE: ("signature",),
         Permission.WORKER: ("signature",),
-        Permission.PEER: ("signature", "operator"),
-    }.get(permission, ("operator",))
+        Permission.PEER: ("signature", "operator", "session"),
+    }.get(permission, ("operator", "session"))
     role = permission.role
     return {
         **({"security": [{name: []} for name in schemes]} if schemes else {}),
         **({} if role is None else {"x-role": role.text}),
     }
+
+
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
+
+
+_OWN_PAGE: dict[str, Any] = {
+    **_header(REQUEST_HEADER, "Which no page of another origin can send."),
+    "required": True,
+    "schema": {"type": "string", "enum": [REQUEST_VALUE]},
+}
 
 
 def _body_headers(entry: Entry[Shape]) -> list[dict[str, Any]]:
@@ -68,10 +90,6 @@ def _body_headers(entry: Entry[Shape]) -> list[dict[str, Any]]:
     if beside is None:
         return [digest]
     return [{**digest, "required": False}, {**_header(beside.header, beside.about), "required": True}]
-
-
-def _header(name: str, description: str) -> dict[str, Any]:
-    return {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
 
 
 def _version(entry: Entry[Shape]) -> dict[str, Any]:

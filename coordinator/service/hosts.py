@@ -59,6 +59,22 @@ class Hosts:
             return plain(404, detail)
         return None
 
+    def own_page(self, scope: Scope, headers: Headers) -> bool:
+        """Whether nothing says that another page than one of this service makes the request."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        return site in ("same-origin", "none") and (
+            origin is None or origin.lower() in self._own_origins(scope, headers)
+        )
+
+    def proven_page(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the browser says that a page of this service makes the request."""
+        said = "origin" in headers or "sec-fetch-site" in headers
+        return said and self.own_page(scope, headers)
+
+    def _own_origins(self, scope: Scope, headers: Headers) -> frozenset[str]:
+        host = headers.get("host", "").lower()
+        return self._origins if host in self._hosts else frozenset({f"{scope['scheme']}://{host}"})
+
     def target_uri(self, scope: Scope) -> str:
         """The URI that the sender of a request has signed, as RFC 9421 names it: the public URL with the path and the
         query as they were sent. Without a public URL it is that of this machine, by the name that the sender used."""

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from client_sdk.protocol import access, devices, names, operators, problems, secure, workers
+from client_sdk.protocol import access, devices, names, operators, problems, secure, sessions, workers
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Body, Table
 from coordinator.service.describing import SCHEMES
@@ -69,6 +69,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LeaseEnd": {"attempt": 1, "fence": 3, "failed": False, "reason": "The machine is taken for something else."},
     "WorkerRegistration": {"certificate": "80" + _KEY, "label": "cluster 2"},
     "CreateKey": {"role": "viewer", "scope": "mnist-*", "label": "the dashboard", "expires_in_s": 2_592_000},
+    "LogIn": {"key": f"qk_{_KEY[:16]}_{_KEY}"},
+    "LogInByLink": {"token": f"ql_{_KEY[:16]}_{_KEY}"},
     "AdvanceRun": {"by": "olga"},
     "UnbarDevice": {"by": "olga"},
     "CreateRun": {
@@ -138,12 +140,12 @@ def operation_id(summary: str) -> str:
 
 def _messages(table: Table) -> list[type[BaseModel]]:
     """The messages in bodies that FastAPI does not read, and in headers: it does not describe them."""
-    entries = [entry for entry in table if entry.permission.of_operators or isinstance(entry.shape, Body)]
+    entries = [entry for entry in table if not entry.permission.of_peers or isinstance(entry.shape, Body)]
     return [entry.message for entry in entries if entry.message is not None]
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (access, devices, names, operators, secure, workers, problems)
+    rooms = (access, devices, names, operators, secure, sessions, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, NotReady, Octets
+from coordinator.access.sessions import NewSession, me
 from coordinator.blobs import Spool
 from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
 from coordinator.requests.entry import OCTETS, About, Beside
@@ -30,6 +31,7 @@ from coordinator.service.describing import BINARY, extras
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
 from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
+from coordinator.service.session_cookie import require_proof, with_session, without_session
 from coordinator.service.signatures import arrived, bearer
 from coordinator.service.uploads import Uploads
 
@@ -96,7 +98,7 @@ def _beside(http: HttpRequest, beside: Beside, model: type[BaseModel] | None) ->
 
 def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
     permission, render = entry.permission, _renderer(entry, prefix)
-    ordinary = permission.of_operators
+    ordinary = not permission.of_peers
     beside = entry.shape.beside if isinstance(entry.shape, Body) else None
     in_body = entry.message if not isinstance(entry.shape, Body) else None
 
@@ -104,7 +106,7 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
         message = values.pop("body", None) if beside is None else _beside(request, beside, entry.message)
         log_context.known(**{name: values[name] for name in log_context.NAMES if name in values})
         given = bearer(request, permission) if ordinary else arrived(request)
-        return render(await respond(request, given, message, values))
+        return render(request, await respond(request, given, message, values))
 
     _sign(endpoint, entry, in_body, ordinary=ordinary)
     options: dict[str, Any] = {
@@ -136,13 +138,15 @@ def _answers(entry: Entry[Shape]) -> dict[str, Any]:
     return {"response_class": Response, "responses": {200: octets, 204: {"description": "Not yet: ask again"}}}
 
 
-def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[Any], Response]:
+def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[HttpRequest, Any], Response]:
     status, location = 201 if entry.created else 200, entry.location
     if get_origin(entry.answer) is list:
         (model,) = get_args(entry.answer)
-        return lambda answer: json_list(model, answer)
+        return lambda _, answer: json_list(model, answer)
 
-    def render(answer: BaseModel) -> Response:
+    def render(request: HttpRequest, answer: Any) -> Response:
+        if isinstance(answer, NewSession):
+            return with_session(request, json_response(me(answer.operator), status), answer)
         if isinstance(answer, Octets):
             return Response(answer.content, media_type=OCTETS_MEDIA_TYPE)
         if isinstance(answer, NotReady):
@@ -150,7 +154,7 @@ def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[Any], Response]:
         response = json_response(answer, status)
         if location is not None:
             response.headers["Location"] = prefix + location.format(**dict(answer))
-        return response
+        return without_session(request, response) if entry.session == "ends" else response
 
     return render
 
@@ -187,6 +191,8 @@ def _known(entry: Entry[Shape]) -> Callable[[HttpRequest], Awaitable[None]]:
 
     async def identified(request: HttpRequest) -> None:
         service: Service = request.app.state.service
+        if entry.session == "opens":
+            require_proof(request)
         token = bearer(request, entry.permission)
         service.count(
             await service.work(entry.caller, service.coordinator, token, request.path_params), sender_of(request)

@@ -1,4 +1,4 @@
-"""Reads the credentials of a request as its head arrives: a signature, or a bearer token, and never both.
+"""Reads the credentials of a request as its head arrives: a signature, a bearer token or a session's cookie.
 
 Nothing is verified here: that is done in the thread that handles the request (``requests.check_credentials``). Unsigned
 requests are refused before their body is read.
@@ -15,8 +15,10 @@ from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.refusals import refusal_of
 from client_sdk.credentials.request_signature import INPUT_NAME, RESULT_NAME, SIGNATURE_NAME, RequestSignature
 from client_sdk.protocol.problems import problem
+from coordinator.access.sessions import PREFIX as SESSION_PREFIX
 from coordinator.requests import Permission
 from coordinator.runtime.signing import Arrived
+from coordinator.service.session_cookie import session_of
 
 _KEY = "quorate.arrived"
 _EMPTY = hashlib.sha256(b"").digest()
@@ -66,16 +68,19 @@ def arrived(request: Request) -> Arrived | str:
 
 
 def bearer(request: Request, permission: Permission) -> str:
-    """Returns the caller's API key or token, empty where none is needed. ProblemError *unauthenticated* where there is
-    none."""
+    """Returns the caller's API key or token, or else its session, empty where none is needed. ProblemError
+    *unauthenticated* where there is none, and that of ``session_of``."""
     if not permission.needs_credentials:
         return ""
     _require_one_kind(request)
+    session = session_of(request) if "authorization" not in request.headers else None
+    if session is not None:
+        return session
     sent = request.headers.getlist("authorization")
     if len(sent) > 1:
         raise problem("unauthenticated", "This request has several Authorization headers: send one of them.")
     scheme, _, token = (sent[0] if sent else "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    if scheme.lower() != "bearer" or not token.strip() or token.strip().startswith(SESSION_PREFIX):
         other = "" if permission.of_operators else ", or sign the request as a device or a worker"
         raise problem("unauthenticated", f"Send an operator's API key as 'Authorization: Bearer <key>'{other}.")
     return token.strip()

@@ -42,6 +42,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import LoginRow
 
 T = TypeVar("T")
 OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
@@ -160,6 +161,16 @@ class MemoryTransaction(MemoryReads):
     def revoke_api_key(self, key: str, at: float) -> None:
         row = self._existing(self._t.api_keys.get(ALL, key), f"API key {key}")
         self._t.api_keys.put(ALL, key, replace(row, revoked_at=at if row.revoked_at is None else row.revoked_at))
+
+    def insert_login(self, row: LoginRow) -> None:
+        self._unique(self._t.logins.get(ALL, row.login), f"Login {row.login} exists already.")
+        self._t.logins.put(ALL, row.login, row)
+
+    def drop_logins(self, logins: Iterable[str]) -> int:
+        found = [login for login in logins if self._t.logins.get(ALL, login) is not None]
+        for login in found:
+            self._t.logins.drop(ALL, login)
+        return len(found)
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         for row in rows:
@@ -304,8 +315,7 @@ class MemoryTransaction(MemoryReads):
 
 
 class MemoryStore(MemoryReads):
-    """The Store port in memory. ``lock_timeout_s``: how long a transaction waits for another one; ``audit_signer``: as
-    in ``open_store``."""
+    """The Store port in memory. ``lock_timeout_s``: to wait for another one; ``audit_signer``: as in ``open_store``."""
 
     def __init__(self, *, lock_timeout_s: float = 30.0, audit_signer: Signer | None = None) -> None:
         super().__init__(Tables(), threading.RLock())

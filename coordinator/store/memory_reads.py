@@ -28,6 +28,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import LoginRow
 
 
 class MemoryReads:
@@ -131,6 +132,15 @@ class MemoryReads:
     def api_keys(self) -> list[ApiKeyRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.api_keys.rows(ALL).items())]
+
+    def login(self, login: str) -> LoginRow | None:
+        with self._guard:
+            return self._t.logins.get(ALL, login)
+
+    def logins(self) -> list[LoginRow]:
+        with self._guard:
+            rows = self._t.logins.rows(ALL).values()
+        return sorted(rows, key=lambda row: (row.created_at, row.login))
 
     def waiting(self, now: float) -> list[WaitingRow]:
         with self._guard:

@@ -31,6 +31,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import LoginRow
 
 ALL = ""
 """The group of a table that has only one."""
@@ -117,6 +118,7 @@ class Tables:
         self.devices: Layer[str, str, DeviceRow] = Layer()
         self.workers: Layer[str, str, WorkerRow] = Layer()
         self.api_keys: Layer[str, str, ApiKeyRow] = Layer()
+        self.logins: Layer[str, str, LoginRow] = Layer()
         self.revocations: Layer[str, int, ListRow] = Layer()
         self.authorities: Layer[str, int, AuthorityRow] = Layer()
         self.waiting: Layer[str, str, WaitingRow] = Layer()

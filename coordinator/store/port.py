@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
+from coordinator.store.logins import LoginReader, LoginWriter
 from coordinator.store.rows import (
     ApiKeyRow,
     Appended,
@@ -69,7 +70,7 @@ TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
 
-class Reader(Protocol):
+class Reader(LoginReader, Protocol):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
     def run(self, run: str) -> RunRow | None: ...
@@ -213,7 +214,7 @@ class Reader(Protocol):
         ...
 
 
-class Transaction(Reader, Protocol):
+class Transaction(Reader, LoginWriter, Protocol):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
     A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises

@@ -90,6 +90,27 @@ class ApiKeyRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRow:
+    """A browser's session, or a link that may be exchanged for one. Its secret is stored as a hash only."""
+
+    login: str
+    """Its id."""
+    kind: str
+    """session | link"""
+    secret_hash: str
+    who: str
+    """The id of the operator, as the audit has it."""
+    by: str
+    """key | oidc | local : how the operator logged in."""
+    key: str | None
+    """The API key without which it holds no longer; None for *oidc*."""
+    claims: str
+    """The values of the token's claim that gives roles, as a JSON list; empty unless *oidc*."""
+    created_at: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRow:
     """One device in the pool, which all runs share."""
 

@@ -32,6 +32,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import LoginRow
 
 T = TypeVar("T")
 Result = Sequence[Sequence[Any]]
@@ -60,6 +61,7 @@ _device = _maker(DeviceRow)
 _worker = _maker(WorkerRow)
 _authority = _maker(AuthorityRow)
 _api_key = _maker(ApiKeyRow)
+_login = _maker(LoginRow)
 _claim = _maker(ClaimRow)
 _checkpoint = _maker(CheckpointRow)
 _contribution = _maker(ContributionRow)
@@ -132,6 +134,12 @@ class SqlReads(ABC):
 
     def api_keys(self) -> list[ApiKeyRow]:
         return [_api_key(row) for row in self._read(sql.API_KEYS)]
+
+    def login(self, login: str) -> LoginRow | None:
+        return _first(_login, self._read(sql.LOGIN, login=login))
+
+    def logins(self) -> list[LoginRow]:
+        return [_login(row) for row in self._read(sql.LOGINS)]
 
     def waiting(self, now: float) -> list[WaitingRow]:
         # The one read of many rows on a hot path: written out, it takes half of what a maker does.

@@ -36,6 +36,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import LoginRow
 from coordinator.store.sql_audit import write_audit
 from coordinator.store.sql_reads import Result, SqlReads
 
@@ -141,6 +142,14 @@ class SqlTransaction(SqlReads):
         with self._voiding():
             if not self._write(sql.REVOKE_API_KEY, {"at_key": key, "revoked_at": at}).rowcount:
                 raise _missing(f"API key {key}")
+
+    def insert_login(self, row: LoginRow) -> None:
+        with self._voiding():
+            self._write(sql.INSERT_LOGIN, _values(row))
+
+    def drop_logins(self, logins: Iterable[str]) -> int:
+        with self._voiding():
+            return sum(self._write(sql.DROP_LOGIN, {"at_login": login}).rowcount for login in logins)
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         with self._voiding():

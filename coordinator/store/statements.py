@@ -32,6 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from coordinator.store import port
+from coordinator.store.rows import LoginRow
 from coordinator.store.tables import (
     api_keys,
     audit,
@@ -42,6 +43,7 @@ from coordinator.store.tables import (
     contributions,
     devices,
     events,
+    logins,
     metrics,
     refusals,
     revocation_lists,
@@ -110,6 +112,8 @@ REVOCATION_LIST = select(revocation_lists.c.encoded).where(*_is(revocation_lists
 AUTHORITIES = _select(authorities, port.AuthorityRow).order_by(authorities.c.number)
 API_KEY = _select(api_keys, port.ApiKeyRow).where(*_is(api_keys, "key"))
 API_KEYS = _select(api_keys, port.ApiKeyRow).order_by(api_keys.c.key)
+LOGIN = _select(logins, LoginRow).where(*_is(logins, "login"))
+LOGINS = _select(logins, LoginRow).order_by(logins.c.created_at, logins.c.login)
 WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
 WAITING_BY_OFFER = select(waiting.c.offer, func.count()).where(*_free).group_by(waiting.c.offer)
 CLAIM = _select(claims, port.ClaimRow).where(*_is(claims, "device"))
@@ -242,6 +246,8 @@ REVOKE_API_KEY = (
     .where(*_at(api_keys, "key"))
     .values(revoked_at=func.coalesce(api_keys.c.revoked_at, bindparam("revoked_at")))
 )
+INSERT_LOGIN = insert(logins)
+DROP_LOGIN = delete(logins).where(*_at(logins, "login"))
 DROP_WAITING = delete(waiting).where(*_at(waiting, "device"))
 DROP_HOLD = delete(waiting).where(*_at(waiting, "device", "expires"))
 EXPIRE_WAITING = delete(waiting).where(waiting.c.expires <= _now)

@@ -144,6 +144,20 @@ api_keys = Table(
     Column("revoked_at", Double),
 )
 
+logins = Table(
+    "logins",
+    metadata,
+    Column("login", _id(), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("secret_hash", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("key", _id()),
+    Column("claims", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
 waiting = Table(
     "waiting",
     metadata,

@@ -255,9 +255,7 @@ def test_the_explorer_serves_an_entry_that_is_added() -> None:
     Calm().play_with(asked)
 
 
-@pytest.mark.parametrize(
-    "entry", [entry for entry in TABLE if not entry.permission.of_operators], ids=lambda entry: entry.name
-)
+@pytest.mark.parametrize("entry", [entry for entry in TABLE if entry.permission.of_peers], ids=lambda entry: entry.name)
 def test_the_explorer_serves_every_entry_of_devices_and_workers(entry: Any) -> None:
     """Each by a key that nobody registered: the answer is a refusal, and not that it is not served."""
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from client_sdk.protocol import access, devices, names, operators, problems, secure, workers
+from client_sdk.protocol import access, devices, names, operators, problems, secure, sessions, workers
 from client_sdk.protocol.names import Route
 from coordinator.service.openapi import EXAMPLES
 from tests.coordinator.service.conftest import Server
@@ -40,7 +40,7 @@ def test_fields_have_their_docstrings_as_descriptions(document: dict) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_a_valid_message_and_is_shown(name: str, document: dict) -> None:
-    rooms = (access, devices, names, operators, secure, workers, problems)
+    rooms = (access, devices, names, operators, secure, sessions, workers, problems)
     model = next(getattr(room, name) for room in rooms if hasattr(room, name))
     model.model_validate(EXAMPLES[name])
     assert set(EXAMPLES[name]) <= set(model.model_fields)
@@ -69,6 +69,7 @@ def test_every_operation_says_which_credentials_it_needs(document: dict) -> None
     assert {name: (scheme["type"], scheme.get("name")) for name, scheme in schemes.items()} == {
         "signature": ("apiKey", "Signature"),
         "operator": ("http", None),
+        "session": ("apiKey", "__Host-quorate"),
     }
     free = set()
     for path, methods in document["paths"].items():
@@ -76,10 +77,12 @@ def test_every_operation_says_which_credentials_it_needs(document: dict) -> None
             named = {name for one in operation.get("security", []) for name in one}
             assert named <= set(schemes)
             assert (operation.get("x-role") in ("viewer", "operator", "owner")) == ("operator" in named), path
+            assert ("session" in named) == ("operator" in named), path
             if not named:
                 free.add(f"{method} {path}")
     lists = {"get /v1/revocations", "get /v1/revocations/{digest}"}  # signed by the authority
-    assert free == {*lists, "get /healthz", "get /readyz"}
+    logins = {"post /v1/sessions", "post /v1/sessions/link", "get /v1/sessions/ways"}
+    assert free == {*lists, *logins, "get /healthz", "get /readyz"}
 
 
 def test_the_page_sends_a_key_and_stores_none(server: Server) -> None:

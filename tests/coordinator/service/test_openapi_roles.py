@@ -22,8 +22,9 @@ from tests.coordinator.service.test_openapi import CHECKS, OPERATIONS, Service, 
 
 EACH = 4
 """Requests to each operation with each credentials."""
-FOR_EVERYBODY = ("GET /healthz", "GET /readyz")
-"""Operations of which every operator, and nobody, gets an answer; of a wrong key /readyz says so."""
+FOR_EVERYBODY = ("GET /healthz", "GET /readyz", f"POST {Route.SESSIONS}", f"POST {Route.SESSION_BY_LINK}")
+"""Operations of which every operator, and nobody, gets an answer; of a wrong key /readyz says so, and so does a
+login."""
 
 service = document.service
 

@@ -22,7 +22,7 @@ from tests.coordinator.world import World
 
 pytestmark = pytest.mark.slow
 
-ENTRIES = [entry for entry in TABLE if not entry.permission.of_operators]
+ENTRIES = [entry for entry in TABLE if entry.permission.of_peers]
 ROUTES = [f"{entry.method} {entry.route}" for entry in ENTRIES] + [f"GET {Route.CHECKPOINT}"]
 STRANGER = key_of("a stranger")
 REPORT = '{"fence": 1, "steps": 1, "examples": 1}'

@@ -31,6 +31,29 @@ class AccessContract:
         with pytest.raises(StoreError, match="has no API key k9"), store.transaction() as tx:
             tx.revoke_api_key("k9", 1.0)
 
+    def test_logins_come_back_oldest_first_and_an_id_is_taken_once(self, store: Store) -> None:
+        new, old = rows.login("l1", created_at=20.5), rows.login("l2", kind="link", by="oidc", key=None, claims='["a"]')
+        with store.transaction() as tx:
+            tx.insert_login(new)
+            tx.insert_login(old)
+            assert tx.login("l1") == new
+        assert store.login("l2") == old
+        assert store.login("l3") is None
+        assert store.logins() == [old, new]
+        with pytest.raises(Conflict), store.transaction() as tx:
+            tx.insert_login(rows.login("l1"))
+        assert store.logins() == [old, new]
+
+    def test_a_login_is_deleted_once(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for name in ("l1", "l2", "l3"):
+                tx.insert_login(rows.login(name))
+            assert tx.drop_logins([]) == 0
+            assert tx.drop_logins(["l1", "l9"]) == 1
+            assert tx.drop_logins(["l1", "l2"]) == 1
+        assert [row.login for row in store.logins()] == ["l3"]
+        assert store.login("l1") is None
+
     def test_the_audit_has_actions_of_runs_and_of_none_in_their_order(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_run(rows.run("r1"))

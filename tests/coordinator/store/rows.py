@@ -22,6 +22,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import LoginRow
 
 
 def run(name: str = "r1", /, **fields: Any) -> RunRow:
@@ -77,6 +78,20 @@ def api_key(name: str = "k1", /, **fields: Any) -> ApiKeyRow:
         "created_by": "key k0",
     }
     return ApiKeyRow(key=name, **(given | fields))
+
+
+def login(name: str = "l1", /, **fields: Any) -> LoginRow:
+    given: dict[str, Any] = {
+        "kind": "session",
+        "secret_hash": f"hash of {name}",
+        "who": "key:k1",
+        "by": "key",
+        "key": "k1",
+        "claims": "",
+        "created_at": 14.25,
+        "expires_at": 90.5,
+    }
+    return LoginRow(login=name, **(given | fields))
 
 
 def waiting(name: str = "d1", /, **fields: Any) -> WaitingRow:

@@ -216,6 +216,7 @@ ORDERS = {
     "EVENTS": ("events.seq",),
     "DEVICES": ("devices.device",),
     "API_KEYS": ("api_keys.key",),
+    "LOGINS": ("logins.created_at", "logins.login"),
     "RUNS_WITH_CHECKPOINT": ("checkpoints.run",),
     "AUDIT_OF_ALL": ("audit.number",),
     "WORKERS": ("workers.worker",),
