@@ -1,6 +1,6 @@
 """The requests of browsers: log in by key or by link, log out, who am I.
 
-Logging in at the issuer needs redirects, which only HTTP has (``coordinator.service.issuer_login``).
+Logging in at the issuer needs redirects, which only HTTP has.
 """
 
 from __future__ import annotations
