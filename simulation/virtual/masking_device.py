@@ -44,6 +44,13 @@ class SecureSurroundings(Surroundings, Protocol):
     def state(self) -> RunState:
         """The run's newest state."""
 
+    @property
+    def trained_from(self) -> str:
+        """Digest of the tensors from which the devices of this round train."""
+
+    def contribution(self, device: str) -> ClearContribution:
+        """What a device has trained in this round."""
+
     def rests(self, device: Device, seconds: float) -> None:
         """The device waits for so long before its next turn."""
 
@@ -64,8 +71,9 @@ class MaskingDevice(Device):
         """The exchange before which it vanishes, in this round; None: it stays."""
         super().__init__(world, number, row, offer)
 
-    def contributed(self, contribution: ClearContribution, *, complete: bool) -> None:
-        """Its training has ended with this."""
+    def contributed(self, *, complete: bool) -> None:
+        """Its training has ended."""
+        contribution = self._world.contribution(self.row.device)
         self._go_on(Trained(contribution.encoded, complete, self._world.now))
 
     def turn(self) -> None:

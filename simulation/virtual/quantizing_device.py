@@ -1,9 +1,9 @@
 """A simulated device in secure rounds that are only quantized: what it would do in the exchanges, without the masks.
 
-It checks in, agrees to the terms and trains as a masking device does, and advertises the keys that it would have. Its
+It checks in, agrees to the terms and trains as a masking device does, and advertises the nonce that it would have. Its
 messages of the five exchanges are events without bytes, at the same times and of the same sizes, so that the
-coordinator's engine decides alike. ``UnmaskedRounds`` then adds up the lanes that the devices would
-have masked: masks cancel, so the sum has the same bits.
+coordinator's engine decides alike. ``Outbox`` sends those of many devices together. ``UnmaskedRounds`` then adds up the
+lanes that the devices would have masked: masks cancel, so the sum has the same bits.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from client_sdk.device.actions import Action, MemoryKept
-from client_sdk.device.contribution import ClearContribution
 from client_sdk.device.policy import secure_policy
 from client_sdk.protocol.devices import CheckIn, Withdrawal
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.secure import SecureRefusal, Stage
 from client_sdk.secagg.actions import Keep
-from client_sdk.secagg.advertisement import AttemptSecrets
+from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.consent import Expected, require_consent
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Memory, Tries
 from client_sdk.secagg.roster import RosterEntry
 from client_sdk.secagg.statement import SIGNATURE_BYTES
-from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 from coordinator.requests import TABLE, Direct, Request
@@ -46,6 +44,19 @@ _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
 }
 
 
+class Outbox(Protocol):
+    """Devices whose messages are sent together."""
+
+    def __len__(self) -> int:
+        """Return the number of devices that wait here."""
+
+    def add(self, device: QuantizingDevice, at: float) -> None:
+        """The device has its turn at this time: what is its ``message`` then is sent."""
+
+    def send(self) -> None:
+        """Send the messages."""
+
+
 class UnmaskedSurroundings(SecureSurroundings, Protocol):
     """The part of the world that such a device needs."""
 
@@ -53,11 +64,14 @@ class UnmaskedSurroundings(SecureSurroundings, Protocol):
     advertised: dict[str, RosterEntry]
     """What devices have advertised in the attempt under way."""
 
+    @property
+    def outbox(self) -> Outbox: ...
+
 
 class QuantizingDevice(Device):
     """As ``MaskingDevice``: after ``contributed`` it takes ``turn``s, until it is ``over``."""
 
-    __slots__ = ("_draw", "_tensors", "memory", "vanishes_before")
+    __slots__ = ("_advertised", "_attempts", "_last", "_tensors", "memory", "vanishes_before")
 
     _world: UnmaskedSurroundings
 
@@ -67,28 +81,69 @@ class QuantizingDevice(Device):
         self.memory = memory
         self.vanishes_before: Stage | None = None
         self._tensors = b""
-        self._draw = world.authority.entropy(row.device, world.state.round_number)
+        self._attempts = 0
+        """For which it has advertised in this round."""
+        self._advertised = 0
+        """The bytes of what it advertises."""
+        self._last: Stage | None = None
+        """The last message of this turn."""
         super().__init__(world, number, row, offer)
 
-    def contributed(self, contribution: ClearContribution, *, complete: bool) -> None:
-        """Its training has ended with this."""
+    def contributed(self, *, complete: bool) -> None:
+        """Its training has ended."""
         if self.assignment is not None and not complete and self.assignment.partial == "refuse":
             self.trained(None, complete=False)  # the session withdraws
             return
         self._session.close()
-        self._tensors = bytes.fromhex(contribution.tensors)
+        self._tensors = bytes.fromhex(self._world.trained_from)
         self.turn()
 
     def turn(self) -> None:
-        """Sends all messages whose turn it is."""
-        while not self.over and (stage := self._next(self._world.state)) is not None:
-            if stage == "survivors":  # it stores that it signs, then sends
-                spent = {**self.memory.spent, self._tensors: hashlib.sha256(self._tensors).digest()}
-                self.memory = replace(self.memory, spent=spent)
-            if stage == self.vanishes_before:
-                self.over = True
-            elif not (self._advertises() if stage == "advertise" else self._sends(stage)):
-                return
+        """Sends all messages whose turn it is, together with those of other devices: ``message``."""
+        stage = None if self.over else self._next(self._world.state)
+        if self.over or (stage is None and not self._world.outbox):
+            return
+        if stage != "advertise" or stage == self.vanishes_before or self._may_advertise():
+            self._last = None
+            self._world.outbox.add(self, self._world.now)
+
+    def message(self, state: RunState, at: float) -> ev.Event | None:
+        """The message that is due in this state of the run, unless the device has sent it in this turn."""
+        stage = None if self.over else self._next(state)
+        if stage is None or stage == self._last or state.secure is None:
+            return None
+        self._last = stage
+        if stage == "survivors":  # it stores that it signs, then sends
+            spent = {**self.memory.spent, self._tensors: hashlib.sha256(self._tensors).digest()}
+            self.memory = replace(self.memory, spent=spent)
+        if stage == self.vanishes_before:
+            self.over = True
+            return None
+        if stage == "advertise":
+            size = self._advertised
+        else:
+            size = self._world.unmasked.size_of(stage, state.secure, self.row.device)
+        current, name = state.current, self.row.device
+        what = f"{state.run}/{current.number}/{current.attempt}/{name}/{stage}: not masked"
+        return _EVENTS[stage](
+            at=at,
+            round=current.number,
+            attempt=current.attempt,
+            device=name,
+            digest=hashlib.sha256(what.encode()).hexdigest(),
+            bytes=size,
+        )
+
+    def accepted(self, event: ev.Event) -> None:
+        """This message of the device counts."""
+        if isinstance(event, ev.Advertised):
+            before = self.memory.tries.get(self._tensors)
+            tries = Tries(count=1 + (before.count if before else 0), last_at=event.at)
+            self.memory = replace(
+                self.memory,
+                tries={**self.memory.tries, self._tensors: tries},
+                order={**self.memory.order, self._world.state.run: (event.round, event.attempt)},
+            )
 
     # ------------------------------------------------------------ inside
 
@@ -121,8 +176,8 @@ class QuantizingDevice(Device):
             case _:
                 return None
 
-    def _advertises(self) -> bool:
-        """Whether the device has advertised; else it rests, or takes no further part."""
+    def _may_advertise(self) -> bool:
+        """Whether the device may advertise now, and is ready to; else it rests, or takes no further part."""
         state, assignment = self._world.state, self.assignment
         if state.secure is None or assignment is None:
             return False
@@ -132,6 +187,10 @@ class QuantizingDevice(Device):
                 header, self._expected(header), secure_policy(self.offer.policy), self.memory, self._world.now
             )
         except Refusal as refused:
+            if self._world.outbox:  # those before it may have closed the roster
+                self._world.outbox.send()
+                self.turn()
+                return False
             if refused.retry_s is not None:
                 self._world.rests(self, refused.retry_s + 1)
                 return False
@@ -143,41 +202,13 @@ class QuantizingDevice(Device):
             self._asks(route, said, header)
             self.over = True
             return False
-        name = self.row.device
-        shown = AttemptSecrets.draw(self._draw).advertisement(name)
-        entry = RosterEntry(shown, bytes(SIGNATURE_BYTES), self._world.authority.identity(name).certificate)
+        authority, name = self._world.authority, self.row.device
+        nonce = authority.nonce(name, header.round, self._attempts)
+        self._attempts += 1
+        entry = RosterEntry(_shown(name, nonce), bytes(SIGNATURE_BYTES), authority.identity(name).certificate)
         self._world.advertised[name] = entry
-        stored = entry_bytes(shown.encoded, entry.signature, entry.certificate)
-        if not self._submits("advertise", len(stored)):
-            return False
-        before = self.memory.tries.get(self._tensors)
-        tries = Tries(count=1 + (before.count if before else 0), last_at=self._world.now)
-        self.memory = replace(
-            self.memory,
-            tries={**self.memory.tries, self._tensors: tries},
-            order={**self.memory.order, header.run: (header.round, header.attempt)},
-        )
+        self._advertised = len(entry_bytes(entry.advertisement.encoded, entry.signature, entry.certificate))
         return True
-
-    def _sends(self, stage: Stage) -> bool:
-        secure = self._world.state.secure
-        return secure is not None and self._submits(stage, self._world.unmasked.size_of(stage, secure, self.row.device))
-
-    def _submits(self, stage: Stage, size: int) -> bool:
-        """Whether the message of this size is accepted."""
-        state, name = self._world.state, self.row.device
-        current = state.current
-        what = f"{state.run}/{current.number}/{current.attempt}/{name}/{stage}: not masked"
-        event = _EVENTS[stage](
-            at=self._world.now,
-            round=current.number,
-            attempt=current.attempt,
-            device=name,
-            digest=hashlib.sha256(what.encode()).hexdigest(),
-            bytes=size,
-        )
-        effects = self._world.coordinator.core.log(state.run).submit(lambda tx, state, at: event)
-        return not any(isinstance(effect, fx.Refused) for effect in effects)
 
     def _asks(self, route: Route, message: Message, header: AttemptHeader) -> None:
         entry = TABLE.find("POST", route)
@@ -203,6 +234,12 @@ class QuantizingDevice(Device):
             codec_seed=header.codec_seed,
             revocations=self._world.authority.revocations,
         )
+
+
+def _shown(device: str, nonce: bytes) -> Advertisement:
+    """What a device advertises. Nobody uses its keys: they are hashes, of the right length and used once."""
+    one, other, commitment = (hashlib.sha256(what + nonce).digest() for what in (b"share", b"mask", b"commitment"))
+    return Advertisement(device, one[:31] + b"\0", other[:31] + b"\0", commitment, nonce)
 
 
 def _place(header: AttemptHeader) -> dict[str, str | int]:

@@ -24,11 +24,13 @@ from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import RosterEntry
 from client_sdk.tensors import Manifest, canonical_digest, split
 from coordinator.engine import effects as fx
+from coordinator.engine.secure.attempts import present
 from coordinator.engine.state import RunState
 from simulation.engines.port import CannotTrain, Job
 from simulation.virtual.authority import SimulatedAuthority
 from simulation.virtual.device import Device
 from simulation.virtual.masking_device import MaskingDevice
+from simulation.virtual.outbox import Outbox
 from simulation.virtual.parts import OUT_OF_TIME
 from simulation.virtual.quantizing_device import QuantizingDevice
 from simulation.virtual.unfinished import Unfinished
@@ -51,7 +53,11 @@ class SecureWorld(SimulatedWorld):
         self.advertised: dict[str, RosterEntry] = {}
         self._delta = delta
         self._memories: dict[int, Memory] = {}
-        self._trained_from = ("", "")
+        self._parent = ("", "")
+        """Digests of the newest checkpoint that was asked for: of its file, and of its tensors."""
+        self._room = (-1, 0)
+        """(number of the event, how many may advertise then before the roster closes)."""
+        self.outbox = Outbox(self._log, self._had_its_turn)
         self._contributed: dict[str, tuple[Assignment, int]] = {}
         self._waiting_for_turns: dict[str, SecureDevice] = {}
         self._lagging: list[tuple[Device, Job | None]] = []
@@ -114,15 +120,33 @@ class SecureWorld(SimulatedWorld):
             if state.round_number != round or state.round is None or state.phase == "idle":
                 break
             self._wake(state)
+            if self.outbox.again:
+                again, self.outbox.again = self.outbox.again, []
+                for device in again:
+                    self._turn(device)
+                continue
             until = float("inf") if state.deadline is None else state.deadline
-            if self._agenda.next_at < until:
+            if self._agenda.next_at < until and not self._must_send(state):
                 self._happen()
+            elif self.outbox:
+                self.outbox.send()
             elif state.deadline is None:
                 raise RuntimeError(f"round {round} waits for nothing, in the phase {state.phase}")
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
         self._hear_of_the_end()
+
+    def _must_send(self, state: RunState) -> bool:
+        """Whether the messages in the outbox must reach the log before anything else happens: they may close the
+        roster, or time goes on. Advertisements wait for each other: the roster closes by their number alone."""
+        if state.phase != "collecting":
+            return bool(self.outbox) and self._agenda.next_at > self.outbox.newest
+        if self._room[0] != self._log.seq:
+            left = len(present(state, state.current.members))
+            have = 0 if state.secure is None else len(state.secure.advertised)
+            self._room = self._log.seq, min(left, self._most(state)) - have
+        return bool(self.outbox) and len(self.outbox) >= self._room[1]
 
     def _wake(self, state: RunState) -> None:
         """Where the round has moved on: each waiting device gets a turn, after the time of an exchange."""
@@ -144,7 +168,7 @@ class SecureWorld(SimulatedWorld):
     def _turn(self, device: SecureDevice) -> None:
         if not device.over:
             device.turn()
-        self._stays_or_leaves(device)
+        self._stays(device)
 
     def _finish(self, device: Device, job: Job | None) -> None:
         """Ends the training of a device, or its time."""
@@ -157,24 +181,40 @@ class SecureWorld(SimulatedWorld):
             self._lagging.append((device, job))  # too late for this roster
             return
         elif job is None:
+            self.outbox.send()
             device.trained(None if assignment.partial == "refuse" else OUT_OF_TIME, complete=False)
         elif isinstance(result := self._engine.result(job), CannotTrain):
+            self.outbox.send()
             if result.trace:
                 self._failed(job, result)
             device.trained(result)
         else:
             name, report = device.row.device, result.report
             self._contributed[name] = assignment, report.examples
-            device.contributed(self._contribution(name), complete=report.work.complete)
-            done = 0 if state.secure is None else len(state.secure.advertised) + 1
-            self._trained(state.round_number, done, self._most(state))
-        self._stays_or_leaves(device)
+            if not report.work.complete:
+                self.outbox.send()  # it may withdraw
+            device.contributed(complete=report.work.complete)
+            done = len(self.outbox) + (0 if state.secure is None else len(state.secure.advertised))
+            self._trained(state.round_number, max(1, done), self._most(state))
+        self._stays(device)
+
+    def _stays(self, device: SecureDevice) -> None:
+        """After a turn, unless it is still to be sent."""
+        if device not in self.outbox:
+            self.outbox.send()
+            self._stays_or_leaves(device)
 
     def _stays_or_leaves(self, device: SecureDevice) -> None:
         if device.over:
             self._remove_if_over(device)
         else:
             self._waiting_for_turns[device.row.device] = device
+
+    def _had_its_turn(self, device: SecureDevice, state: RunState | None) -> None:
+        """What the device has sent led to this state. None: to one that does not last."""
+        self._stays_or_leaves(device)
+        if state is not None:
+            self._wake(state)
 
     def _hear_of_the_end(self) -> None:
         """The devices that are still there learn that the round is over."""
@@ -190,18 +230,24 @@ class SecureWorld(SimulatedWorld):
 
     # ------------------------------------------------------------ what devices put in
 
-    def _contribution(self, device: str) -> ClearContribution:
-        """What a device has trained."""
-        state, (_, examples) = self._state, self._contributed[device]
-        if self._trained_from[0] != state.checkpoint:
+    @property
+    def trained_from(self) -> str:
+        """Digest of the tensors from which the devices of this round train."""
+        state = self._state
+        if self._parent[0] != state.checkpoint:
             with self.coordinator.core.blobs.open(state.checkpoint) as file:
-                self._trained_from = state.checkpoint, canonical_digest(file.read())
+                self._parent = state.checkpoint, canonical_digest(file.read())
+        return self._parent[1]
+
+    def contribution(self, device: str) -> ClearContribution:
+        """What a device has trained in this round."""
+        examples = self._contributed[device][1]
         flat = np.concatenate([block[0] for block in self._engine.columns([device])])
-        return ClearContribution(delta=split(flat, self._delta), examples=examples, tensors=self._trained_from[1])
+        return ClearContribution(delta=split(flat, self._delta), examples=examples, tensors=self.trained_from)
 
     def _put_in(self, device: str) -> DeviceContribution:
         """What a device would mask."""
-        assignment, contribution = self._contributed[device][0], self._contribution(device)
+        assignment, contribution = self._contributed[device][0], self.contribution(device)
         if assignment.secure is None:
             raise RuntimeError("the assignment is of no secure round")
         return DeviceContribution(

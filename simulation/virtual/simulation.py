@@ -192,6 +192,7 @@ class Simulation:
         """Writes the state of the run to the folder in one transaction; then deletes blobs that its rows name no
         more."""
         if self._folder is not None:
+            self.blobs.keep()
             self._copied = copy_run(self.store, self._folder, self.run, since=self._copied)
         self.blobs.delete_marked()
 

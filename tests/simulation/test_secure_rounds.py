@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ import pytest
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
+from coordinator.runtime.group_commit import GroupCommit
 from simulation import Behaviour, History, SimulationError, Stalled, simulate
 from simulation.history.rounds import read_events
 from simulation.virtual.behaviour import Habits
@@ -201,3 +204,36 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         simulate(plan(), learner, {**clients(), "a" * 41: clients(1)["c000"]}, init=INIT, progress=False)
     with pytest.raises(ValueError, match="there are 3 clients"):
         simulate(plan(), learner, clients(3), init=INIT, progress=False)
+
+
+def test_messages_of_one_moment_reach_the_log_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction for each message was most of the price of a quantized round."""
+    batches: list[int] = []
+    submit_all = GroupCommit.submit_all
+
+    def counted(self: Any, items: Sequence[Any]) -> Any:
+        batches.append(len(items))
+        return submit_all(self, items)
+
+    monkeypatch.setattr(GroupCommit, "submit_all", counted)
+    history = play("quantized", data=clients(40), asked=plan(1, select=40, goal=40, reserve=0))
+    messages = sum(came for _, came in exchanges(history).values())
+    assert messages > 150
+    assert len(batches) < messages / 4
+
+
+def test_no_message_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are deleted before the folder's rows are written, which are what a power loss leaves."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def counted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    history = play("masked", data=clients(20), asked=plan(1, select=20, goal=20, reserve=0), folder=tmp_path)
+    assert history.rounds[0].status == "committed"
+    assert len(synced) < sum(came for _, came in exchanges(history).values())
+    for digest in digests(history):
+        assert (tmp_path / "blobs" / digest[:2] / digest).stat().st_ino in synced, "a checkpoint is on the disk"
