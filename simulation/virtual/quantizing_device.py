@@ -44,7 +44,7 @@ _EVENTS: dict[Stage, Callable[..., ev.Event]] = {
 }
 
 
-class Outbox(Protocol):
+class SentTogether(Protocol):
     """Devices whose messages are sent together."""
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class UnmaskedSurroundings(SecureSurroundings, Protocol):
     """What devices have advertised in the attempt under way."""
 
     @property
-    def outbox(self) -> Outbox: ...
+    def outbox(self) -> SentTogether: ...
 
 
 class QuantizingDevice(Device):
