@@ -57,9 +57,12 @@ class Funnel(Message):
     training: int = 0
     """Began to train (and may have reported since)."""
     reported: int = 0
+    """Sent an update in time; in secure rounds, a masked one, which is in the sum if there is one, whatever the device
+    did later."""
     withdrawn: int = 0
+    """Left the round before that."""
     late: int = 0
-    """Sent an update after the round had closed."""
+    """Sent an update after the round had closed; in secure rounds, a masked one after the list of devices was fixed."""
     dropped: int = 0
     """Were selected, and had not reported or withdrawn when the round closed."""
     refused: int = 0

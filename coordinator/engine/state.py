@@ -48,7 +48,8 @@ class Member:
     examples: int
     """What it claimed when it was selected, capped."""
     status: Literal["selected", "training", "reported", "withdrawn", "refused"] = "selected"
-    """*withdrawn* and *refused* (its update is not valid) are final: it has left the round, for this ``reason``."""
+    """*reported*: its update was acknowledged, of a secure round its masked vector. *withdrawn* and *refused* (its
+    update is not valid) are final: it has left the round, for this ``reason``."""
     reason: str = ""
     digest: str | None = None
     weight: int = 0

@@ -7,6 +7,7 @@ is woken when the round gets to another phase, or when the engine says that ther
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 from client_sdk.protocol.devices import Noted
@@ -55,7 +56,9 @@ def secure_message_limit(
     attempt: Attempt,
     stage: ExchangeName,
 ) -> int:
-    return to.secure.of(run).requests.limit(device.device, round, attempt, stage)
+    signature = bytes.fromhex(message.signature)
+    with _late_vectors(to, device, run, round, stage):
+        return to.secure.of(run).requests.limit(device.device, round, attempt, stage, signature)
 
 
 def secure_message(
@@ -85,7 +88,8 @@ def secure_message(
         certificate=bytes.fromhex(message.certificate),
         vector=body if masked else None,
     )
-    to.secure.of(run).requests.receive(arrived)
+    with _late_vectors(to, device, run, round, stage):
+        to.secure.of(run).requests.receive(arrived)
     return Noted()
 
 
@@ -139,6 +143,13 @@ def refuse(
     else:
         requests.refuse(device.device, round, attempt, message.reason)
     return Noted()
+
+
+def _late_vectors(
+    to: Coordinator, device: DeviceRow, run: str, round: int, stage: Stage
+) -> AbstractContextManager[None]:
+    """A vector that is refused in it as late is recorded, as a late update is; of other messages nothing is."""
+    return to.devices.late_recorded(device.device, run, round) if stage == "mask" else nullcontext()
 
 
 def _octets(content: bytes | None) -> Octets | None:

@@ -7,8 +7,8 @@ the disk failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import (
@@ -165,8 +165,18 @@ class DeviceRequests:
         if against[0] == "late" and not self._outcomes.was_selected(device, run, round):
             raise problem("not-selected", f"device {device} was not selected for round {round}, which is over")
         if against[0] == "late":
-            self._outcomes.record_late(device, run, round)
+            self._outcomes.record_late(device, run, round, f"round {round} is over")
         raise problem(*against)
+
+    @contextmanager
+    def late_recorded(self, device: str, run: str, round: int) -> Iterator[None]:
+        """Where what is sent in it is refused as late, that is recorded: once for a device of the round."""
+        try:
+            yield
+        except ProblemError as error:
+            if error.kind == "late" and self._outcomes.was_selected(device, run, round):
+                self._outcomes.record_late(device, run, round, str(error))
+            raise
 
     def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Receipt:
         """Validates a spooled update, makes it durable, and counts it.

@@ -12,6 +12,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, views
 from coordinator.runtime.core import Core
+from coordinator.store.port import Reader
 
 
 class Outcomes:
@@ -30,7 +31,8 @@ class Outcomes:
             member = state.round.members[device]
             result = {"reported": "pending", "withdrawn": "withdrawn", "refused": "refused"}.get(member.status)
             if result is None:
-                result = "pending" if state.phase == "collecting" else "dropped"
+                gone = device in state.round.excluded
+                result = "pending" if state.phase in ("collecting", "sharing", "masking") and not gone else "dropped"
             return Outcome.model_validate(
                 {
                     "run": run,
@@ -106,12 +108,16 @@ class Outcomes:
             logged=None if event is None or not event.link else LoggedEvent(seq=event.seq, link=event.link),
         )
 
-    def record_late(self, device: str, run: str, round: int) -> None:
-        """Records a late update whose body was not read."""
-        at = self._core.clock.now()
-        refusal = fx.RecordRefusal(
-            round=round, device=device, digest=None, kind="late", reason=f"round {round} is over"
-        )
-        if round >= 1 and views.latest_refusal(self._core.store.refusals(run, round), device) is None:
+    def record_late(self, device: str, run: str, round: int, reason: str) -> None:
+        """Records a late update, or a late masked vector, that is not stored: once for a device and round, and not
+        where its update counts or is refused already."""
+
+        def unrecorded(reader: Reader) -> bool:
+            counts = reader.contribution(run, round, device)
+            return counts is None and views.latest_refusal(reader.refusals(run, round), device) is None
+
+        refusal = fx.RecordRefusal(round=round, device=device, digest=None, kind="late", reason=reason)
+        if unrecorded(self._core.store):
             with self._core.store.transaction(run) as tx:
-                records.write(tx, run, [(at, refusal)])
+                if unrecorded(tx):
+                    records.write(tx, run, [(self._core.clock.now(), refusal)])

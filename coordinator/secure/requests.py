@@ -17,16 +17,19 @@ passes through.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar, assert_never
+from os import SEEK_END
+from typing import TypeVar, assert_never
 
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Blobs, Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.reasons import printable
+from coordinator.engine.secure import messages
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.secure import validation
@@ -38,7 +41,7 @@ from coordinator.secure.performing import SecureRun, drop
 
 T = TypeVar("T")
 
-_EVENTS: dict[Stage, Callable[..., ev.Event]] = {
+_EVENTS: dict[Stage, type[messages.Message]] = {
     "advertise": ev.Advertised,
     "share": ev.Shared,
     "mask": ev.Masked,
@@ -74,17 +77,23 @@ class SecureRequests:
 
         return self._looked_up(look)
 
-    def limit(self, device: str, round: int, attempt: int, stage: Stage) -> int:
-        """The longest body of this message in bytes: of *mask* the packed vector, and of no other length. ProblemError
-        where no message of this device is read."""
+    def limit(self, device: str, round: int, attempt: int, stage: Stage, signature: bytes) -> int:
+        """The longest body of this message in bytes; of *mask* the length of the packed vector, and a vector of another
+        length is refused once it has come. ProblemError where the message is refused whatever its body: also for
+        another vector than the one that has come, by its ``signature``."""
 
         def look(state: RunState) -> int:
             secure = self._attempt(state, device, round, attempt)
-            if stage == "advertise":
-                return most_advertised()
-            if not secure.roster:
-                raise problem("stale", f"attempt {attempt} of round {round} has no roster yet")
-            return most_bytes(stage, secure, self._attempts.header(secure))
+            came = messages.sent(secure, _EVENTS[stage]).get(device, "")
+            if stage == "mask" and came and not self._is_signed(came, signature):
+                came = ""
+            event = _EVENTS[stage](at=0.0, round=round, attempt=attempt, device=device, digest=came, bytes=0)
+            refused = messages.answered(state, event)
+            if refused is not None:
+                _raise_refused(refused[1])
+            return (
+                most_advertised() if stage == "advertise" else most_bytes(stage, secure, self._attempts.header(secure))
+            )
 
         found = self._looked_up(look)
         if found is None:
@@ -108,8 +117,7 @@ class SecureRequests:
 
         state = self._run.state
         following, effects = rounds.step(state, event(0.0))
-        if _refused(effects):
-            self._refuse(event)
+        _raise_refused(effects)
         if following is state:
             return  # accepted before
         self._verify(state, arrived, stored)
@@ -261,12 +269,11 @@ class SecureRequests:
             raise problem("busy", "the message's bytes were removed again: send them once more", retry_after_s=1)
         return True
 
-    def _refuse(self, event: Callable[[float], ev.Event]) -> NoReturn:
-        """Submit a message that the engine refuses, without its bytes, so that the reason is recorded; raise it."""
-        _raise_refused(
-            self._run.submit(lambda state, at: event(at) if _refused(rounds.step(state, event(at))[1]) else None)
-        )
-        raise problem("busy", "the round has moved on meanwhile: send the message once more", retry_after_s=1)
+    def _is_signed(self, vector: str, signature: bytes) -> bool:
+        """Whether this stored vector came with this signature: then the message is the same one again."""
+        with self._blobs.open(vector) as file:
+            file.seek(-SIGNATURE_BYTES, SEEK_END)
+            return file.read() == signature
 
     def _delivery(self, state: RunState, secure: SecureRound, device: str) -> bytes | None:
         if state.phase in ("collecting", "sharing"):

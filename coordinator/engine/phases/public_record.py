@@ -40,7 +40,10 @@ def _lease_body(round: Round) -> dict[str, object]:
 
 
 def _fleet_body(round: Round) -> dict[str, object]:
-    reported = [member for _, member in sorted(round.members.items()) if member.status == "reported"]
+    masked = set[str]() if round.secure is None else round.secure.masked.keys()
+    members = sorted(round.members.items())
+    reported = [member for device, member in members if member.status == "reported" or device in masked]
+    withdrawn = sum(member.status == "withdrawn" and device not in masked for device, member in members)
     training = round.count("training", "refused") + len(reported)
     departures = round.departures
     return {
@@ -49,7 +52,7 @@ def _fleet_body(round: Round) -> dict[str, object]:
             "selected": len(round.members),
             "training": training,
             "reported": len(reported),
-            "withdrawn": round.count("withdrawn"),
+            "withdrawn": withdrawn,
         },
         "bytes_in": sum(member.bytes for member in reported),
         "weight": sum(member.weight for member in reported),

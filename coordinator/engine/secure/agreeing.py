@@ -18,7 +18,7 @@ from coordinator.engine.phases.refusing import Step
 from coordinator.engine.secure.attempts import enter, exchange_deadline, present, route, under_way
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_spent
-from coordinator.engine.secure.messages import accepted, answered, refused, with_message
+from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.unmasking import begin as begin_unmasking
 from coordinator.engine.state import RunState
 
@@ -34,12 +34,10 @@ def begin(state: RunState, at: float) -> Step:
 
 def signed(state: RunState, event: ev.Signed) -> Step:
     """The device is spent, whatever the round's result: so a late signature is accepted too."""
-    answer = answered(state, event, "signed", ("agreeing", "unmasking", "committing"))
+    answer = answered(state, event)
     if answer is not None:
         return answer
-    if event.device not in under_way(state)[0].masked:
-        return refused(state, event, "not-selected", f"device {event.device} is not on the survivor list")
-    state, mark = with_spent(with_message(state, event, "signed"), event.device)
+    state, mark = with_spent(with_message(state, event), event.device)
     if state.phase == "agreeing":
         following, more = agree_if_complete(state, event.at)
         return following, [accepted(event), mark, *more]

@@ -21,7 +21,7 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.phases.selecting import not_selecting
 from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
 from coordinator.engine.secure.exhausted import left_out, why_exhausted
-from coordinator.engine.secure.messages import accepted, answered, refused, with_message
+from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.sharing import gather
 from coordinator.engine.secure.state import SecureRound
@@ -80,13 +80,11 @@ def announced(state: RunState, event: ev.Announced) -> Step:
 
 
 def advertised(state: RunState, event: ev.Advertised) -> Step:
-    answer = answered(state, event, "advertised", ("collecting",))
+    answer = answered(state, event)
     if answer is not None:
         return answer
-    if not under_way(state)[0].header:
-        return refused(state, event, "stale", f"the header of attempt {event.attempt} has not been announced yet")
-    state = with_message(state, event, "advertised")
-    state = state.with_member(event.device, replace(state.current.members[event.device], status="reported"))
+    state = with_message(state, event)
+    state = state.with_member(event.device, replace(state.current.members[event.device], status="training"))
     following, more = gather_if_complete(state, event.at)
     return following, [accepted(event), *more]
 

@@ -15,16 +15,20 @@ from coordinator.engine.secure import agreeing, collecting, masking, sharing, un
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.marks import with_declined, with_spent
 from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
+from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 
 
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:
-    """A device may withdraw from a secure round at any time. A vector that it has masked stays in the sum."""
+    """A device may withdraw from a secure round at any time. A vector that it has masked stays in the sum. Once the
+    list is fixed, the round has let go of the devices that are not on it, and nothing changes."""
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
         return refuse(state, *against)
     member = state.current.members[event.device]
     if member.status == "withdrawn" or event.device in state.current.excluded or state.phase == "committing":
+        return state, []
+    if state.phase in ("agreeing", "unmasking") and event.device not in under_way(state)[0].masked:
         return state, []
     state = state.with_member(event.device, replace(member, status="withdrawn", reason=printable(event.reason)))
     following, more = _without(state, event.at, event.device, unmask=True)
@@ -93,11 +97,7 @@ def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
     secure, _ = under_way(state)
     match state.phase:
         case "collecting":
-            state = with_secure(state, without(secure, "advertised", device))
-            member = state.current.members[device]
-            if member.status == "reported":
-                state = state.with_member(device, replace(member, status="training"))
-            return collecting.gather_if_complete(state, at)
+            return collecting.gather_if_complete(with_secure(state, without(secure, "advertised", device)), at)
         case "sharing" if not secure.roster:
             if device not in secure.advertised:
                 return state, []
@@ -105,7 +105,7 @@ def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
         case "sharing":
             return sharing.go_on(with_secure(state, without(secure, "shared", device)), at)
         case "masking":
-            return masking.go_on(state if unmask else with_secure(state, without(secure, "masked", device)), at)
+            return masking.go_on(state if unmask else _without_vector(state, secure, device), at)
         case "agreeing":
             return agreeing.agree_if_complete(state, at)
         case "unmasking":
@@ -114,6 +114,13 @@ def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
             return state, []
         case _:
             assert_never(state.phase)
+
+
+def _without_vector(state: RunState, secure: SecureRound, device: str) -> RunState:
+    member = state.current.members[device]
+    if member.status == "reported":
+        state = state.with_member(device, replace(member, status="training"))
+    return with_secure(state, without(secure, "masked", device))
 
 
 def _refusal_of_masked(state: RunState, event: ev.Faulted) -> list[fx.Effect]:

@@ -28,7 +28,7 @@ from coordinator.engine.secure.attempts import (
     with_secure,
 )
 from coordinator.engine.secure.holders import enough, needed
-from coordinator.engine.secure.messages import accepted, answered, not_a_member, refused, with_message, wrong_phase
+from coordinator.engine.secure.messages import accepted, answered, not_a_member, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
@@ -39,15 +39,12 @@ def begin(state: RunState, at: float) -> Step:
 
 
 def masked(state: RunState, event: ev.Masked) -> Step:
-    answer = answered(state, event, "masked", ("masking",))
+    answer = answered(state, event)
     if answer is not None:
         return answer
-    secure, _ = under_way(state)
-    if event.device not in secure.shared:
-        return refused(state, event, "not-selected", f"device {event.device} has not shared its secrets")
-    if event.device in secure.complaints:
-        return refused(state, event, "conflict", "the device has reported that it cannot mask")
-    following, more = go_on(with_message(state, event, "masked"), event.at)
+    state = with_message(state, event)
+    state = state.with_member(event.device, replace(state.current.members[event.device], status="reported"))
+    following, more = go_on(state, event.at)
     return following, [accepted(event), *more]
 
 

@@ -1,5 +1,5 @@
-"""The parts that all device messages of a secure round share: is it in time, is it a repetition, and the state with it
-and without it.
+"""The parts that all device messages of a secure round share: is it in time and in turn, is it a repetition, and the
+state with it and without it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import RunState
+from coordinator.engine.state import RoundPhase, RunState
 
 Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
 Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
 
 _ORDER = ("selecting", "collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
+_EXCHANGES: Mapping[type[Message], tuple[Exchange, tuple[RoundPhase, ...]]] = {
+    ev.Advertised: ("advertised", ("collecting",)),
+    ev.Shared: ("shared", ("sharing",)),
+    ev.Masked: ("masked", ("masking",)),
+    ev.Signed: ("signed", ("agreeing", "unmasking", "committing")),
+    ev.Revealed: ("revealed", ("unmasking",)),
+}
+"""Message -> its exchange, and the phases in which it is in time."""
 
 
 def not_a_member(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
@@ -44,53 +52,75 @@ def wrong_phase(state: RunState, phases: tuple[str, ...]) -> tuple[str, str] | N
     return "late", f"{what} has ended: it is {state.phase}"
 
 
-def answered(state: RunState, event: Message, exchange: Exchange, phases: tuple[str, ...]) -> Step | None:
-    """The answer to a message that changes nothing: refused, or sent before. None: it is to be accepted."""
+def answered(state: RunState, event: Message) -> Step | None:
+    """The answer to a message that changes nothing: refused, or sent before. None: it is to be accepted. It looks at
+    this device alone, so that it can be asked before a body is read."""
     against = not_a_member(state, event.round, event.attempt, event.device)
     if against is not None:
-        return refused(state, event, *against)
-    sent: Mapping[str, str] = getattr(state.current.secure, exchange)
-    if sent.get(event.device) == event.digest:
+        return refuse(state, *against)
+    exchange, phases = _EXCHANGES[type(event)]
+    secure, _ = under_way(state)
+    came = sent(secure, type(event))
+    if came.get(event.device) == event.digest:
         return state, [accepted(event)]
-    if event.device in sent:
-        return refused(state, event, "duplicate", "another message of this device came first in this exchange")
+    if event.device in came:
+        return refuse(state, "duplicate", "another message of this device came first in this exchange")
     binds = exchange in ("signed", "revealed")
     if state.current.members[event.device].status == "withdrawn" and not binds:
-        return refused(state, event, "withdrawn", "the device has withdrawn from this round")
+        return refuse(state, "withdrawn", "the device has withdrawn from this round")
     against = wrong_phase(state, phases)
     if against is not None and against[0] == "late" and exchange == "advertised":
         against = "late", f"the roster of attempt {event.attempt} of round {event.round} was closed without this device"
-    return None if against is None else refused(state, event, *against)
+    against = against or _out_of_turn(secure, event)
+    return None if against is None else refuse(state, *against)
 
 
-def refused(state: RunState, event: Message, kind: str, reason: str) -> Step:
-    """The state unchanged and the reason. For a masked vector that is too late it is recorded, as for an update."""
-    step = refuse(state, kind, reason)
-    if isinstance(event, ev.Masked) and kind in ("late", "duplicate", "withdrawn"):
-        step[1].append(
-            fx.RecordRefusal(round=event.round, device=event.device, digest=event.digest, kind=kind, reason=reason)
-        )
-    return step
+def sent(secure: SecureRound, message: type[Message]) -> Mapping[str, str]:
+    """Device -> digest of its message of this exchange, for those that have come."""
+    found: Mapping[str, str] = getattr(secure, _EXCHANGES[message][0])
+    return found
 
 
-def with_message(state: RunState, event: Message, exchange: Exchange) -> RunState:
+def _out_of_turn(secure: SecureRound, event: Message) -> tuple[str, str] | None:
+    """Why a message in time is refused: what must come before it has not come. (kind, reason), or None."""
+    device = event.device
+    match event:
+        case ev.Advertised() if not secure.header:
+            return "stale", f"the header of attempt {event.attempt} has not been announced yet"
+        case ev.Shared() if not secure.roster:
+            return "stale", f"device {device} cannot share: there is no roster yet"
+        case ev.Shared() if device not in secure.order:
+            return "not-selected", f"device {device} is not in the roster"
+        case ev.Masked() if device not in secure.shared:
+            return "not-selected", f"device {device} has not shared its secrets"
+        case ev.Masked() if device in secure.complaints:
+            return "conflict", "the device has reported that it cannot mask"
+        case ev.Signed() if device not in secure.masked:
+            return "not-selected", f"device {device} is not on the survivor list"
+        case ev.Revealed() if device not in secure.signed:
+            return "conflict", f"device {device} has not signed the survivor list"
+        case _:
+            return None
+
+
+def with_message(state: RunState, event: Message) -> RunState:
     """The state with this message in it."""
+    exchange, _ = _EXCHANGES[type(event)]
     secure, _ = under_way(state)
-    sent: Mapping[str, str] = getattr(secure, exchange)
     member = state.current.members[event.device]
     state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
     size = {**secure.bytes, exchange: secure.bytes.get(exchange, 0) + event.bytes}
-    more: dict[str, Mapping[str, str]] = {exchange: {**sent, event.device: event.digest}}
+    more: dict[str, Mapping[str, str]] = {exchange: {**sent(secure, type(event)), event.device: event.digest}}
     return with_secure(state, replace(secure, bytes=size, **more))  # type: ignore[arg-type]
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
     """The attempt without what this device sent in an exchange; its blob is deleted when the round ends."""
-    sent: Mapping[str, str] = getattr(secure, exchange)
-    if device not in sent:
+    came: Mapping[str, str] = getattr(secure, exchange)
+    if device not in came:
         return secure
-    rest: dict[str, Mapping[str, str]] = {exchange: {other: sent[other] for other in sent if other != device}}
-    return replace(secure, older=(*secure.older, sent[device]), **rest)  # type: ignore[arg-type]
+    rest: dict[str, Mapping[str, str]] = {exchange: {other: came[other] for other in came if other != device}}
+    return replace(secure, older=(*secure.older, came[device]), **rest)  # type: ignore[arg-type]
 
 
 def accepted(event: Message) -> fx.Accepted:

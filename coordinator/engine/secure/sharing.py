@@ -29,7 +29,7 @@ from coordinator.engine.secure.attempts import (
 )
 from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.masking import begin as begin_masking
-from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
+from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
@@ -85,14 +85,10 @@ def rostered(state: RunState, event: ev.Rostered) -> Step:
 
 
 def shared(state: RunState, event: ev.Shared) -> Step:
-    answer = answered(state, event, "shared", ("sharing",))
+    answer = answered(state, event)
     if answer is not None:
         return answer
-    secure, _ = under_way(state)
-    if event.device not in secure.order:
-        why = "is not in the roster" if secure.roster else "cannot share: there is no roster yet"
-        return refused(state, event, "not-selected" if secure.roster else "stale", f"device {event.device} {why}")
-    following, more = go_on(with_message(state, event, "shared"), event.at)
+    following, more = go_on(with_message(state, event), event.at)
     return following, [accepted(event), *more]
 
 

@@ -26,7 +26,7 @@ from coordinator.engine.secure.attempts import (
 )
 from coordinator.engine.secure.barring import with_barred
 from coordinator.engine.secure.holders import lacking
-from coordinator.engine.secure.messages import accepted, answered, refused, with_message, wrong_phase
+from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
 
@@ -36,12 +36,10 @@ def begin(state: RunState, at: float) -> Step:
 
 
 def revealed(state: RunState, event: ev.Revealed) -> Step:
-    answer = answered(state, event, "revealed", ("unmasking",))
+    answer = answered(state, event)
     if answer is not None:
         return answer
-    if event.device not in under_way(state)[0].signed:
-        return refused(state, event, "conflict", f"device {event.device} has not signed the survivor list")
-    state = with_message(state, event, "revealed")
+    state = with_message(state, event)
     following, more = open_if_complete(state, event.at)
     return following, [accepted(event), fx.Release(round=event.round, devices=(event.device,)), *more]
 

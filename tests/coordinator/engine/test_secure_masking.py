@@ -188,7 +188,7 @@ def test_the_first_message_of_an_exchange_counts(exchange: str) -> None:
     assert say("a") == first
     again = say("a", digest=digest_of("another"))
     assert refusal(again) == "duplicate"
-    assert bool(every(again, fx.RecordRefusal)) == (exchange == "masked")
+    assert not every(again, fx.RecordRefusal)
     assert story.state is before
 
 
@@ -200,7 +200,7 @@ def test_the_same_message_is_accepted_again_in_later_exchanges() -> None:
     assert story.state is before
 
 
-def test_what_comes_after_its_exchange_is_late_and_a_vector_leaves_its_reason() -> None:
+def test_what_comes_after_its_exchange_is_late_and_changes_nothing() -> None:
     story = SecureStory().masking()
     for device in SIX[:5]:
         story.masked(device)
@@ -208,7 +208,7 @@ def test_what_comes_after_its_exchange_is_late_and_a_vector_leaves_its_reason() 
     before = story.state
     late = story.masked("f")
     assert refusal(late) == "late"
-    assert only(late, fx.RecordRefusal).digest == digest_of("Masked", "f", 1, 0)
+    assert not every(late, fx.RecordRefusal), "the runtime records it once, however often it is sent"
     assert refusal(story.advertised("g")) == "late"
     assert refusal(story.complained("f", "a")) == "late"
     assert refusal(story.faulted("f")) == "late"

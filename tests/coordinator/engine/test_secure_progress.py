@@ -92,3 +92,39 @@ def test_the_row_of_a_committed_round_names_no_device_but_who_contributed() -> N
     public = {name: value for name, value in row.body.items() if name != "cohort"}
     names = {f'"{device}"' for device in SIX}
     assert not any(name in json.dumps(public) for name in names)
+
+
+def funnel(story: SecureStory) -> tuple[int, ...]:
+    """Of the round's row: selected, training, reported, withdrawn."""
+    body: Any = rounds.public_body(story.state)["funnel"]
+    return tuple(body[name] for name in ("selected", "training", "reported", "withdrawn"))
+
+
+def test_a_device_has_reported_once_its_masked_vector_came() -> None:
+    """Not when its keys came: what then vanishes is *dropped*, and what withdraws *withdrawn*."""
+    story = SecureStory().sharing()
+    assert funnel(story) == (8, 6, 0, 0), "six have advertised, so they have trained"
+    for device in SIX:
+        story.shared(device)
+    story.withdraws("f")
+    for device in SIX[:4]:
+        story.masked(device)
+    assert funnel(story) == (8, 5, 4, 1)
+    story.masked("e")
+    assert (story.state.phase, funnel(story)) == ("agreeing", (8, 5, 5, 1))
+    story.withdraws("a")
+    assert funnel(story) == (8, 5, 5, 1), "its vector is in the sum"
+    before = story.state
+    assert story.withdraws("g") == []
+    assert story.state is before, "the round has let go of who is not on the list"
+
+
+def test_a_vector_that_is_taken_back_is_not_reported() -> None:
+    story = SecureStory().masking()
+    story.masked("a")
+    story.faulted("a")
+    assert funnel(story) == (8, 6, 0, 0)
+    fresh = SecureStory().masking()
+    fresh.masked("a")
+    fresh.tick(20)
+    assert (fresh.attempt, funnel(fresh)) == (1, (8, 6, 0, 0))

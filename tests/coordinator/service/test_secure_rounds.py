@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,9 @@ def test_a_longer_body_is_refused_before_it_is_read(world: Served, stage: Stage)
 
     def longer(phone: Phone, message: Transmit, **changes: Any) -> Any:
         if message.stage == stage and phone.number == 2 and not seen:
-            limit = world.coordinator.secure.of(RUN).requests.limit(world.rows[2].device, 1, 0, stage)
+            limit = world.coordinator.secure.of(RUN).requests.limit(
+                world.rows[2].device, 1, 0, stage, message.signature
+            )
             body = message.blob if stage == "mask" else message.body
             assert len(body) <= limit
             if stage == "mask":
@@ -209,6 +212,43 @@ def test_a_longer_body_is_refused_before_it_is_read(world: Served, stage: Stage)
     assert [refusal for refusal, _, _ in seen] == ["too-large"]
     assert seen[0][1] <= 2 * seen[0][2] + 1024, "a bound that bounds"
     assert counted(world) == list(range(6))
+
+
+def test_no_vector_is_read_that_does_not_count_and_a_late_one_is_recorded_once(world: Served) -> None:
+    """Each of these bodies is longer than any that is read: it is refused for what it is, not for its length."""
+    world.secure_run(cohort={"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60})
+    late, masked = world.phones[2], world.phones[3]
+    late.stops = "mask"
+    heard: dict[int, Transmit] = {}
+    tell = world.tell
+
+    def keep(phone: Phone, message: Transmit, **changes: Any) -> Any:
+        if message.stage == "mask":
+            heard[phone.number] = message
+        return tell(phone, message, **changes)
+
+    world.tell = keep  # type: ignore[method-assign]
+    world.begin()
+    world.play(lambda: world.state.phase == "masking")
+    world.play()
+    world.pass_time(21)
+    assert world.state.phase == "agreeing"
+    assert late.member.outgoing is not None
+    for number in range(3):
+        other = replace(heard[masked.number], signature=bytes([number]) * 64)
+        assert kind(tell(masked, other, body=bytes(100_000))) == "duplicate"
+        mine = replace(late.member.outgoing, signature=bytes([number]) * 64)
+        assert kind(tell(late, mine, body=bytes(100_000))) == "late"
+    assert tell(masked, heard[masked.number]).status_code == 200
+    world.play_to_end()
+    for _ in range(2):
+        assert kind(tell(late, late.member.outgoing)) == "late"
+        assert kind(tell(masked, heard[masked.number])) == "late"
+    (row,) = world.store.refusals(RUN, 1)
+    assert (row.device, row.kind, row.digest) == (world.rows[2].device, "late", None)
+    assert "masking" in row.reason
+    funnel = world.coordinator.operators.round(RUN, 1).funnel
+    assert (funnel.selected, funnel.reported, funnel.late, funnel.dropped) == (6, 5, 1, 0)
 
 
 def test_no_body_of_a_device_outside_the_round_is_read(world: Served) -> None:
