@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine.phases.refusing import Step, membership, refuse
@@ -85,22 +85,25 @@ def _out_of_turn(secure: SecureRound, event: Message) -> tuple[str, str] | None:
     """Why a message in time is refused: what must come before it has not come. (kind, reason), or None."""
     device = event.device
     match event:
-        case ev.Advertised() if not secure.header:
-            return "stale", f"the header of attempt {event.attempt} has not been announced yet"
+        case ev.Advertised():
+            announced = bool(secure.header)
+            return None if announced else ("stale", f"the header of attempt {event.attempt} is not announced yet")
         case ev.Shared() if not secure.roster:
             return "stale", f"device {device} cannot share: there is no roster yet"
-        case ev.Shared() if device not in secure.order:
-            return "not-selected", f"device {device} is not in the roster"
-        case ev.Masked() if device not in secure.shared:
-            return "not-selected", f"device {device} has not shared its secrets"
+        case ev.Shared():
+            return None if device in secure.order else ("not-selected", f"device {device} is not in the roster")
         case ev.Masked() if device in secure.complaints:
             return "conflict", "the device has reported that it cannot mask"
-        case ev.Signed() if device not in secure.masked:
-            return "not-selected", f"device {device} is not on the survivor list"
-        case ev.Revealed() if device not in secure.signed:
-            return "conflict", f"device {device} has not signed the survivor list"
+        case ev.Masked():
+            return None if device in secure.shared else ("not-selected", f"device {device} has not shared its secrets")
+        case ev.Signed():
+            return None if device in secure.masked else ("not-selected", f"device {device} is not on the survivor list")
+        case ev.Revealed():
+            return (
+                None if device in secure.signed else ("conflict", f"device {device} has not signed the survivor list")
+            )
         case _:
-            return None
+            assert_never(event)
 
 
 def with_message(state: RunState, event: Message) -> RunState:
