@@ -99,7 +99,8 @@ class Complaint(Message):
 
 
 class SecureRefusal(Message):
-    """This device takes part in no attempt on this checkpoint any more, in whichever run."""
+    """This device takes part in no attempt on this checkpoint any more, in whichever run. Said without ``spent`` in a
+    *fast* round, it holds for *fast* rounds alone."""
 
     spent: bool = False
     """It has signed a survivor list there."""

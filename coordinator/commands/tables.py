@@ -73,7 +73,7 @@ def who_is_spent(view: RunView) -> str:
     """How many devices can contribute to the run's checkpoint no more, as a clause."""
     return (
         f"{view.devices_spent} of {view.devices_registered} registered devices have signed on this checkpoint or have "
-        "declined it, and contribute to it no more in any run"
+        "declined it, and contribute to it no more"
     )
 
 

@@ -89,13 +89,15 @@ class RecordMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMark:
-    """Record: this device contributes to these tensors no more, in no run. The first mark of a device on them stays."""
+    """Record: this device contributes to these tensors no more, in no run. Of its marks by one run the first stays, and
+    *spent* replaces the others."""
 
     tensors: str
     """Digest of a model's canonical tensors."""
     device: str
     round: int
-    kind: Literal["spent", "declined"]
+    kind: Literal["spent", "declined", "declined-fast"]
+    """*declined-fast*: it declined in a *fast* round, and may take part in strict ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 of secure rounds, which take seconds of CPU each: the actions of other runs do not wait for them.
 
 A task that fails because of the machine (disk full, database locked) is tried again later, and nothing is lost; the
-round's deadline still applies.
+round's deadline still applies. One that fails by a bug is tried again too, after pauses that double, and is noted in
+``core.troubles`` until it succeeds: a newer version may do it. No deadline gives up the opening of a sum, since its
+devices have signed, and would be spent for nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections.abc import Mapping
 
 from coordinator.blobs import BlobError
+from coordinator.engine import effects as fx
 from coordinator.runtime.coordinator import Coordinator, Task
 from coordinator.runtime.core import TASKS
 from coordinator.runtime.extensions import MissingExtension
@@ -32,6 +35,21 @@ _OVERDUE_S = 0.1
 _RETRY_S = 2.0
 """Seconds until a failed task returns to the queue. No thread waits for it, so a library of blocking retries does not
 fit here; SQLite waits for locks itself, and sessions of devices have a pure backoff."""
+_MOST_RETRY_S = 300.0
+"""The longest pause after a bug: each failure of a task doubles it."""
+_WHAT: Mapping[type[fx.Action], str] = {
+    fx.Draw: "the selection of the cohort",
+    fx.Return: "the return to the fleet",
+    fx.Fold: "the addition of an update",
+    fx.Commit: "the commit",
+    fx.Announce: "the announcement of the header",
+    fx.Gather: "the making of the roster",
+    fx.Open: "the opening of the sum",
+    fx.CommitSum: "the commit",
+    fx.Advance: "the advance of the model",
+    fx.Discard: "the deletion of updates",
+}
+"""What an action does, for people."""
 
 
 class Driver:
@@ -40,12 +58,12 @@ class Driver:
     def __init__(self, coordinator: Coordinator, *, workers: int = 2) -> None:
         self._coordinator = coordinator
         self._stopping = threading.Event()
-        self._retries: deque[tuple[float, Task]] = deque()
+        self._retries: list[tuple[float, Task]] = []
         self._retrying = threading.Lock()
-        self._bugs: set[Task] = set()
-        """Tasks that failed by a bug: each is logged once."""
+        self._bugs: dict[Task, int] = {}
+        """Task -> how often it failed by a bug."""
         self._waiting: set[Task] = set()
-        """Tasks that wait for the authority: likewise."""
+        """Tasks that wait for the authority: each is logged once."""
         self._threads = [threading.Thread(target=self._keep_time, name="quorate-clock", daemon=True)]
         self._threads += [
             threading.Thread(target=self._work, args=(False,), name=f"quorate-worker-{number}", daemon=True)
@@ -98,8 +116,11 @@ class Driver:
                 self._perform(task)
 
     def _perform(self, task: Task) -> None:
+        troubles = self._coordinator.core.troubles
         try:
             self._coordinator.perform(task)
+            self._bugs.pop(task, None)
+            troubles.clear(task[0], _about(task))
         except (StoreError, BlobError, MissingExtension) as error:
             _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
             self._try_later(task)
@@ -108,20 +129,33 @@ class Driver:
                 self._waiting.add(task)
                 _LOG.warning("tried every %g s until it can be: %s: %s", _RETRY_S, type(task[1]).__name__, error)
             self._try_later(task)
-        except Exception:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
-            if task not in self._bugs:
-                self._bugs.add(task)
-                name = type(task[1]).__name__
-                _LOG.exception("a bug; will try again every %g s: %s of run %s", _RETRY_S, name, task[0])
-            self._try_later(task)
+        except Exception as error:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
+            self._bugs[task] = self._bugs.get(task, 0) + 1
+            troubles.note(task[0], error, _about(task))
+            self._try_later(task, pause_s(self._bugs[task]))
 
-    def _try_later(self, task: Task) -> None:
+    def _try_later(self, task: Task, after_s: float | None = None) -> None:
         """Queues the task once, however often it failed: an overdue draw is issued again by each call of ``tick``."""
+        due = time.monotonic() + (_RETRY_S if after_s is None else after_s)
         with self._retrying:
             if all(waiting != task for _, waiting in self._retries):
-                self._retries.append((time.monotonic() + _RETRY_S, task))
+                self._retries.append((due, task))
 
     def _put_back_due(self) -> None:
+        now = time.monotonic()
         with self._retrying:
-            while self._retries and self._retries[0][0] <= time.monotonic():
-                self._coordinator.put_back(self._retries.popleft()[1])
+            due = [task for at, task in self._retries if at <= now]
+            self._retries = [(at, task) for at, task in self._retries if at > now]
+        for task in due:
+            self._coordinator.put_back(task)
+
+
+def pause_s(failures: int) -> float:
+    """Seconds until a task that failed so often in a row by a bug is tried again."""
+    return min(_MOST_RETRY_S, _RETRY_S * 2.0 ** min(failures - 1, 32))
+
+
+def _about(task: Task) -> str:
+    """The action in words, by which its trouble is known."""
+    what, number = type(task[1]), names_of(*task).get("round")
+    return _WHAT.get(what, what.__name__) + ("" if number is None else f" of round {number}")

@@ -5,6 +5,7 @@ Check-ins that arrive together are written in one transaction. Cohorts are drawn
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.ineligible import Ineligible
-from coordinator.runtime.marks import left_out
+from coordinator.runtime.marks import Why, left_out
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, Reader, Store, WaitingRow
@@ -137,9 +138,19 @@ class Fleet:
         return self._store.waiting_by_offer(self._clock.now())
 
     def count_eligible(self, state: RunState, counts: dict[str, int]) -> int:
-        """Returns an estimate of the waiting devices that may work for the run: their examples are checked when the
+        """Returns an estimate of the waiting devices that may work for the run now: their examples are checked when the
         cohort is drawn."""
-        return sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
+        fit = sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
+        return max(0, fit - self.count_left_out(state).total())
+
+    def count_left_out(self, state: RunState) -> Counter[Why]:
+        """Returns how many waiting devices could work for the run, and are left out: for each reason of
+        ``marks.left_out``."""
+        without = left_out(self._store, state)
+        if not without:
+            return Counter()
+        rows = self._store.waiting(self._clock.now(), without)
+        return Counter(without[row.device] for row in rows if _unfit(state, row.offer) is None)
 
     # ------------------------------------------------------------ for people
 

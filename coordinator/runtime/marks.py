@@ -12,8 +12,15 @@ from coordinator.blobs import Blobs
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.store.port import Reader
+from coordinator.store.rows import SPENT
 
 Why = Literal["spent", "declined", "barred"]
+
+
+def kinds_against(plan: Plan) -> tuple[str, ...]:
+    """The kinds of marks that keep a device out of the secure rounds of this plan."""
+    fast = plan.secure is not None and plan.secure.profile == "fast"
+    return ("spent", "declined", "declined-fast") if fast else ("spent", "declined")
 
 
 def left_out(reader: Reader, state: RunState) -> dict[str, Why]:
@@ -21,10 +28,11 @@ def left_out(reader: Reader, state: RunState) -> dict[str, Why]:
     *spent*, *declined*, *barred*."""
     if state.plan.secure is None:
         return {}
-    marks = reader.marks(state.marked_on)
+    kinds = kinds_against(state.plan)
+    marks = [row for row in reader.marks(state.marked_on) if row.kind in kinds]
     found: dict[str, Why] = dict.fromkeys(state.barred, "barred")
-    found |= dict.fromkeys((*state.declined, *(row.device for row in marks if row.kind == "declined")), "declined")
-    found |= dict.fromkeys((*state.spent, *(row.device for row in marks if row.kind == "spent")), "spent")
+    found |= dict.fromkeys((*state.declined, *(row.device for row in marks if row.kind != SPENT)), "declined")
+    found |= dict.fromkeys((*state.spent, *(row.device for row in marks if row.kind == SPENT)), "spent")
     return found
 
 

@@ -167,7 +167,8 @@ class OperatorRequests:
         view = views.round_view(self._core.store, row, state, authorities)
         if view.status != "open" or state is None or state.round is None or row.round != state.round.number:
             return view
-        return view.model_copy(update={"reason": self._standstill.of_round(state)})
+        parts = (self._core.troubles.of_actions(row.run), self._standstill.of_round(state))
+        return view.model_copy(update={"reason": "; ".join(part for part in parts if part)})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         self._require(run)

@@ -8,6 +8,7 @@ it is text of devices: see ``engine.reasons``.
 from __future__ import annotations
 
 from coordinator.engine.reasons import printable
+from coordinator.engine.secure.exhausted import left_out
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
@@ -107,5 +108,18 @@ class Standstill:
         if waiting >= least:
             return ""
         found = f"{waiting} eligible device{'s wait' if waiting != 1 else ' waits'}; a round needs at least {least}"
-        others = self._fleet.reasons_of_ineligible(state, (), now)
-        return f"{found}. {others}" if others else found
+        parts = (found, self._left_out(state), self._fleet.reasons_of_ineligible(state, (), now))
+        return ". ".join(part for part in parts if part)
+
+    def _left_out(self, state: RunState) -> str:
+        """How many devices wait that may contribute no more, and the ways out; empty where there are none."""
+        counts = self._fleet.count_left_out(state)
+        others = left_out(counts["spent"], counts["declined"], counts["barred"])
+        if not others:
+            return ""
+        ways = ["more devices"]
+        ways += ["a datacenter round"] if state.plan.datacenter is not None else []
+        ways += [f"'quorate run unbar {state.run} DEVICE'"] if counts["barred"] else []
+        if counts["spent"] or counts["declined"]:
+            ways.append(f"'quorate run advance {state.run}'" + ("" if state.exhausted else " once it is exhausted"))
+        return f"Others wait and are left out: {others}; the ways out: {', '.join(ways)}"

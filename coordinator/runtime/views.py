@@ -16,6 +16,7 @@ from client_sdk.protocol.operators import (
 )
 from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
+from coordinator.runtime.marks import kinds_against
 from coordinator.store.port import (
     AuthorityRow,
     CheckpointRow,
@@ -63,7 +64,7 @@ def with_marks(reader: Reader, view: RunView, state: RunState) -> RunView:
     """The view of a run with secure rounds: how many devices can contribute to its model no more, and who is barred."""
     return view.model_copy(
         update={
-            "devices_spent": reader.marked_devices(state.marked_on),
+            "devices_spent": reader.marked_devices(state.marked_on, kinds_against(state.plan)),
             "devices_registered": reader.registered_devices(),
             "barred": {device: found.until_round for device, found in sorted(state.barred.items())},
         }

@@ -249,7 +249,7 @@ class MemoryTransaction(MemoryReads):
 
     def insert_marks(self, rows: Iterable[MarkRow]) -> None:
         for row in self._of_runs(rows):
-            if self._t.marks.get(row.tensors, (row.device, row.run)) is None:
+            if (before := self._t.marks.get(row.tensors, (row.device, row.run))) is None or row.outranks(before):
                 self._t.marks.put(row.tensors, (row.device, row.run), row)
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:

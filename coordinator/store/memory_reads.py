@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from heapq import nsmallest
@@ -142,11 +143,12 @@ class MemoryReads:
             rows = self._t.logins.rows(ALL).values()
         return sorted(rows, key=lambda row: (row.created_at, row.login))
 
-    def waiting(self, now: float) -> list[WaitingRow]:
+    def waiting(self, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
         with self._guard:
             claimed = self._t.claims.rows(ALL)
             rows = self._t.waiting.rows(ALL)
-        return [row for device, row in sorted(rows.items()) if row.expires > now and device not in claimed]
+        named = sorted(rows if among is None else rows.keys() & set(among))
+        return [rows[device] for device in named if rows[device].expires > now and device not in claimed]
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
         return dict(Counter(row.offer for row in self.waiting(now)))
@@ -223,10 +225,10 @@ class MemoryReads:
         with self._guard:
             return [row for _, row in sorted(self._t.marks.rows(tensors).items())]
 
-    def marked_devices(self, tensors: str) -> int:
+    def marked_devices(self, tensors: str, kinds: Collection[str]) -> int:
         with self._guard:
             rows = self._t.devices.rows(ALL)
-            marked = {mark.device for mark in self.marks(tensors)}
+            marked = {mark.device for mark in self.marks(tensors) if mark.kind in kinds}
         return sum(device in rows and rows[device].left_at is None for device in marked)
 
     def marks_of_run(self, run: str) -> list[MarkRow]:

@@ -8,7 +8,7 @@ it serves as the fake. Tensors are not stored here: only their digests are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -136,8 +136,8 @@ class Reader(LoginReader, Protocol):
         """All API keys, in order of id."""
         ...
 
-    def waiting(self, now: float) -> list[WaitingRow]:
-        """Unexpired (``expires > now``), unclaimed rows of the pool, in order of device id."""
+    def waiting(self, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
+        """Unexpired (``expires > now``), unclaimed rows of the pool, of these devices or of all, in order of id."""
         ...
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
@@ -197,8 +197,8 @@ class Reader(LoginReader, Protocol):
         """The marks of devices on these tensors, by all runs, in order of device and run."""
         ...
 
-    def marked_devices(self, tensors: str) -> int:
-        """How many devices that are registered and have not left have a mark on these tensors."""
+    def marked_devices(self, tensors: str, kinds: Collection[str]) -> int:
+        """How many devices that are registered and have not left have a mark of these kinds on these tensors."""
         ...
 
     def marks_of_run(self, run: str) -> list[MarkRow]:
@@ -321,7 +321,7 @@ class Transaction(Reader, LoginWriter, Protocol):
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
     def insert_marks(self, rows: Iterable[MarkRow]) -> None:
-        """The first mark of a device by a run on the same tensors stays."""
+        """Of the marks of a device by a run on the same tensors the first one stays, unless a later one outranks it."""
         ...
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:

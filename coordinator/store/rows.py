@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Json = dict[str, object]
+SPENT = "spent"
+"""The strongest kind of marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +248,8 @@ class RefusalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRow:
-    """A device contributes to these tensors no more, in no run. Unique per (tensors, device, run). Never deleted: an
-    older model may come again."""
+    """A device contributes to these tensors no more, in whichever run. Unique per (tensors, device, run). Never
+    deleted: an older model may come again."""
 
     tensors: str
     """Digest of a model's canonical tensors."""
@@ -256,7 +258,13 @@ class MarkRow:
     """Whose round it was."""
     round: int
     kind: str
-    """*spent*: it has signed a list of survivors there. *declined*: it said so."""
+    """*spent*: it has signed a list of survivors there. *declined*: it said so in a strict round. *declined-fast*: it
+    said so in a *fast* round, and may still take part in strict ones."""
+
+    def outranks(self, before: MarkRow) -> bool:
+        """Whether this mark replaces an earlier one of the same device, run and tensors: what a device said for itself
+        gives way to what it signed."""
+        return self.kind == SPENT and before.kind != SPENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

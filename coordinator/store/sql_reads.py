@@ -5,7 +5,7 @@ a pooled one, inside a transaction on its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -35,6 +35,8 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 T = TypeVar("T")
+_AT_ONCE = 1000
+"""Values that a condition names: databases bound how many parameters a statement has."""
 Result = Sequence[Sequence[Any]]
 
 
@@ -141,11 +143,17 @@ class SqlReads(ABC):
     def logins(self) -> list[LoginRow]:
         return [_login(row) for row in self._read(sql.LOGINS)]
 
-    def waiting(self, now: float) -> list[WaitingRow]:
+    def waiting(self, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
+        if among is None:
+            rows = self._read(sql.WAITING, now=now)
+        else:
+            named = sorted(set(among))
+            parts = (named[first : first + _AT_ONCE] for first in range(0, len(named), _AT_ONCE))
+            rows = [row for part in parts for row in self._read(sql.WAITING_AMONG, now=now, devices=part)]
         # The one read of many rows on a hot path: written out, it takes half of what a maker does.
         return [
             WaitingRow(device=device, examples=examples, offer=offer, since=since, expires=expires)
-            for device, examples, offer, since, expires in self._read(sql.WAITING, now=now)
+            for device, examples, offer, since, expires in rows
         ]
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
@@ -201,8 +209,8 @@ class SqlReads(ABC):
     def marks(self, tensors: str) -> list[MarkRow]:
         return [_mark(row) for row in self._read(sql.MARKS, tensors=tensors)]
 
-    def marked_devices(self, tensors: str) -> int:
-        return int(self._read(sql.MARKED_DEVICES, tensors=tensors)[0][0])
+    def marked_devices(self, tensors: str, kinds: Collection[str]) -> int:
+        return int(self._read(sql.MARKED_DEVICES, tensors=tensors, kinds=sorted(kinds))[0][0])
 
     def marks_of_run(self, run: str) -> list[MarkRow]:
         return [_mark(row) for row in self._read(sql.MARKS_OF_RUN, run=run)]

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
+    and_,
     bindparam,
     delete,
     func,
@@ -32,7 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from coordinator.store import port
-from coordinator.store.rows import LoginRow
+from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
     api_keys,
     audit,
@@ -115,6 +116,7 @@ API_KEYS = _select(api_keys, port.ApiKeyRow).order_by(api_keys.c.key)
 LOGIN = _select(logins, LoginRow).where(*_is(logins, "login"))
 LOGINS = _select(logins, LoginRow).order_by(logins.c.created_at, logins.c.login)
 WAITING = _select(waiting, port.WaitingRow).where(*_free).order_by(waiting.c.device)
+WAITING_AMONG = WAITING.where(waiting.c.device.in_(bindparam("devices", expanding=True)))
 WAITING_BY_OFFER = select(waiting.c.offer, func.count()).where(*_free).group_by(waiting.c.offer)
 CLAIM = _select(claims, port.ClaimRow).where(*_is(claims, "device"))
 CLAIMS = _select(claims, port.ClaimRow).order_by(claims.c.device)
@@ -164,7 +166,11 @@ MARKS = (
 MARKED_DEVICES = (
     select(func.count(secure_marks.c.device.distinct()))
     .join_from(secure_marks, devices, secure_marks.c.device == devices.c.device)
-    .where(*_is(secure_marks, "tensors"), devices.c.left_at.is_(None))
+    .where(
+        *_is(secure_marks, "tensors"),
+        devices.c.left_at.is_(None),
+        secure_marks.c.kind.in_(bindparam("kinds", expanding=True)),
+    )
 )
 MARKS_OF_RUN = (
     _select(secure_marks, port.MarkRow)
@@ -271,10 +277,20 @@ class Upserts:
         self.put_round = self._upsert(rounds, final="status")
         """Changes no row where the round has ended and another status is given."""
         self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
-        self.insert_marks = self._insert(secure_marks).on_conflict_do_nothing()
+        self.insert_marks = self._strongest_mark()
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         return postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
+
+    def _strongest_mark(self) -> Insert:
+        """See ``rows.MarkRow.outranks``."""
+        statement = self._insert(secure_marks)
+        new, old = statement.excluded, secure_marks.c
+        return statement.on_conflict_do_update(
+            index_elements=[column.name for column in secure_marks.primary_key],
+            set_={"round": new.round, "kind": new.kind},
+            where=and_(new.kind == SPENT, old.kind != SPENT),
+        )
 
     def _upsert(self, table: Table, unchanged: Sequence[str] = (), final: str | None = None) -> Insert:
         statement = self._insert(table)

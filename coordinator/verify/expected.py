@@ -74,7 +74,9 @@ class ExpectedRows:
 
     def insert_marks(self, rows: Iterable[MarkRow]) -> None:
         for row in rows:
-            self.marks.setdefault((row.tensors, row.device), row)
+            before = self.marks.get((row.tensors, row.device))
+            if before is None or row.outranks(before):
+                self.marks[row.tensors, row.device] = row
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         self.audit += [(self.round_number, row) for row in rows]

@@ -40,7 +40,7 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
     current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(cohort) < fewest:
         exhausted = why_exhausted(state, event, fewest)
-        others = f" ({without})" if (without := left_out(event)) else ""
+        others = f" ({without})" if (without := left_out(event.spent, event.declined, event.barred)) else ""
         found = exhausted or f"{event.waiting} eligible devices waited{others}; a secure round needs at least {fewest}"
         state = replace(state, round=current, exhausted=exhausted or state.exhausted)
         return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)

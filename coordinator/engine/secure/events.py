@@ -175,7 +175,8 @@ class Spent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declined:
     """A device reports that it takes part in no attempt on this checkpoint any more, for another reason than that it is
-    spent. It leaves this round, and is selected no more on this checkpoint, by no run."""
+    spent. It leaves this round, and is selected no more on this checkpoint: by no run, or, where this round is *fast*,
+    by no run with *fast* rounds."""
 
     kind: ClassVar[str] = "Declined"
     at: float

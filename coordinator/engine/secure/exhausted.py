@@ -23,18 +23,19 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
     if event.spent + event.declined == 0 or event.waiting + event.unspendable < fewest:
         return ""
     return (
-        f"the run is exhausted at version {state.version}: of the devices that wait {left_out(event)}; "
+        f"the run is exhausted at version {state.version}: of the devices that wait "
+        f"{left_out(event.spent, event.declined, event.barred)}; "
         f"{event.waiting} can still contribute, and a secure round needs {fewest}"
     )
 
 
-def left_out(event: ev.Drawn) -> str:
-    """How many devices this draw left out for each reason: ``6 have signed on this checkpoint, 1 is barred``; empty
-    where it left out none."""
+def left_out(spent: int, declined: int, barred: int) -> str:
+    """How many devices are left out for each reason: ``6 have signed on this checkpoint, 1 is barred``; empty where
+    none is."""
     counts = (
-        (event.spent, "has signed on this checkpoint", "have signed on this checkpoint"),
-        (event.declined, "has declined it", "have declined it"),
-        (event.barred, "is barred", "are barred"),
+        (spent, "has signed on this checkpoint", "have signed on this checkpoint"),
+        (declined, "has declined this checkpoint", "have declined this checkpoint"),
+        (barred, "is barred", "are barred"),
     )
     return ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
 

@@ -1,6 +1,7 @@
 """Devices that contribute to the current checkpoint no more: spent, as they have signed there, or declined, for another
 reason of their own. A run forgets both with its next checkpoint; the marks stay, by the digest of the model's tensors,
-and hold for every run that comes to the same tensors.
+and hold for every run that comes to the same tensors. What was declined in a *fast* round holds for *fast* rounds
+alone: only there does a device bound how often it advertises on a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ def with_spent(state: RunState, device: str) -> tuple[RunState, fx.RecordMark]:
 def with_declined(state: RunState, device: str, reason: str) -> tuple[RunState, fx.RecordMark]:
     """The state in which this device has declined, for this reason, and its mark."""
     declined = {**state.declined, device: printable(reason)}
-    return replace(state, declined=declined), _mark(state, device, "declined")
+    fast = state.plan.secure is not None and state.plan.secure.profile == "fast"
+    return replace(state, declined=declined), _mark(state, device, "declined-fast" if fast else "declined")
 
 
-def _mark(state: RunState, device: str, kind: Literal["spent", "declined"]) -> fx.RecordMark:
+def _mark(state: RunState, device: str, kind: Literal["spent", "declined", "declined-fast"]) -> fx.RecordMark:
     return fx.RecordMark(tensors=state.marked_on, device=device, round=state.round_number, kind=kind)

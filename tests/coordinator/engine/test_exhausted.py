@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.secure.marks import with_declined, with_spent
 from tests.coordinator.engine.secure_story import POOL, SIX, SecureStory
 from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, ended, every, only, refusal
 
@@ -14,6 +17,17 @@ SAYS = (
     "the run is exhausted at version 0: of the devices that wait 6 have signed on this checkpoint; "
     "2 can still contribute, and a secure round needs 4"
 )
+
+
+def test_who_declines_in_a_fast_round_declines_fast_rounds_alone() -> None:
+    story = SecureStory().cohort()
+    strict = only(story.declined("a"), fx.RecordMark)
+    assert (strict.device, strict.kind) == ("a", "declined")
+    assert story.state.plan.secure is not None
+    section = story.state.plan.secure.model_copy(update={"profile": "fast"})
+    fast = replace(story.state, plan=story.state.plan.model_copy(update={"secure": section}))
+    assert with_declined(fast, "b", "it advertised 8 times")[1].kind == "declined-fast"
+    assert with_spent(fast, "b")[1].kind == "spent"
 
 
 def test_an_exhausted_run_says_so_in_the_rounds_reason_and_the_public_body() -> None:
@@ -53,7 +67,7 @@ def test_who_is_spent_has_declined_or_is_barred_counts_alike_and_each_is_named()
     story.drawn_from("g", unspendable=3, declined=1, barred=1)
     assert story.state.exhausted == (
         "the run is exhausted at version 0: of the devices that wait 1 has signed on this checkpoint, "
-        "1 has declined it, 1 is barred; 1 can still contribute, and a secure round needs 4"
+        "1 has declined this checkpoint, 1 is barred; 1 can still contribute, and a secure round needs 4"
     )
     few = SecureStory()
     few.created()
@@ -73,7 +87,7 @@ def test_repro_a_run_whose_devices_all_declined_says_so_and_can_be_advanced() ->
     assert story.state.declined == dict.fromkeys("abcde", "This device advertised 8 times on this checkpoint.")
     story.drawn_from("f", "g", "h", unspendable=5, declined=5)
     assert story.state.exhausted == (
-        "the run is exhausted at version 0: of the devices that wait 5 have declined it; "
+        "the run is exhausted at version 0: of the devices that wait 5 have declined this checkpoint; "
         "3 can still contribute, and a secure round needs 4"
     )
     assert only(story.advanced(), fx.Advance)

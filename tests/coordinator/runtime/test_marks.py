@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from client_sdk.protocol.devices import SecureBounds
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import canonical_digest, to_bytes
 from coordinator.commands.tables import print_run
+from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.secure.plan import Secure
+from coordinator.runtime.marks import left_out
 from coordinator.store import MemoryStore, Store, open_store
 from coordinator.store.port import MarkRow
 from coordinator.verify import verify
@@ -132,7 +136,7 @@ def test_who_declined_in_one_run_is_left_out_by_the_next_and_counted_apart(world
     drawn = last_drawn(world, "secret")
     assert (drawn["waiting"], drawn["unspendable"], drawn["declined"]) == (2, 2, 2)
     row = world.coordinator.operators.rounds("secret")[1]
-    assert "2 have declined it" in row.reason
+    assert "2 have declined this checkpoint" in row.reason
     assert "2 devices were ineligible: it has declined this checkpoint: it advertised 8 times here" in row.reason
     world.coordinator.operators.stop("secret")
     second = secure_run(world, name="second")
@@ -140,6 +144,47 @@ def test_who_declined_in_one_run_is_left_out_by_the_next_and_counted_apart(world
     world.pass_time(61)
     drawn = last_drawn(world, second)
     assert (drawn["waiting"], drawn["unspendable"], drawn["declined"]) == (2, 2, 2)
+
+
+def test_repro_a_pool_of_devices_that_have_signed_looked_full_and_nothing_said_why(world: World) -> None:
+    spent_on_first_model(world)
+    second = secure_run(world, name="second")
+    check_in(world)
+    drawn = [task for task in world.coordinator.core.tasks() if isinstance(task[1], fx.Draw)]
+    assert drawn == [], "a draw would find nobody"
+    world.pass_time(6)
+    assert world.coordinator.operators.run(second).stalled == (
+        "0 eligible devices wait; a round needs at least 3. Others wait and are left out: 4 have signed on this "
+        "checkpoint; the ways out: more devices, 'quorate run advance second' once it is exhausted"
+    )
+    world.pass_time(61)
+    check_in(world)
+    world.pass_time(6)
+    line = world.coordinator.operators.run(second).stalled
+    assert line.endswith("the ways out: more devices, 'quorate run advance second'")
+
+
+def test_a_device_that_declined_fast_rounds_is_drawn_for_strict_ones(world: World) -> None:
+    """It counts its advertisements in *fast* rounds alone."""
+    secure_run(world)
+    tensors = state(world).marked_on
+    marks = [
+        MarkRow(tensors=tensors, device=row.device, run="secret", round=1, kind=kind)
+        for row, kind in zip(world.rows, ["declined-fast", "declined"], strict=False)
+    ]
+    with world.store.transaction("secret") as tx:
+        tx.insert_marks(marks)
+    plan = state(world).plan
+    fast = replace(state(world), plan=plan.model_copy(update={"secure": fast_section()}))
+    first, second = (row.device for row in world.rows[:2])
+    assert left_out(world.store, state(world)) == {second: "declined"}
+    assert left_out(world.store, fast) == {first: "declined", second: "declined"}
+    view = world.coordinator.operators.run("secret")
+    assert view.devices_spent == 1
+
+
+def fast_section() -> Secure:
+    return Secure.model_validate({**secure_runs.SECURE, "profile": "fast", "drop": 1})
 
 
 def test_the_view_of_a_new_run_says_how_many_are_spent_on_its_first_model(world: World) -> None:
@@ -206,5 +251,5 @@ def test_the_command_says_the_ways_out(world: World, capsys: pytest.CaptureFixtu
     print_run(world.coordinator.operators.run("second"))
     assert (
         "spent       4 of 4 registered devices have signed on this checkpoint or have declined it, and contribute to "
-        "it no more in any run"
+        "it no more"
     ) in capsys.readouterr().out

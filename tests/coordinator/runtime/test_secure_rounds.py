@@ -3,6 +3,7 @@ for the authority, and never adds up an update in clear."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 from client_sdk.protocol.names import Route
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.terms import terms_of
+from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
+from coordinator.runtime import driver as drivers
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
 from coordinator.runtime.secure_rounds import SecureRoundsWait
 from coordinator.secure.performing import SecureWork
+from tests.coordinator.runtime.test_driver import driven, until
 from tests.coordinator.served import RUN, SECTION, Served
 from tests.coordinator.service.wire import Wire, kind
 
@@ -225,6 +229,62 @@ def test_an_opening_takes_no_thread_of_the_other_actions(world: Served, monkeypa
         monkeypatch.undo()
         go_on.set()
         driver.close()
+
+
+def failing_openings(monkeypatch: pytest.MonkeyPatch, times: float) -> list[int]:
+    """So many openings of sums fail by a bug. The list has an entry for each."""
+    failed: list[int] = []
+    opened = SecureWork._opened
+
+    def fails(work: Any, cohort: Any, secure: Any) -> Any:
+        if len(failed) < times:
+            failed.append(1)
+            raise RuntimeError("can't start new thread")
+        return opened(work, cohort, secure)
+
+    monkeypatch.setattr(SecureWork, "_opened", fails)
+    monkeypatch.setattr(drivers, "_RETRY_S", 0.02)
+    monkeypatch.setattr(drivers, "_IDLE_S", 0.02)
+    return failed
+
+
+def test_an_opening_that_fails_once_is_made_again(world: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.begin()
+    to_the_opening(world)
+    failed = failing_openings(monkeypatch, 1)
+    with driven(world.coordinator):
+        until(lambda: world.coordinator.operators.run(RUN).version == 1, "the commit after one failure")
+        until(lambda: not world.coordinator.core.troubles.all(), "the trouble to be over")
+    assert failed == [1]
+    world.play()
+    require_summed(world)
+
+
+def test_a_run_whose_sum_cannot_be_opened_says_why_and_can_be_stopped(
+    world: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits, however long: its devices have signed, and a newer version may open it."""
+    world.begin()
+    to_the_opening(world)
+    failed = failing_openings(monkeypatch, math.inf)
+    operators = world.coordinator.operators
+    why = "the opening of the sum of round 1 failed and will be tried again (RuntimeError: can't start new thread)"
+    with driven(world.coordinator):
+        until(lambda: len(failed) > 2, "three failures")
+        world.clock.at += 10_000
+        until(lambda: world.state.deadline is None, "the deadline to pass")
+        assert world.state.phase == "unmasking"
+        assert operators.run(RUN).trouble.startswith(why)
+        assert operators.round(RUN, 1).reason.startswith(why)
+        print_run(operators.run(RUN))
+        assert f"not handled {why}" in capsys.readouterr().out
+        operators.stop(RUN)
+        until(lambda: not world.coordinator.core.troubles.all(), "the trouble to end with the run")
+    assert operators.run(RUN).status == "stopped"
+
+
+def test_the_pauses_after_a_bug_double_up_to_five_minutes() -> None:
+    assert [drivers.pause_s(failures) for failures in (1, 2, 3, 8, 9, 10_000)] == [2, 4, 8, 256, 300, 300]
 
 
 # ------------------------------------------------------------ no authority, no list: they wait

@@ -186,6 +186,9 @@ class FleetContract:
             rows.waiting("d2", expires=100.0, offer="A"),
             rows.waiting("d4", expires=200.0, offer="A"),
         ]
+        assert store.waiting(50.0, ["d4", "d1", "d3", "d9"]) == [rows.waiting("d4", expires=200.0, offer="A")]
+        assert store.waiting(50.0, []) == []
+        assert len(store.waiting(49.0, [f"d{number}" for number in range(3000)])) == 3
         assert store.waiting_by_offer(49.0) == {"A": 2, "B": 1}
         assert store.waiting_by_offer(200.0) == {}
 
