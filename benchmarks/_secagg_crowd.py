@@ -53,6 +53,7 @@ def header_of(rule: GraphRule, dimension: int) -> AttemptHeader:
         run="bench",
         round=1,
         attempt=0,
+        run_digest=bytes(32),
         model=bytes(32),
         plan=bytes(32),
         dimension=dimension,

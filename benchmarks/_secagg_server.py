@@ -51,6 +51,7 @@ class Server:
         current = SimpleNamespace(number=1, attempt=0, phase="unmasking", secure=secure)
         self.state: Any = SimpleNamespace(round_number=1, phase="unmasking", secure=secure, current=current)
         self.known: Any = self.state
+        self.digest = bytes(32)
         self.events: list[ev.Event | None] = []
         attempts = Attempts(self.blobs)
         attempts.cache(secure.header, secure.roster, crowd.cohort)

@@ -68,9 +68,11 @@ class Update:
     what the device trained on, a whole number; the update's weight in ``+`` and ``mean``. In a run the plan decides the
     weight (section ``[aggregation]``), since a device could claim any. ``metrics``: means over those examples; one that
     has no value (NaN) on them, such as an AUC of one label, is left out, but for ``loss``. ``held_out``: the received
-    model scored on held-out data. Raises ManifestMismatch (no floating-point array), OutOfRange (examples) and
-    ValueError (a metric that is infinite, a loss that is not finite). Values are checked when they are added or
-    encoded.
+    model scored on held-out data. ``model``: what the learner's own model consists of; None: of the tensors of the
+    delta, all float32. In a secure round a device masks nothing unless the checkpoint has exactly these tensors.
+
+    Raises ManifestMismatch (no floating-point array), OutOfRange (examples) and ValueError (a metric that is infinite,
+    a loss that is not finite). Values are checked when they are added or encoded.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Update:
         work: Work | None = None,
         metrics: Mapping[str, float] | None = None,
         held_out: Score | None = None,
+        model: Manifest | None = None,
     ) -> None:
         if isinstance(examples, bool) or not hasattr(examples, "__index__") or examples < 0:
             raise OutOfRange(f"examples must be a whole number from 0 up, not {examples!r}")
@@ -102,6 +105,8 @@ class Update:
         """Training examples behind this update, all devices together: the weight of its delta in a mean."""
         self.manifest = Manifest.of(self._delta)
         """Names and shapes of the deltas: all F32, in the order of their names."""
+        self.model = self.manifest if model is None else model
+        """Names, dtypes and shapes of the learner's own model."""
 
     def __repr__(self) -> str:
         size = f"{len(self.manifest)} tensors, {self.manifest.elements} values"

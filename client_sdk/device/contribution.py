@@ -39,10 +39,14 @@ class ClearContribution:
     @classmethod
     def of(cls, update: Update, checkpoint: bytes, task: Task) -> ClearContribution:
         """What ``update``, trained from this checkpoint, contributes. ManifestMismatch where it has not the names and
-        shapes of the tensors that are averaged, NotFinite and OutOfRange for values that no sum can take: in a secure
-        round nobody else could see that."""
-        model = Manifest.of(from_bytes(checkpoint)).select(task.averaged)
-        model.as_float32().require(update.manifest)
+        shapes of the tensors that are averaged, or the checkpoint is not exactly the learner's model. NotFinite and
+        OutOfRange for values that no sum can take: in a secure round nobody else could see that.
+
+        A tensor that the learner ignores would make another checkpoint of the same model, and a device that is spent on
+        one would train on the other."""
+        whole = Manifest.of(from_bytes(checkpoint))
+        whole.select(task.averaged).as_float32().require(update.manifest)
+        update.model.require(whole, "the checkpoint of this secure round")
         for name, array in update.delta.items():
             require_encodable(name, array, task.codec)
         return cls(delta=update.delta, examples=update.examples, tensors=canonical_digest(checkpoint))
@@ -82,8 +86,8 @@ def agreed(assignment: Assignment) -> bytes:
     return agreed_digest(assignment.plan_digest, assignment.task, assignment.secure.weighting)
 
 
-def work_for(assignment: Assignment, body: bytes) -> TrainedWork:
-    """What the record says about a contribution of these bytes."""
+def work_for(assignment: Assignment, body: bytes, left: int = -1) -> TrainedWork:
+    """What the record says about a contribution of these bytes. ``left``: see ``TrainedWork``."""
     contribution = ClearContribution.parse(body)
     return TrainedWork(
         run=assignment.run,
@@ -91,6 +95,7 @@ def work_for(assignment: Assignment, body: bytes) -> TrainedWork:
         checkpoint=assignment.checkpoint.digest,
         tensors=contribution.tensors,
         dimension=contribution.dimension(assignment.task.codec),
+        left=left,
     )
 
 

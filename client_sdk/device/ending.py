@@ -32,6 +32,16 @@ class RoundEnds(Enrolling):
             raise TypeError(f"the driver answered Keep with {reply!r}")
         return reply.memory
 
+    def sweep(self) -> Steps[None]:
+        """Delete the secrets of an attempt that has expired, also where no coordinator is there to go on with. There
+        are none while no secure round is under way: its end deletes them."""
+        assignment = self.record.assignment
+        if assignment is None or assignment.secure is None:
+            return
+        if not self.now:
+            yield from self.keep(lambda newest: newest)  # the reply tells the time
+        yield from self.keep(lambda newest: newest.swept(self.now))
+
     def _withdraw(self, assignment: Assignment, reason: str) -> Steps[str | None]:
         reason = short(reason)
         yield from self.save(withdrawal=reason)

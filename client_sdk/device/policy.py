@@ -45,6 +45,12 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
     return None
 
 
+def refuses_partial(assignment: Assignment) -> bool:
+    """Whether work that was cut short is of no use. In a secure round it never is, whatever the assignment says: with a
+    deadline of its own for each device, a coordinator could choose whose update is nearly all of the sum."""
+    return assignment.secure is not None or assignment.partial == "refuse"
+
+
 def secure_refusal(task: SecureTask, policy: Policy) -> str | None:
     """Why this device joins no secure round of an assignment with these terms; None where it does."""
     try:

@@ -40,7 +40,7 @@ from client_sdk.device.actions import (
     Trained,
 )
 from client_sdk.device.contribution import fits, work_for
-from client_sdk.device.policy import refusal, shown
+from client_sdk.device.policy import refusal, refuses_partial, shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing, is_about_credentials, short
 from client_sdk.device.secure_round import SecureParts
@@ -109,6 +109,7 @@ class _Session(SecureParts):
 
     def life(self, coordinator: str, rounds: int | None) -> Session:
         joined = 0
+        yield from self.sweep()
         if self.record.coordinator != coordinator:
             if self.record.assignment is not None:
                 yield from self._end("dropped", "This device was started for another coordinator.")
@@ -201,7 +202,7 @@ class _Session(SecureParts):
         if not isinstance(reply, Trained):
             raise TypeError(f"the driver answered Train with {reply!r}")
         size, most = len(reply.body), assignment.max_update_bytes
-        if not reply.complete and assignment.partial == "refuse":
+        if not reply.complete and refuses_partial(assignment):
             reason = "This device ran out of time, and the plan refuses partial work."
         elif assignment.secure is None and size > most:
             reason = f"The update has {size} bytes; the coordinator takes {most}."
@@ -209,7 +210,9 @@ class _Session(SecureParts):
             return (yield from self._withdraw(assignment, reason))
         digest = hashlib.sha256(reply.body).hexdigest()
         if assignment.secure is not None:
-            yield from self.save(reply.body, update_digest=digest, work=work_for(assignment, reply.body))
+            before = self.record.work  # of this round, where what was trained for it was lost
+            left = before.left if before is not None else -1
+            yield from self.save(reply.body, update_digest=digest, work=work_for(assignment, reply.body, left))
             return (yield from self.take_part(assignment))
         yield from self.save(reply.body, update_digest=digest)
         return (yield from self._report(assignment, digest))

@@ -28,7 +28,7 @@ from client_sdk.learning.local_sgd import LocalResult, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import private_chance
 from client_sdk.protocol.devices import Score, Task
-from client_sdk.tensors import Tensors, widen
+from client_sdk.tensors import Manifest, Tensors, widen
 from client_sdk.update import Update
 
 _METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
@@ -158,7 +158,8 @@ class Learner:
                 floating=floating,
             )
         delta = _differences(state.named_tensors(module), model, sorted(sent))
-        return Update(delta, len(examples), work=trained.work, metrics=trained.metrics, held_out=before)
+        whole = Manifest.of({name: state.host(name, tensor) for name, tensor in own.items()})
+        return Update(delta, len(examples), work=trained.work, metrics=trained.metrics, held_out=before, model=whole)
 
     def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH) -> Score:
         """Score a checkpoint: ``loss`` and all metrics, as means over the examples of ``data`` (its part ``.test``

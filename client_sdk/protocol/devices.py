@@ -228,8 +228,8 @@ class Assignment(Message):
     """The terms under which the update will be summed under masks. None: a plain round, which a device with
     ``secure_only`` refuses."""
     partial: Literal["full", "examples_seen", "refuse"] = "full"
-    """What becomes of incomplete work: see ``Aggregation.partial`` of the plan. With *refuse*, a device that
-    runs out of time withdraws."""
+    """What becomes of incomplete work: see ``Aggregation.partial`` of the plan. With *refuse*, and in secure rounds
+    whatever is said here, a device that runs out of time withdraws."""
     max_update_bytes: int = Field(ge=0)
     """The longest body that the coordinator accepts for this update."""
 

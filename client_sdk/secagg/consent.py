@@ -140,7 +140,7 @@ def require_consent(
     require_time(header, at)
     if header.expires_at > at + policy.longest_life_s:
         raise Refusal(f"This attempt would live for longer than {policy.longest_life_s:g} s.")
-    if header.run in memory.order and (header.round, header.attempt) <= memory.order[header.run]:
+    if memory.is_replay(header):
         raise Refusal("This attempt is no newer than the one that this device last advertised for: a replay.")
     tries = memory.tries_on(expected.tensors, header.model)
     if tries is None:

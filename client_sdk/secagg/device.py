@@ -40,7 +40,6 @@ freed objects may stay in memory until it is reused.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -73,7 +72,7 @@ from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.live import Live, Step
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masking import masked_vector, require_fitting
-from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import MaskingCohort, Roster, join, rejoin
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
@@ -163,13 +162,10 @@ class _Attempt:
                 certificate=self.me.certificate,
                 revocations=listed.encoded,
             )
-            count = newest.tries[tensors].count if tensors in newest.tries else 0
             return replace(
-                newest,
+                newest.begun(header, tensors, self.at),
                 live={**newest.live, tensors: live},
                 revocations=header.revocations,
-                tries={**newest.tries, tensors: Tries(count=count + 1, last_at=self.at)},
-                order={**newest.order, header.run: (header.round, header.attempt)},
                 learners=newest.learners | {self.expected.learner},
             )
 
@@ -226,13 +222,12 @@ class _Attempt:
             raise Refusal("The survivor list names a neighbour that never shared with this device.")
         revealed = RevealedShares.of(place, live.held, survivors).encoded
         after = live.signed(survivors=survivors.encoded, revealed=revealed)
-        what = hashlib.sha256(cohort.h + survivors.encoded).digest()
 
         def spent(newest: Memory) -> Memory:
             moved = newest.moved(tensors, live, after)
             if newest.is_spent(tensors, model):
                 raise SpentOnCheckpoint
-            return replace(moved, spent={**newest.spent, tensors: what})
+            return moved.signed_on(tensors, model)
 
         yield from self._keep(spent)
         return after

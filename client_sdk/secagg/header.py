@@ -78,6 +78,9 @@ class AttemptHeader:
     """The header of one attempt of one round. Digests are SHA-256, 32 bytes."""
 
     run: str
+    run_digest: bytes
+    """Tells this run from all others, also from one of its name at another coordinator or in another database. The
+    order of its attempts goes by this."""
     round: int
     attempt: int
     """Counts the attempts of the round from 0; each has new keys."""
@@ -148,7 +151,8 @@ class AttemptHeader:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes."""
-        out = WireWriter(KIND).text(PROTOCOL).text(self.run).number(self.round, 8).number(self.attempt, 4)
+        out = WireWriter(KIND).text(PROTOCOL).text(self.run).fixed(self.run_digest, DIGEST_BYTES)
+        out.number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
         out.text(self.codec).number(self.codec_version, 4).fixed(self.codec_seed, SEED_BYTES)
         out.number(self.q, 1).float(self.max_norm).float(self.max_abs).number(self.weight_cap, 4).text(self.cipher)
@@ -172,6 +176,7 @@ class AttemptHeader:
             raise BadMessage(f"this device speaks {PROTOCOL}, not {protocol}")
         header = cls(
             run=read.text(),
+            run_digest=read.fixed(DIGEST_BYTES),
             round=read.number(8),
             attempt=read.number(4),
             model=read.fixed(DIGEST_BYTES),

@@ -4,7 +4,8 @@ Checkpoints go by the digest of their canonical tensors (``tensors.canonical_dig
 digest, in whatever file and whichever run. Of a live attempt the memory holds what a restarted device needs to continue
 with the same bytes. When the attempt ends, or another on the same checkpoint replaces it, all of that is deleted.
 Permanent are the *spent* checkpoints, the lowest revocation counter accepted, the newest attempt of each run, and the
-learners that took part in secure rounds.
+learners that took part in secure rounds. So it grows: by 32 bytes for each checkpoint on which this device signed a
+list, by 44 for each on which it advertised and never signed, and by 44 for each run.
 
 Memories are not changed: a step makes a changed copy of the newest one, under the storage's lock.
 
@@ -28,8 +29,8 @@ from client_sdk.secagg.wire import WireReader, WireWriter
 KIND = 64
 FORMAT = 3
 FORMAT_BY_FILE = 2
-"""The format before: checkpoints by the digests of files, and the newest attempt of each checkpoint, not of each
-run."""
+"""The format before: checkpoints by the digests of files, each with what was signed, and the newest attempt of each
+checkpoint, not of each run."""
 ORDER_BYTES = 12
 """Round (8 bytes) and attempt (4 bytes)."""
 
@@ -51,13 +52,14 @@ class Memory:
     """The lowest counter of a revocation list by which the device begins an attempt: that of the newest by which it
     has begun one, or which it saw while no round was under way. A list that it sees during a round does not bind that
     round, whose header was announced before."""
-    spent: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Checkpoints on which this device signed a list -> SHA-256 of what it signed. Never removed. A memory that was
-    written in format 2 names them by the digest of the file instead."""
+    spent: frozenset[bytes] = frozenset()
+    """Checkpoints on which this device signed a list. Never removed. A memory that was written in format 2 names them
+    by the digest of the file instead."""
     tries: Mapping[bytes, Tries] = field(default_factory=dict)
-    """By checkpoint."""
-    order: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Run -> round and attempt of its newest attempt that was begun: an older or equal one is a replay."""
+    """By checkpoint, until that is spent."""
+    order: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
+    """``AttemptHeader.run_digest`` -> round and attempt of the run's newest attempt that was begun: an older or equal
+    one is a replay."""
     live: Mapping[bytes, Live] = field(default_factory=dict)
     """By checkpoint: at most one attempt on each."""
     learners: frozenset[str] = frozenset()
@@ -74,6 +76,26 @@ class Memory:
         Superseded as ``require_seen``."""
         self.require_seen(tensors, seen)
         return replace(self, live={**self.live, tensors: live})
+
+    def begun(self, header: AttemptHeader, tensors: bytes, at: float) -> Memory:
+        """A copy in which this device has advertised under ``header`` at ``at`` (Unix seconds)."""
+        before = self.tries.get(tensors)
+        tries = Tries(count=1 + (before.count if before else 0), last_at=at)
+        return replace(
+            self,
+            tries={**self.tries, tensors: tries},
+            order={**self.order, header.run_digest: (header.round, header.attempt)},
+        )
+
+    def is_replay(self, header: AttemptHeader) -> bool:
+        """Whether an attempt of this run was begun that is as new as ``header`` or newer."""
+        newest = self.order.get(header.run_digest)
+        return newest is not None and (header.round, header.attempt) <= newest
+
+    def signed_on(self, tensors: bytes, model: bytes) -> Memory:
+        """A copy in which that checkpoint is spent (see ``is_spent``). Its tries count no more."""
+        tries = {digest: tried for digest, tried in self.tries.items() if digest not in (tensors, model)}
+        return replace(self, spent=self.spent | {tensors}, tries=tries)
 
     def is_spent(self, tensors: bytes, model: bytes) -> bool:
         """Whether a list was signed on the checkpoint of these tensors, the digest of whose file is ``model``."""
@@ -125,13 +147,13 @@ class Memory:
             out.text(learner)
         out.number(len(self.spent), 4)
         for digest in sorted(self.spent):
-            out.fixed(digest, DIGEST_BYTES).fixed(self.spent[digest], DIGEST_BYTES)
+            out.fixed(digest, DIGEST_BYTES)
         out.number(len(self.tries), 4)
         for digest, tries in sorted(self.tries.items(), key=itemgetter(0)):
             out.fixed(digest, DIGEST_BYTES).number(tries.count, 4).float(tries.last_at)
         out.number(len(self.order), 4)
         for run, (number, attempt) in sorted(self.order.items()):
-            out.text(run).number(number, 8).number(attempt, 4)
+            out.fixed(run, DIGEST_BYTES).number(number, 8).number(attempt, 4)
         out.number(len(self.live), 4)
         for tensors, live in sorted(self.live.items(), key=itemgetter(0)):
             live.write(out.fixed(tensors, DIGEST_BYTES))
@@ -149,7 +171,8 @@ class Memory:
         older = written == FORMAT_BY_FILE
         revocations = read.number(8)
         learners = frozenset(read.text() for _ in range(read.count(4, 2)))
-        spent = {read.fixed(DIGEST_BYTES): read.fixed(DIGEST_BYTES) for _ in range(read.count(4, 2 * DIGEST_BYTES))}
+        signed = 2 * DIGEST_BYTES if older else DIGEST_BYTES
+        spent = frozenset(read.fixed(signed)[:DIGEST_BYTES] for _ in range(read.count(4, signed)))
         tries = {}
         for _ in range(read.count(4, DIGEST_BYTES + 12)):
             digest = read.fixed(DIGEST_BYTES)
@@ -158,8 +181,11 @@ class Memory:
                 read.fixed(ORDER_BYTES)
         marks = cls(revocations=revocations, spent=spent, tries=tries, learners=learners)
         if older:
-            return marks
-        order = {read.text(): (read.number(8), read.number(4)) for _ in range(read.count(4, 2 + ORDER_BYTES))}
+            return replace(marks, tries={digest: tried for digest, tried in tries.items() if digest not in spent})
+        order = {
+            read.fixed(DIGEST_BYTES): (read.number(8), read.number(4))
+            for _ in range(read.count(4, DIGEST_BYTES + ORDER_BYTES))
+        }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
         return replace(marks, order=order, live=live)

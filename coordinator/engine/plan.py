@@ -323,6 +323,8 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
                 ("cohort",),
             )
         )
+    if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
+        raise PlanError(Mistake(reason, ("aggregation",)))
     return chosen(plan, registry)
 
 

@@ -15,7 +15,7 @@ from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.run_log import RunLog
-from coordinator.secure.announcing import Authorities
+from coordinator.secure.announcing import Authorities, run_digest
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.opening import WORKERS
 from coordinator.secure.performing import Make, SecureRun, SecureWork
@@ -34,6 +34,8 @@ class SecureLog:
 
     def __init__(self, log: RunLog) -> None:
         self._log = log
+        row = log.row
+        self.digest = run_digest(row.run, created_at=row.created_at, init=row.init, plan_digest=row.plan_digest)
 
     @property
     def state(self) -> RunState:

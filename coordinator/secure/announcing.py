@@ -5,6 +5,8 @@ A header is made again where a coordinator crashed before the state held it: no 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +15,7 @@ from client_sdk import codecs
 from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.statement import DOMAIN
 from client_sdk.secagg.terms import agreed_digest
 from client_sdk.secagg.vouching import Vouching, vouched_by
 from coordinator.engine.state import RunState
@@ -51,9 +54,15 @@ class Authority:
         )
 
 
-def announce(state: RunState, *, elements: int, authority: Authority, at: float) -> AttemptHeader:
-    """The header of the attempt that ``state`` is in. ``elements``: values of an update before it is encoded; ``at``:
-    Unix seconds."""
+def run_digest(run: str, *, created_at: float, init: str, plan_digest: str) -> bytes:
+    """``AttemptHeader.run_digest``: SHA-256 of what the run was created with and when (Unix seconds)."""
+    said = json.dumps([run, created_at, init, plan_digest], allow_nan=False)
+    return hashlib.sha256(DOMAIN + b"run" + said.encode()).digest()
+
+
+def announce(state: RunState, *, run: bytes, elements: int, authority: Authority, at: float) -> AttemptHeader:
+    """The header of the attempt that ``state`` is in. ``run``: its ``run_digest``; ``elements``: values of an update
+    before it is encoded; ``at``: Unix seconds."""
     plan, secure = state.plan, state.plan.secure
     if secure is None:
         raise ValueError("the plan has no secure rounds")
@@ -61,6 +70,7 @@ def announce(state: RunState, *, elements: int, authority: Authority, at: float)
     codec, version = plan.task.codec.rsplit("@", 1)
     return AttemptHeader(
         run=state.run,
+        run_digest=run,
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),

@@ -40,6 +40,11 @@ class SecureRun(Protocol):
     """The run's state and its log."""
 
     @property
+    def digest(self) -> bytes:
+        """Tells the run from all others: ``announcing.run_digest``."""
+        ...
+
+    @property
     def state(self) -> RunState:
         """The newest durable state, whichever replica wrote it."""
         ...
@@ -124,7 +129,7 @@ class SecureWork:
         def announced(state: RunState, at: float) -> ev.Announced | None:
             if not wanted(state, action) or state.secure is None or state.secure.header:
                 return None
-            header = announce(state, elements=elements, authority=authority, at=at)
+            header = announce(state, run=self._run.digest, elements=elements, authority=authority, at=at)
             return ev.Announced(
                 at=at,
                 round=action.round,

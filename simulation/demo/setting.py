@@ -109,6 +109,7 @@ class Setting:
             (f"collect_s = {SECURE_COLLECT_S if secure else COLLECT_S}", "seconds from selection to the deadline"),
             ("", ""),
             ("[aggregation]", ""),
+            *([('partial = "refuse"', "secure rounds take no work that a deadline has cut short")] if secure else []),
             (f"server_learning_rate = {self.server_learning_rate}", "the factor of the mean update"),
             *(self._section() if secure else []),
             ("", ""),

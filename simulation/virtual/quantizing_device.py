@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
 
 from client_sdk.device.actions import Action, MemoryKept
-from client_sdk.device.policy import secure_policy
+from client_sdk.device.policy import refuses_partial, secure_policy
 from client_sdk.protocol.devices import CheckIn, Withdrawal
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.secure import SecureRefusal, Stage
@@ -23,7 +22,7 @@ from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.consent import Expected, require_consent
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import RosterEntry
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.engine import events as ev
@@ -71,7 +70,7 @@ class UnmaskedSurroundings(SecureSurroundings, Protocol):
 class QuantizingDevice(Device):
     """As ``MaskingDevice``: after ``contributed`` it takes ``turn``s, until it is ``over``."""
 
-    __slots__ = ("_advertised", "_attempts", "_last", "_tensors", "memory", "vanishes_before")
+    __slots__ = ("_advertised", "_attempts", "_header", "_last", "_tensors", "memory", "vanishes_before")
 
     _world: UnmaskedSurroundings
 
@@ -85,13 +84,15 @@ class QuantizingDevice(Device):
         """For which it has advertised in this round."""
         self._advertised = 0
         """The bytes of what it advertises."""
+        self._header: AttemptHeader | None = None
+        """Under which it advertises."""
         self._last: Stage | None = None
         """The last message of this turn."""
         super().__init__(world, number, row, offer)
 
     def contributed(self, *, complete: bool) -> None:
         """Its training has ended."""
-        if self.assignment is not None and not complete and self.assignment.partial == "refuse":
+        if self.assignment is not None and not complete and refuses_partial(self.assignment):
             self.trained(None, complete=False)  # the session withdraws
             return
         self._session.close()
@@ -114,8 +115,7 @@ class QuantizingDevice(Device):
             return None
         self._last = stage
         if stage == "survivors":  # it stores that it signs, then sends
-            spent = {**self.memory.spent, self._tensors: hashlib.sha256(self._tensors).digest()}
-            self.memory = replace(self.memory, spent=spent)
+            self.memory = self.memory.signed_on(self._tensors, self._tensors)
         if stage == self.vanishes_before:
             self.over = True
             return None
@@ -136,14 +136,8 @@ class QuantizingDevice(Device):
 
     def accepted(self, event: ev.Event) -> None:
         """This message of the device counts."""
-        if isinstance(event, ev.Advertised):
-            before = self.memory.tries.get(self._tensors)
-            tries = Tries(count=1 + (before.count if before else 0), last_at=event.at)
-            self.memory = replace(
-                self.memory,
-                tries={**self.memory.tries, self._tensors: tries},
-                order={**self.memory.order, self._world.state.run: (event.round, event.attempt)},
-            )
+        if isinstance(event, ev.Advertised) and self._header is not None:
+            self.memory = self.memory.begun(self._header, self._tensors, event.at)
 
     # ------------------------------------------------------------ inside
 
@@ -207,6 +201,7 @@ class QuantizingDevice(Device):
         self._attempts += 1
         entry = RosterEntry(_shown(name, nonce), bytes(SIGNATURE_BYTES), authority.identity(name).certificate)
         self._world.advertised[name] = entry
+        self._header = header
         self._advertised = len(entry_bytes(entry.advertisement.encoded, entry.signature, entry.certificate))
         return True
 

@@ -31,7 +31,6 @@ from simulation.virtual.authority import SimulatedAuthority
 from simulation.virtual.device import Device
 from simulation.virtual.masking_device import MaskingDevice
 from simulation.virtual.outbox import Outbox
-from simulation.virtual.parts import OUT_OF_TIME
 from simulation.virtual.quantizing_device import QuantizingDevice
 from simulation.virtual.unfinished import Unfinished
 from simulation.virtual.unmasked import UnmaskedRounds
@@ -182,7 +181,7 @@ class SecureWorld(SimulatedWorld):
             return
         elif job is None:
             self.outbox.send()
-            device.trained(None if assignment.partial == "refuse" else OUT_OF_TIME, complete=False)
+            device.trained(None, complete=False)
         elif isinstance(result := self._engine.result(job), CannotTrain):
             self.outbox.send()
             if result.trace:

@@ -76,7 +76,15 @@ class Served(World):
         """A strict run of all devices, created as an operator creates it. Its id."""
         n = self.size
         cohort = {"select": n, "goal": n, "quorum": 0.5, "select_s": 10, "collect_s": 60}
-        plan = {"secure": SECTION, "cohort": cohort, "name": RUN, "finish": {"rounds": 1}, **sections}
+        aggregation = {"partial": "refuse", **sections.pop("aggregation", {})}
+        plan = {
+            "secure": SECTION,
+            "aggregation": aggregation,
+            "cohort": cohort,
+            "name": RUN,
+            "finish": {"rounds": 1},
+            **sections,
+        }
         return self.create(**plan).run
 
     def message(self, **more: Any) -> CheckIn:

@@ -53,7 +53,8 @@ def test_the_example_is_the_plan_of_the_demos_secure_rounds() -> None:
 def test_the_secure_rounds_train_as_the_plain_ones_do() -> None:
     plain, secure = (tomllib.loads(text) for text in (setting().plan(), setting().secure_plan()))
     assert "secure" not in plain
-    assert (plain["task"], plain["aggregation"]) == (secure["task"], secure["aggregation"])
+    assert plain["task"] == secure["task"]
+    assert secure["aggregation"] == {**plain["aggregation"], "partial": "refuse"}
 
 
 def test_with_all_rounds_secure_the_plan_has_all_rounds() -> None:

@@ -41,6 +41,7 @@ def plan(rounds: int = 2, *, select: int = 10, goal: int = 8, **secure: Any) -> 
         "name": "test",
         "task": {"batch_size": 8},
         "cohort": {"select": select, "goal": goal, "quorum": 0.5, "collect_s": 60.0},
+        "aggregation": {"partial": "refuse"},
         "finish": {"rounds": rounds},
         "secure": {"max_norm": 100.0, "max_abs": 4.0, "minimum_cohort": 4, "reserve": 2, **secure},
     }

@@ -39,7 +39,8 @@ class Aggregation(BaseModel):
     partial: Literal["full", "examples_seen", "refuse"] = "full"
     """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the
     fraction of its steps that were done (*examples_seen*; to 1/64 of an example or better, in a plan with the default
-    cap and goal), or not at all."""
+    cap and goal), or not at all. A new run with secure rounds must *refuse* it: with a deadline of its own for each
+    device, a coordinator could choose whose update is nearly all of the sum."""
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
     server_optimizer: str = Field(

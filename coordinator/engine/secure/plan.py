@@ -232,7 +232,7 @@ def reasons_against(
     if aggregation.clip_norm is not None:
         yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
     if aggregation.partial == "examples_seen":
-        yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set "full" or "refuse"'
+        yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set partial = "refuse"'
     if task.score_held_out:
         yield "task.score_held_out = true would reveal each device's scores: leave it out of a secure plan"
     if retained_rounds:
@@ -243,6 +243,17 @@ def reasons_against(
             f"secure.exchange_s together ({cohort.collect_s + EXCHANGES * secure.exchange_s:g}): "
             "an attempt would expire under way"
         )
+
+
+def takes_partial_work(aggregation: Weighing) -> str:
+    """Why no new run begins with this secure plan; empty where it refuses work that a deadline has cut short. A run
+    that has begun goes on: its devices mask no such work in any case."""
+    if aggregation.partial == "refuse":
+        return ""
+    return (
+        f'partial = "{aggregation.partial}" counts work that a deadline has cut short, and devices mask none in secure '
+        'rounds: set aggregation.partial = "refuse"'
+    )
 
 
 def needs_single_updates(aggregation: Weighing) -> str:

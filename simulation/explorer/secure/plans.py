@@ -39,7 +39,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int) -> dict[str, Any
             "rule": "mean",
             "rule_parameters": {},
             "weight_cap": cap,
-            "partial": chance.pick("secure partial", ("full", "refuse")),
+            "partial": "refuse",
             "clip_norm": None,
         },
         "finish": {**plan["finish"], "source": "evaluator"} if plan["finish"].get("metric") else plan["finish"],

@@ -81,6 +81,8 @@ class SessionPhone(Phone):
         self.sent: dict[tuple[int, int, str], set[bytes]] = {}
         """(round, attempt, stage) -> all that was sent for it: signature and body."""
         self.trainings = 0
+        self.completes = True
+        """Whether its time is enough for the whole task."""
         self.crashes: dict[int, str] = {}
         self.lost: set[int] = set()
         """Counts of actions whose answers are lost: the request arrives."""
@@ -137,14 +139,14 @@ class SessionPhone(Phone):
             self.restart()
             return True
 
-    def start(self) -> None:
+    def start(self, at: float | None = None) -> None:
         self.session = participate(
             self.storage.load(),
             coordinator=URL,
             offer=self.offer,
             entropy=entropy(("session", self.name, len(self.performed))),
             pacing=PACING,
-            at=self.world.at,
+            at=self.world.at if at is None else at,
         )
         self._action = next(self.session)
 
@@ -202,7 +204,7 @@ class SessionPhone(Phone):
             case Train():
                 self.trainings += 1
                 secure = action.assignment.secure is not None
-                return Trained(self.contribution().encoded if secure else b"a plain update", True, at)
+                return Trained(self.contribution().encoded if secure else b"a plain update", self.completes, at)
             case Sleep():
                 self.not_before = at + action.max_s
                 return None

@@ -137,7 +137,7 @@ def test_the_clear_update_is_gone_before_the_device_sends_its_signature() -> Non
 @pytest.mark.parametrize("crash", [None, "before", "after"])
 def test_a_final_refusal_is_told_until_it_is_heard_also_after_a_restart(crash: str | None) -> None:
     world, (phone,) = world_with(1)
-    marked = {bytes.fromhex(phone.contribution().tensors): bytes(32)}
+    marked = bytes.fromhex(phone.contribution().tensors)
     phone.storage.keep(lambda newest: _with_spent(newest, marked))
     tries = {"left": 3}
 
@@ -165,8 +165,8 @@ def test_a_final_refusal_is_told_until_it_is_heard_also_after_a_restart(crash: s
     assert_nothing_is_left(phone)
 
 
-def _with_spent(newest: Memory, marked: dict[bytes, bytes]) -> Memory:
-    return replace(newest, spent={**newest.spent, **marked})
+def _with_spent(newest: Memory, marked: bytes) -> Memory:
+    return replace(newest, spent=newest.spent | {marked})
 
 
 # ------------------------------------------------------------ other refusals

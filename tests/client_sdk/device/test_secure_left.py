@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from client_sdk.credentials.certificate import certify
-from client_sdk.device.actions import Reply, RequestRefused, Save, Send
+from client_sdk.device.actions import Reply, RequestRefused, Save, Send, Unreachable
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
@@ -79,6 +81,49 @@ def test_repro_an_answer_that_comes_when_the_attempt_has_expired_leads_to_the_ne
     phone.change = slow
     world.play(done=lambda _: (1, 0, "share") in phone.sent and not steps(phone))
     assert not phone.routes(Route.WITHDRAWN)
+    record = phone.storage.load()
+    assert record is not None
+    assert record.work is not None
+    assert (record.work.left, record.update_digest is not None) == (0, True)
+
+
+@pytest.mark.parametrize("knows_the_time", [True, False])
+def test_repro_a_device_that_starts_again_deletes_the_secrets_of_an_expired_attempt_before_anything_is_asked(
+    knows_the_time: bool,
+) -> None:
+    """They stayed until the next secure attempt began: for ever, where the coordinator was gone."""
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: steps(phone) == [Step.MASKED])
+    (live,) = phone.storage.load_secure().live.values()
+    phone.interfere = lambda send: Unreachable("there is no network", world.at)
+    phone.restart()
+    done = len(phone.performed)
+    world.at = AttemptHeader.parse(live.header).expires_at
+    phone.start(world.at if knows_the_time else 0.0)
+    phone.turn(world)
+    assert steps(phone) == [Step.MASKED], "until then it may go on"
+    assert phone.storage.load_secure().tries
+    world.at += 1
+    phone.restart()
+    phone.start(world.at if knows_the_time else 0.0)
+    phone.turn(world)
+    assert not phone.storage.load_secure().live
+    asked = [type(action) for action in phone.performed[done:]]
+    assert Send in asked
+
+
+def test_repro_an_update_that_was_damaged_and_is_trained_again_joins_no_attempt_that_was_left() -> None:
+    world, (phone,) = world_with(1, secure={"attempts": 2})
+    world.play(done=lambda _: (1, 0, "advertise") in phone.sent)
+    phone.change = lambda found, send: Octets(content=b"?") if send.path.get("stage") == "advertise" else found
+    record = phone.storage.load()
+    assert record is not None
+    assert record.work is not None
+    left = record.changed(update_digest=None, work=record.work.changed(left=0))  # as the storage loads it
+    phone.restart()
+    phone.storage.save(left)
+    world.play(done=lambda _: phone.trainings == 2)
+    phone.turn(world)
     record = phone.storage.load()
     assert record is not None
     assert record.work is not None

@@ -29,7 +29,7 @@ DIGEST = hashlib.sha256(BODY).hexdigest()
 
 
 OLDER = Path(__file__).parents[1] / "secagg" / "memory_format_2.hex"
-MEMORY = Memory(revocations=3, spent={b"m" * 32: b"s" * 32}, learners=frozenset({"clinic:risk"}))
+MEMORY = Memory(revocations=3, spent=frozenset({b"m" * 32}), learners=frozenset({"clinic:risk"}))
 
 
 def record(**changes: Any) -> Record:

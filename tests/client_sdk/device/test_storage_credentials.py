@@ -28,9 +28,9 @@ PAIR = SharePair(bytes(33), bytes(33))
 LIVE = Live(step=Step.MASKED, header=b"h", advertised=b"a", roster=b"r", held={1: PAIR}, vector=b"secret parts")
 MARKS = Memory(
     revocations=7,
-    spent={bytes(32): bytes([1]) * 32},
-    tries={bytes(32): Tries(count=2, last_at=5.0)},
-    order={"run-1": (3, 1)},
+    spent=frozenset({bytes(32)}),
+    tries={bytes([1]) * 32: Tries(count=2, last_at=5.0)},
+    order={bytes([2]) * 32: (3, 1)},
     learners=frozenset({"clinic:risk"}),
 )
 

@@ -46,7 +46,7 @@ def plan(devices: int, drop: int, exchange_s: float) -> dict[str, Any]:
             "select_s": 4 * exchange_s,
             "collect_s": 4 * exchange_s,
         },
-        "aggregation": {"weighting": "equal"},
+        "aggregation": {"weighting": "equal", "partial": "refuse"},
         "finish": {"rounds": 1, "abandoned": 1},
         "secure": {
             "profile": "fast",

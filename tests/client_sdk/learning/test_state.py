@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import CheckpointMismatch, Learner, LearnerFailed, batch_order
-from client_sdk.tensors import BF16, from_bytes, to_bytes, widen
+from client_sdk.tensors import BF16, Manifest, from_bytes, to_bytes, widen
 
 WHO = {"device": "d7", "round": 3}
 CROSS_ENTROPY = nn.functional.cross_entropy
@@ -57,6 +57,7 @@ def test_tied_weights_travel_once_and_load_back_tied(data, task):
     assert module.decoder.weight is module.encoder.weight
     assert np.array_equal(module.decoder.weight.detach().numpy(), start["encoder.weight"])
     update = learner.train(start, data, task(), **WHO)
+    assert update.model == Manifest.of(start)
     assert set(update.delta) == set(start)
     assert np.any(update.delta["encoder.weight"])
 

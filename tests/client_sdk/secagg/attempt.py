@@ -78,7 +78,8 @@ def header(**changes: Any) -> AttemptHeader:
         "revocations_digest": Authority().revocations.digest,
         "expires_at": 1_800_000_000,
     }
-    return AttemptHeader(**{**fields, **changes})
+    fields |= changes
+    return AttemptHeader(**{"run_digest": digest(fields["run"]), **fields})
 
 
 AUTHORITY_KEY = DeviceKey.create(entropy("authority"))
@@ -285,7 +286,9 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
 
 
 def changed(head: AttemptHeader, **changes: Any) -> AttemptHeader:
-    """The header with some fields changed."""
+    """The header with some fields changed; of another run where it is given another name."""
+    if "run" in changes:
+        changes = {"run_digest": digest(changes["run"]), **changes}
     return replace(head, **changes)
 
 

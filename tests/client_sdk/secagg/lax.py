@@ -93,7 +93,7 @@ class SignsAgain(Lax):
     """*One survivor list for one checkpoint* off: never spent, and asked again it takes another list."""
 
     def back(self, newest: Memory) -> Memory:
-        newest, live = replace(newest, spent={}), self.live(newest)
+        newest, live = replace(newest, spent=frozenset()), self.live(newest)
         if live is not None and live.step is Step.SIGNED:
             return self.put(newest, self.stash[self.header.digest])
         return newest
@@ -101,7 +101,7 @@ class SignsAgain(Lax):
     def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps[Live]:
         self.stash[self.header.digest] = live
         found = yield from super()._agree(live, cohort, place, survivors)
-        yield from self._keep(lambda newest: replace(newest, spent={}))
+        yield from self._keep(lambda newest: replace(newest, spent=frozenset()))
         return found
 
 

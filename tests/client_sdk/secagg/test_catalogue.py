@@ -92,7 +92,7 @@ def test_survivors_that_it_never_named_before() -> None:
     cheat.start(0, cheat.head)
     cheat.tell(0, "mask", Survivors((0, 1, 2, 3, 4, 6)).encoded)
     assert cheat.refused("a place is not in the roster", (0,))
-    assert cheat.members[0].memory.spent == {}
+    assert not cheat.members[0].memory.spent
     assert safe(cheat)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from tests.client_sdk.secagg.fleet import (
     fleet,
     tensors_of,
     until_masked,
+    until_signed,
 )
 
 RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, eta=20)
@@ -330,7 +332,40 @@ def test_the_order_of_attempts_is_kept_for_each_run_over_its_checkpoints() -> No
             member.start(older, at=40)
         assert not caught.value.final
     assert member.start(changed(head, run="run-2"), at=40) is not None, "another run counts by itself"
-    assert member.memory.order == {"run-1": (10, 0), "run-2": (9, 0)}
+    assert member.memory.order == {digest("run-1"): (10, 0), digest("run-2"): (9, 0)}
+
+
+def test_repro_a_run_of_the_same_name_in_another_database_is_no_replay() -> None:
+    """A device that had joined a run "mnist" refused the first rounds of every other run of that name, for ever."""
+    member, head = lone(), header(dimension=5)
+    assert member.start(head) is not None
+    other = changed(head, run_digest=digest("another database"), round=1, model=digest("other"))
+    assert member.start(other, at=20) is not None
+    for name in ("run-1", "another name"):
+        replayed = changed(head, round=8, run=name, run_digest=head.run_digest)
+        with pytest.raises(Refusal, match="a replay"):
+            member.start(replayed, at=40)
+
+
+def test_repro_the_memory_grows_by_no_more_than_safety_needs() -> None:
+    """It grew by 108 bytes for each checkpoint that was signed on, and for each run by its name too."""
+    members, authority = fleet(4)
+    sizes = []
+    for number in range(3):
+        head = header(dimension=5, round=9 + number, model=digest(f"model {number}"))
+        until_signed(Coordinator(head, authority, members))
+        for member in members:
+            member.disk = member.memory.ended(head.encoded).encoded
+        sizes.append(len(members[0].disk))
+    assert members[0].memory.tries == {}
+    assert [after - before for before, after in pairwise(sizes)] == [32, 32]
+    one, sizes = lone(), []
+    for number in range(3):
+        head = header(dimension=5, run="x" * (1 + number), model=digest(f"model {number}"))
+        assert one.start(head) is not None
+        one.disk = one.memory.ended(head.encoded).encoded
+        sizes.append(len(one.disk))
+    assert [after - before for before, after in pairwise(sizes)] == [88, 88], "44 for the checkpoint, 44 for the run"
 
 
 def test_what_is_final_is_said_so_and_nothing_else_is() -> None:

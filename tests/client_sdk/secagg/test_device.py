@@ -223,7 +223,7 @@ def test_spent_stands_above_whatever_else_is_remembered() -> None:
     coordinator = opened(4)
     survivors = until_masked(coordinator)
     member = coordinator.members[0]
-    member.disk = replace(member.memory, spent={tensors_of(coordinator.header.model): bytes(32)}).encoded
+    member.disk = replace(member.memory, spent=frozenset({tensors_of(coordinator.header.model)})).encoded
     member.start(coordinator.header)
     with pytest.raises(SpentOnCheckpoint):
         member.tell(survivors.encoded)
@@ -455,7 +455,7 @@ def test_lists_that_are_not_signed(places: tuple[int, ...], error: type[SecaggEr
     member = coordinator.members[0]
     with pytest.raises(error, match=words):
         member.tell(Survivors(places).encoded)
-    assert member.memory.spent == {}
+    assert not member.memory.spent
     assert stages(member) == ["advertise", "share", "mask"]
 
 

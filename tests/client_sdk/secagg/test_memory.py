@@ -179,7 +179,7 @@ def test_a_memory_of_format_2_keeps_its_marks_and_drops_its_attempts() -> None:
     assert Memory.outdated(older)
     assert (found.revocations, found.learners, found.live) == (2, {LEARNER}, {})
     assert list(found.spent) == [model]
-    assert found.tries == {model: Tries(count=1, last_at=0.0)}
+    assert found.tries == {}, "those of a spent checkpoint count no more"
     again = Memory.parse(found.encoded)
     assert again == found
     assert not Memory.outdated(found.encoded)
@@ -196,7 +196,7 @@ def test_a_device_that_signed_before_it_was_upgraded_is_spent_on_that_file() -> 
 def test_tries_of_format_2_count_and_a_damaged_one_is_refused() -> None:
     older = bytes.fromhex(OLDER.read_text())
     model = header(dimension=5).model
-    found = replace(Memory.parse(older), spent={}, tries={model: Tries(count=3, last_at=0.0)})
+    found = replace(Memory.parse(older), spent=frozenset(), tries={model: Tries(count=3, last_at=0.0)})
     assert found.tries_on(tensors_of(model), model) == Tries(count=3, last_at=0.0)
     both = replace(found, tries={**found.tries, tensors_of(model): Tries(count=2, last_at=7.0)})
     assert both.tries_on(tensors_of(model), model) == Tries(count=5, last_at=7.0)

@@ -137,7 +137,8 @@ def test_noise_is_refused(data: bytes) -> None:
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"run": "run-2"},
+    {"run": "run-2", "run_digest": digest("run-1")},
+    {"run_digest": digest("run-2")},
     {"round": 10},
     {"attempt": 1},
     {"model": digest("another")},

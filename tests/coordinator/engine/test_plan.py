@@ -186,6 +186,19 @@ def test_repro_a_draw_by_examples_from_a_pool_of_the_cohorts_size_is_refused_for
     assert chosen_for_new_run(plan(cohort={"choose": "by_examples", "pool": 301}, aggregation=equal))
 
 
+@pytest.mark.parametrize("way", [None, "full"])
+def test_repro_a_new_secure_run_takes_no_work_that_a_deadline_has_cut_short(way: str | None) -> None:
+    """A coordinator could tell all devices but one that the deadline is near. A run that has begun goes on."""
+    secure = {"max_norm": 1.0, "max_abs": 0.25}
+    partial = {} if way is None else {"partial": way}
+    older = plan(secure=secure, aggregation=partial)
+    assert chosen(older)
+    with pytest.raises(PlanError, match=r'aggregation: partial = "full" .*: set aggregation.partial = "refuse"'):
+        chosen_for_new_run(older)
+    assert chosen_for_new_run(plan(secure=secure, aggregation={"partial": "refuse"}))
+    assert chosen_for_new_run(plan(aggregation=partial)), "plain rounds take it"
+
+
 def test_the_same_plans_with_the_contradiction_taken_away_are_fine() -> None:
     plan(cohort={"select": 101, "goal": 101})
     plan(cohort={"pool": 300})

@@ -201,7 +201,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         SECURE,
         {"aggregation": {"partial": "examples_seen"}},
-        'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set "full" or "refuse"',
+        'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set partial = "refuse"',
     ),
     (
         SECURE,

@@ -36,7 +36,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.secure_rounds import SecureRounds
-from coordinator.secure.announcing import Authority
+from coordinator.secure.announcing import Authority, run_digest
 from coordinator.secure.arrived import ArrivedMessage
 from coordinator.secure.performing import Make, SecureRun
 from coordinator.store.memory import MemoryStore
@@ -87,6 +87,7 @@ class Log:
 
     def __init__(self, world: World, start: RunState, todo: list[fx.Action]) -> None:
         self.world, self.state, self.todo = world, start, todo
+        self.digest = run_digest("run-1", created_at=1000.0, init=world.start, plan_digest=world.plan.digest)
 
     @property
     def known(self) -> RunState:

@@ -38,7 +38,7 @@ PLAN: dict[str, Any] = {
     "name": "planted",
     "task": {"learner": LEARNER},
     "cohort": {"select": DEVICES, "goal": DEVICES, "quorum": 0.5, "select_s": 30, "collect_s": 60},
-    "aggregation": {"weighting": "equal"},
+    "aggregation": {"weighting": "equal", "partial": "refuse"},
     "finish": {"rounds": 1, "abandoned": 1},
     "secure": {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 60, "q": Q},
 }

@@ -42,7 +42,13 @@ class Killed:
         self.peers = [Device(self.server.http, self.server.token, "secret") for _ in range(NUMBER)]
         body = to_bytes(MODEL)
         self.server.http.put(Route.CHECKPOINT.format(digest=digest_of(body)), content=body).raise_for_status()
-        wanted = plan("secret", select=NUMBER, finish={"rounds": 1}, secure={**SECTION, "exchange_s": 60})
+        wanted = plan(
+            "secret",
+            select=NUMBER,
+            finish={"rounds": 1},
+            secure={**SECTION, "exchange_s": 60},
+            aggregation={"partial": "refuse"},
+        )
         made = self.server.http.post(Route.RUNS, json={"plan": wanted, "init": digest_of(body), "origin": "a test"})
         assert made.status_code == 201, made.text
         self.run = made.json()["run"]

@@ -74,7 +74,7 @@ def _memory_not_kept() -> Patches:
     def forgetting(self: MemoryStorage, change: Any) -> Memory:
         def changed(newest: Memory) -> Memory:
             found = change(newest)
-            return replace(found, spent={}) if len(found.live) < len(newest.live) else found
+            return replace(found, spent=frozenset()) if len(found.live) < len(newest.live) else found
 
         return keep(self, changed)
 
