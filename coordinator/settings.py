@@ -68,6 +68,15 @@ class Settings(NetworkSettings):
     """What each value of the claim gives, a role or a role and a scope, as JSON:
     ``QUORATE_OIDC_GRANTS='{"ml-admins": "owner", "team-a": "operator a-*"}'``. Other values give nothing."""
 
+    oidc_client: str | None = Field(default=None, min_length=1)
+    """As what the coordinator is registered at the issuer (``client_id``), so that browsers can log in there. Its
+    redirect URI is ``<public URL>/v1/sessions/oidc/callback``. None: browsers log in with API keys."""
+    oidc_client_secret: Path | None = None
+    """File of the client's secret. None: it is a public client, without one."""
+    oidc_scope: str = Field(default="openid", pattern=r"^openid( [!#-\[\]-~]+)*$")
+    """What the login asks the issuer for. Some issuers put groups in their tokens for a scope of its own only:
+    ``openid groups``."""
+
     # ------------------------------------------------------------ devices
 
     examples_cap: int = Field(default=100_000, ge=1, le=2**31)
@@ -151,6 +160,21 @@ class Settings(NetworkSettings):
     def _audience(self) -> Self:
         if self.oidc_issuer is not None and self.oidc_audience is None:
             raise ValueError("oidc_issuer needs oidc_audience: a token for another service must not be one for this")
+        return self
+
+    @model_validator(mode="after")
+    def _client(self) -> Self:
+        if self.oidc_client is not None and self.oidc_issuer is None:
+            raise ValueError("oidc_client needs oidc_issuer: it is a name at that issuer")
+        if self.oidc_client_secret is not None:
+            if self.oidc_client is None:
+                raise ValueError("oidc_client_secret needs oidc_client: it is the secret of that client")
+            try:
+                found = self.oidc_client_secret.read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"oidc_client_secret {self.oidc_client_secret} cannot be read: {error}") from None
+            if not found:
+                raise ValueError(f"oidc_client_secret {self.oidc_client_secret} has no secret")
         return self
 
     @model_validator(mode="after")

@@ -109,6 +109,8 @@ class Route(StrEnum):
     SESSION_WAYS = "/v1/sessions/ways"
     SESSION_BY_LINK = "/v1/sessions/link"
     SESSION_LINKS = "/v1/sessions/links"
+    SESSION_OIDC = "/v1/sessions/oidc"
+    OIDC_CALLBACK = "/v1/sessions/oidc/callback"
     CURRENT_SESSION = "/v1/sessions/current"
     # everybody
     REVOCATIONS = "/v1/revocations"

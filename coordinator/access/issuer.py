@@ -49,6 +49,11 @@ class TokenIssuer:
         self._settings = settings
         self._keys = keys or IssuerKeys(settings.url)
 
+    @property
+    def url(self) -> str:
+        """The issuer's identifier."""
+        return self._settings.url
+
     def operator(self, token: str) -> Operator:
         """The operator whom a valid bearer token names. ProblemError *unauthenticated*, *not-permitted* where no value
         of the claim gives a role, *issuer-unreachable*."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx2
@@ -52,6 +52,7 @@ class IssuerKeys:
         self._asking = threading.Lock()
         self._keys: list[dict[str, Any]] = []
         self._algorithms: frozenset[str] = frozenset()
+        self._about: dict[str, Any] = {}
         self._read_at: float | None = None
         self._failed: tuple[float, str] | None = None
 
@@ -67,6 +68,20 @@ class IssuerKeys:
         if algorithm not in self._algorithms or key.get("alg", algorithm) != algorithm:
             raise jwt.InvalidAlgorithmError(f"the issuer does not sign with {algorithm[:40]!r} and this key")
         return jwt.PyJWK(key, algorithm)
+
+    def about(self) -> dict[str, Any]:
+        """What the issuer says of itself (OpenID Connect Discovery 1.0). IssuerUnreachable."""
+        if not self._fresh():
+            self._read()
+        return self._about
+
+    def endpoint(self, name: str) -> str:
+        """The address of one of its services: *authorization_endpoint*, *token_endpoint*. IssuerUnreachable, also where
+        it names none that is https."""
+        try:
+            return require_https(str(self.about().get(name)))
+        except ValueError as error:
+            raise IssuerUnreachable(f"its {name} is not usable: {error}", COOLDOWN_S) from None
 
     def _age(self) -> float:
         return float("inf") if self._read_at is None else self._now() - self._read_at
@@ -92,7 +107,7 @@ class IssuerKeys:
             keys = self._document(str(about.get("jwks_uri"))).get("keys")
             named = about.get("id_token_signing_alg_values_supported", ["RS256"])
             signing = (key for key in keys or () if isinstance(key, dict) and key.get("use", "sig") == "sig")
-            self._keys = [_public(key) for key in signing]
+            self._keys, self._about = [_public(key) for key in signing], about
             self._algorithms = ASYMMETRIC & {name for name in named if isinstance(name, str)}
             self._read_at, self._failed = self._now(), None
         except (httpx2.HTTPError, OSError, ValueError, TypeError) as error:
@@ -109,9 +124,12 @@ class IssuerKeys:
         return found
 
 
-def read_url(url: str) -> bytes:
-    """The body of an answer. ValueError where it is longer than ``MOST_BYTES``; httpx2's errors."""
-    with httpx2.stream("GET", url, timeout=TIMEOUT_S, follow_redirects=False) as response:
+def read_url(url: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+    """The body of an answer. ``form``: is posted. ValueError where it is longer than ``MOST_BYTES``; httpx2's
+    errors."""
+    asked: dict[str, Any] = {"timeout": TIMEOUT_S, "follow_redirects": False, "headers": dict(headers or {})}
+    method, data = ("GET", None) if form is None else ("POST", dict(form))
+    with httpx2.stream(method, url, data=data, **asked) as response:
         response.raise_for_status()
         body = b""
         for part in response.iter_bytes():

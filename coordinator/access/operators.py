@@ -16,6 +16,7 @@ from coordinator.access.sessions import NewSession, Sessions
 from coordinator.store.port import Store
 
 if TYPE_CHECKING:
+    from coordinator.access.code_flow import CodeFlow
     from coordinator.access.issuer import TokenIssuer
 
 _MOST = 10_000
@@ -31,10 +32,13 @@ class OperatorAccess:
         now: Callable[[], float],
         entropy: Callable[[int], bytes],
         issuer: TokenIssuer | None = None,
+        code_flow: CodeFlow | None = None,
     ) -> None:
         self.keys = ApiKeys(store, now, entropy)
         self.sessions = Sessions(store, now, entropy, self.keys, issuer)
         self.audit = Audit(store, now)
+        self.code_flow = code_flow
+        """How browsers log in at the issuer; None: they do not."""
         self._issuer = issuer
         self._now = now
         self._lock = threading.Lock()

@@ -1,6 +1,7 @@
 """The requests of browsers: log in by key or by link, log out, who am I.
 
-Logging in at the issuer needs redirects, which only HTTP has.
+Logging in at the issuer needs redirects, which only HTTP has
+(``coordinator.service.issuer_login``).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def log_out(to: Coordinator, operator: Operator) -> Noted:
 
 def ways(to: Coordinator, nobody: None) -> LoginWays:
     """How a browser can log in here."""
-    return LoginWays(link=to.core.settings.on_loopback)
+    flow = to.access.code_flow
+    return LoginWays(link=to.core.settings.on_loopback, oidc=None if flow is None else flow.url)
 
 
 def me(to: Coordinator, operator: Operator) -> Me:

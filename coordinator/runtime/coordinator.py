@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import secrets
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 from client_sdk.credentials.request_signature import RequestSignature
-from coordinator.access import Grant, OperatorAccess
+from coordinator.access import OperatorAccess
 from coordinator.blobs import Blobs
 from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.sums import SpooledSums
@@ -29,6 +28,7 @@ from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities, PinnedAuthority
+from coordinator.runtime.issuer import issuer_of
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.secure_authority import PresentAuthority
 from coordinator.runtime.secure_rounds import SecureRuns
@@ -42,9 +42,6 @@ from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
 from coordinator.settings import Settings
 from coordinator.store.port import Store, StoreError
-
-if TYPE_CHECKING:
-    from coordinator.access.issuer import TokenIssuer
 
 __all__ = ["Coordinator", "Task"]
 
@@ -84,7 +81,7 @@ class Coordinator:
             traces=traces,
         )
         clock, known = self.core.clock, self.core.settings
-        self.access = OperatorAccess(store, clock.now, entropy, _issuer(known))
+        self.access = OperatorAccess(store, clock.now, entropy, *issuer_of(known, clock.now))
         self.identities = Identities(store, clock, self.core.signals, self.access.audit, known.examples_cap, authority)
         self.signed = SignedRequests(self.identities, clock.now, verify=verify)
         self.fleet = Fleet(store, clock, self.core.signals, known)
@@ -154,19 +151,3 @@ class Coordinator:
     def locked(self) -> bool:
         """Whether any thread holds a lock of this process that another would wait for."""
         return self.core.locked() or self.fleet.locked() or self.identities.locked() or self.workers.locked()
-
-
-def _issuer(settings: Settings) -> TokenIssuer | None:
-    """The issuer of operators' tokens, where there is one. PyJWT is loaded for it alone."""
-    if settings.oidc_issuer is None:
-        return None
-    from coordinator.access.issuer import IssuerSettings, TokenIssuer
-
-    return TokenIssuer(
-        IssuerSettings(
-            url=settings.oidc_issuer,
-            audience=settings.oidc_audience or "",
-            claim=settings.oidc_claim,
-            grants={value: Grant.parse(text) for value, text in settings.oidc_grants.items()},
-        )
-    )

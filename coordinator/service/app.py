@@ -28,6 +28,7 @@ from coordinator.service.declaring import declared, require_declarations
 from coordinator.service.docs import DOCS_PATH
 from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
+from coordinator.service.issuer_login import issuer_login_routes
 from coordinator.service.openapi import complete
 from coordinator.service.process_routes import process_routes
 from coordinator.service.revocations import FetchList, ListKeeper, revocation_routes
@@ -100,6 +101,7 @@ def create_app(
         *checkpoint_routes(service),
         *stream_routes(service),
         *revocation_routes(service),
+        *issuer_login_routes(service),
         *(declared(route, Permission.NOBODY) for route in more(service)),
         *process_routes(service, _mount_pages(app)),
     ]

@@ -75,14 +75,18 @@ class Hosts:
         host = headers.get("host", "").lower()
         return self._origins if host in self._hosts else frozenset({f"{scope['scheme']}://{host}"})
 
+    def here(self, scope: Scope) -> str:
+        """The URL of this service: the public one, or where there is none the name by which the sender knows this
+        machine."""
+        if self._public is not None:
+            return str(self._public)
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        return f"{scope['scheme']}://{host.decode('latin-1').lower()}"
+
     def target_uri(self, scope: Scope) -> str:
         """The URI that the sender of a request has signed, as RFC 9421 names it: the public URL with the path and the
         query as they were sent. Without a public URL it is that of this machine, by the name that the sender used."""
-        if self._public is not None:
-            origin = self._public.origin
-        else:
-            host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-            origin = f"{scope['scheme']}://{host.decode('latin-1').lower()}"
+        origin = self.here(scope) if self._public is None else self._public.origin
         path: bytes = scope["raw_path"].partition(b"?")[0]
         query: bytes = scope["query_string"]
         return origin + (path + b"?" + query if query else path).decode("latin-1")

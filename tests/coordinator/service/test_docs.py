@@ -82,6 +82,7 @@ def test_every_operation_says_which_credentials_it_needs(document: dict) -> None
                 free.add(f"{method} {path}")
     lists = {"get /v1/revocations", "get /v1/revocations/{digest}"}  # signed by the authority
     logins = {"post /v1/sessions", "post /v1/sessions/link", "get /v1/sessions/ways"}
+    logins |= {"get /v1/sessions/oidc", "get /v1/sessions/oidc/callback"}
     assert free == {*lists, *logins, "get /healthz", "get /readyz"}
 
 
