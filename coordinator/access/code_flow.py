@@ -39,14 +39,14 @@ _SECRET = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z_]{1,40}")
 
 
-class Fetch(Protocol):
+class AskIssuer(Protocol):
     def __call__(
         self, url: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
+class IssuerClient:
     """As what the coordinator is registered at the issuer."""
 
     id: str
@@ -59,7 +59,12 @@ class CodeFlow:
     """Logins at one issuer. ``now``: Unix seconds. Safe from any thread."""
 
     def __init__(
-        self, issuer: TokenIssuer, keys: IssuerKeys, client: Client, now: Callable[[], float], fetch: Fetch = read_url
+        self,
+        issuer: TokenIssuer,
+        keys: IssuerKeys,
+        client: IssuerClient,
+        now: Callable[[], float],
+        fetch: AskIssuer = read_url,
     ) -> None:
         self._issuer = issuer
         self._keys = keys

@@ -18,7 +18,7 @@ def issuer_of(settings: Settings, now: Callable[[], float]) -> tuple[TokenIssuer
     ``now``: Unix seconds."""
     if settings.oidc_issuer is None:
         return None, None
-    from coordinator.access.code_flow import Client, CodeFlow
+    from coordinator.access.code_flow import CodeFlow, IssuerClient
     from coordinator.access.issuer import IssuerSettings, TokenIssuer
     from coordinator.access.issuer_keys import IssuerKeys
 
@@ -34,5 +34,5 @@ def issuer_of(settings: Settings, now: Callable[[], float]) -> tuple[TokenIssuer
     )
     if settings.oidc_client is None:
         return issuer, None
-    client = Client(id=settings.oidc_client, secret_file=settings.oidc_client_secret, scope=settings.oidc_scope)
+    client = IssuerClient(id=settings.oidc_client, secret_file=settings.oidc_client_secret, scope=settings.oidc_scope)
     return issuer, CodeFlow(issuer, keys, client, now)

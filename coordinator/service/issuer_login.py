@@ -38,8 +38,7 @@ _PAGE = """<!doctype html>
 <body><h1>{title}</h1><p>{detail}</p><p><a href="{home}">Back</a></p></body></html>
 """
 
-Next = Annotated[str, Query(max_length=1001, description="the path of the page to which the browser comes back")]
-Text = Annotated[str, Query(max_length=4096)]
+Next = Annotated[str, Query(description="the path of the page to which the browser comes back")]
 Endpoint = Callable[..., Awaitable[Response]]
 
 
@@ -66,7 +65,7 @@ def issuer_login_routes(service: Service) -> list[APIRoute]:
         return set_cookie(request, _to(place), cookie_name(request, _COOKIE), secret, _LASTS_S)
 
     async def finish(
-        request: Request, state: Text = "", code: Text = "", error: Text = "", iss: Text | None = None
+        request: Request, state: str = "", code: str = "", error: str = "", iss: str | None = None
     ) -> Response:
         """Takes a browser that comes back from the issuer, logs it in, and sends it to the page where it began."""
         login = flow()
