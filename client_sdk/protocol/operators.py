@@ -268,6 +268,12 @@ class DeviceView(Message):
     state: DeviceState
     run: str | None = None
     round: int | None = None
+    device_class: str = "unlabelled"
+    """What its label says before the first `/`."""
+    rounds_joined: int = 0
+    """Rounds of all runs in which its update counted."""
+    refusals: int = 0
+    """Updates of it that were refused, late ones included."""
 
 
 class EventView(Message):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from client_sdk.tensors import Manifest
-    from coordinator.commands.plan_cost import RoundCost
     from coordinator.engine.plan import Plan
+    from coordinator.runtime.insight.plan_cost import RoundCost
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,9 +52,9 @@ def check(
 
     Exit code 1 where the plan makes no sense: file, line and reason. Extensions that the plan names must be installed.
     """
-    from coordinator.commands.plan_cost import RoundCost
     from coordinator.engine.plan import Plan, chosen_for_new_run
     from coordinator.runtime.extensions import installed
+    from coordinator.runtime.insight.plan_cost import RoundCost
 
     read = Plan.from_toml(plan, changes or ())
     chosen_for_new_run(read, installed(read))
@@ -119,12 +119,14 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
 
 
 def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
+    from coordinator.runtime.insight.plan_cost import longest_s, size_text, time_text
+
     cohort, rounds = plan.cohort, plan.finish.rounds
     reports = f"closes at {cohort.goal} reports, counts from {cohort.quorum_count} at the deadline"
-    longest = cohort.select_s + cohort.collect_s
+    longest = longest_s(plan)
     lines = [
         f"a round:      selects {cohort.select} devices, {reports}",
-        f"time:         at most {_time(longest)} a round, {_time(rounds * longest)} for {rounds} rounds",
+        f"time:         at most {time_text(longest)} a round, {time_text(rounds * longest)} for {rounds} rounds",
     ]
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
@@ -132,26 +134,10 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     down, up = cost.download_bytes, cost.upload_bytes
     return [
         *lines,
-        f"model:        {cost.model_values:,} values, {_size(cost.model_bytes)}{part}",
-        f"one device:   fetches {_size(cost.model_bytes)}, sends at most {_size(cost.update_bytes)} a round",
-        f"network:      at most {_size(down)} sent and {_size(up)} received a round",
-        f"              {_size(rounds * (down + up))} in {rounds} rounds",
-        f"coordinator:  about {_size(cost.memory_bytes)} of memory for a round, beside the process itself",
-        f"              at most {_size(cost.disk_bytes)} of disk for updates",
+        f"model:        {cost.model_values:,} values, {size_text(cost.model_bytes)}{part}",
+        f"one device:   fetches {size_text(cost.model_bytes)}, sends at most {size_text(cost.update_bytes)} a round",
+        f"network:      at most {size_text(down)} sent and {size_text(up)} received a round",
+        f"              {size_text(rounds * (down + up))} in {rounds} rounds",
+        f"coordinator:  about {size_text(cost.memory_bytes)} of memory for a round, beside the process itself",
+        f"              at most {size_text(cost.disk_bytes)} of disk for updates",
     ]
-
-
-def _size(count: float) -> str:
-    """Bytes in decimal units."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def _time(seconds: float) -> str:
-    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"

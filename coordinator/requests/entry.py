@@ -29,7 +29,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
 
 Handler = Callable[..., Any]
-Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "access"]
+Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "access", "process"]
 
 
 @dataclass(frozen=True, slots=True)

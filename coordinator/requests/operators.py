@@ -12,7 +12,6 @@ from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointView,
     CreateRun,
-    DeviceView,
     MetricReport,
     MetricView,
     RoundView,
@@ -24,7 +23,6 @@ from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import (
     Action,
-    AfterDevice,
     AfterRound,
     Audited,
     Body,
@@ -112,12 +110,6 @@ def report_metrics(to: Coordinator, operator: Operator, message: MetricReport, *
     return to.operators.report_metrics(run, message)
 
 
-def devices(to: Coordinator, operator: Operator, *, after: AfterDevice = "", limit: Limit = 1000) -> list[DeviceView]:
-    """Enrolled devices in order of id: when each was last seen and what it does now. Who does not see everything sees
-    those that have an assignment of a run in scope."""
-    return to.operators.devices(limit, after, None if operator.sees_everything else operator.sees)
-
-
 _read = partial(Entry, permission=Permission.VIEWER, group="runs")
 _write = partial(Entry, permission=Permission.OPERATOR, group="runs")
 
@@ -201,18 +193,8 @@ ACT = _write(
     shape=Direct(act),
     summary="Pause, resume or stop a run",
 )
-DEVICES = Entry(
-    method="GET",
-    route=Route.DEVICES,
-    permission=Permission.VIEWER,
-    scoped=True,
-    answer=list[DeviceView],
-    shape=Direct(devices),
-    summary="List devices",
-    group="fleet",
-)
 ENTRIES = (
     PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, ADVANCE,
-    UNBAR, ACT, DEVICES,
+    UNBAR, ACT,
 )  # fmt: skip
 """The order matters: the template of ``ACT`` also matches the route of ``ADVANCE``."""

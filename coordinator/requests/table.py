@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from coordinator.requests import access, devices, operators, secure, sessions, workers
+from coordinator.requests import access, devices, insight, operators, secure, sessions, workers
 from coordinator.requests.entry import Entry, Shape
 
 
@@ -30,5 +30,5 @@ class Table:
 
 
 TABLE = Table(
-    (*devices.ENTRIES, *secure.ENTRIES, *operators.ENTRIES, *workers.ENTRIES, *access.ENTRIES, *sessions.ENTRIES)
+    entry for room in (devices, secure, insight, operators, workers, access, sessions) for entry in room.ENTRIES
 )

@@ -28,6 +28,7 @@ from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities, PinnedAuthority
+from coordinator.runtime.insight.insight import Insight
 from coordinator.runtime.issuer import issuer_of
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.secure_authority import PresentAuthority
@@ -47,8 +48,8 @@ __all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
-    """``devices``, ``secure``, ``operators`` and ``workers`` answer requests; ``access`` says who operators are,
-    ``identities`` and ``signed`` who devices and workers are; the methods here serve the process itself."""
+    """``devices``, ``secure``, ``operators``, ``workers`` and ``insight`` answer requests; ``access`` says who
+    operators are, ``identities`` and ``signed`` who devices and workers are; the methods serve the process itself."""
 
     def __init__(
         self,
@@ -88,7 +89,8 @@ class Coordinator:
         uncertain = UncertainUpdates(self.core)
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet, self.identities)
-        self.operators = OperatorRequests(self.core, self.fleet, self._standstill)
+        self.operators = OperatorRequests(self.core, self._standstill)
+        self.insight = Insight(self.core)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
         self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)

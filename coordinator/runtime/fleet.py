@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, Wait
-from client_sdk.protocol.operators import DeviceState, DeviceView
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
@@ -152,39 +151,11 @@ class Fleet:
         rows = self._store.waiting(self._clock.now(), without)
         return Counter(without[row.device] for row in rows if _unfit(state, row.offer) is None)
 
-    # ------------------------------------------------------------ for people
-
-    def devices(self, limit: int, after: str) -> list[DeviceView]:
-        waiting = {row.device for row in self._store.waiting(self._clock.now())}
-        claims = {claim.device: claim for claim in self._store.claims()}
-        views = []
-        for row in self._store.devices(limit, after):
-            claim = claims.get(row.device)
-            views.append(
-                DeviceView(
-                    device=row.device,
-                    label=row.label,
-                    examples_cap=row.examples_cap,
-                    enrolled_at=row.enrolled_at,
-                    last_seen_at=row.last_seen_at,
-                    state=_state(row, claim is not None, row.device in waiting),
-                    run=claim.run if claim else None,
-                    round=claim.round if claim else None,
-                )
-            )
-        return views
-
     def _write_waiting(self, rows: Sequence[WaitingRow]) -> list[None]:
         with self._store.transaction() as tx:
             tx.put_waiting(rows)
             tx.seen([row.device for row in rows], self._clock.now())
         return [None] * len(rows)
-
-
-def _state(row: DeviceRow, assigned: bool, waiting: bool) -> DeviceState:
-    if row.left_at is not None:
-        return "left"
-    return "assigned" if assigned else "waiting" if waiting else "away"
 
 
 def _unfit(state: RunState, offer: str) -> str | None:

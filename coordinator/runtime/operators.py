@@ -13,7 +13,6 @@ from pathlib import Path
 from client_sdk.protocol.operators import (
     CheckpointView,
     CreateRun,
-    DeviceView,
     EventView,
     MetricReport,
     MetricView,
@@ -26,11 +25,8 @@ from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
-from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.standstill import Standstill
 from coordinator.store.port import AuthorityRow, RoundRow, RunRow
-
-_PAGE = 1000
 
 
 def _any(run: str) -> bool:
@@ -38,9 +34,8 @@ def _any(run: str) -> bool:
 
 
 class OperatorRequests:
-    def __init__(self, core: Core, fleet: Fleet, standstill: Standstill) -> None:
+    def __init__(self, core: Core, standstill: Standstill) -> None:
         self._core = core
-        self._fleet = fleet
         self._standstill = standstill
         self._known: set[str] = set()
         """Digests of blobs that were found to be checkpoints."""
@@ -218,18 +213,6 @@ class OperatorRequests:
         )
         mine = (report.version, report.source)
         return [views.metric_view(row) for row in self._core.store.metrics(run) if (row.version, row.source) == mine]
-
-    def devices(
-        self, limit: int = 1000, after: str = "", sees: Callable[[str], bool] | None = None
-    ) -> list[DeviceView]:
-        """Devices in order of id; with ``sees`` those that have an assignment of a run for which it is true."""
-        if sees is None:
-            return self._fleet.devices(limit, after)
-        found: list[DeviceView] = []
-        while len(found) < limit and (page := self._fleet.devices(_PAGE, after)):
-            found += [view for view in page if view.run is not None and sees(view.run)]
-            after = page[-1].device
-        return found[:limit]
 
     def events(self, run: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         """The log. Of a run with secure rounds it shows no number that a device gave of itself: how many examples it

@@ -15,6 +15,7 @@ from client_sdk.tensors import (
     HEADER_LIMIT,
     ManifestMismatch,
     TensorError,
+    TensorHeader,
     header_bytes,
     numpy_dtype,
     read_header,
@@ -60,24 +61,27 @@ def check_checkpoint(path: Path) -> None:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
 
-def create_run(request: CreateRun, core: Core, taken: Container[str], permitted: Callable[[str], bool]) -> RunRow:
-    """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
-    store. ProblemError where the plan or the checkpoint is refused, or the id is not ``permitted``."""
-    store, blobs = core.store, core.blobs
+def checked_plan(core: Core, body: dict[str, object]) -> Plan:
+    """The plan of a run that shall begin. ProblemError *invalid-plan*."""
     try:
-        plan = Plan.parse(request.plan)
+        plan = Plan.parse(body)
         chosen_for_new_run(plan, core.extensions(plan))
     except PlanError as error:
         raise problem("invalid-plan", str(error)) from None
+    return plan
+
+
+def checked_initial(core: Core, plan: Plan, init: str) -> TensorHeader:
+    """The header of the initial checkpoint of a run of this plan. ProblemError where there is none, or where the plan
+    does not fit it."""
     try:
-        size = blobs.size(request.init)
-        header = read_header(blobs.path(request.init))
+        header = read_header(core.blobs.path(init))
     except Missing:
-        raise problem("unknown-checkpoint", f"the initial checkpoint {request.init} has not been uploaded") from None
+        raise problem("unknown-checkpoint", f"the initial checkpoint {init} has not been uploaded") from None
     except TensorError as error:
-        raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: {error}") from None
+        raise problem("invalid-request", f"the blob {init} is not a checkpoint: {error}") from None
     if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
-        raise problem("invalid-request", f"the blob {request.init} is not a checkpoint: it carries metadata")
+        raise problem("invalid-request", f"the blob {init} is not a checkpoint: it carries metadata")
     try:
         codec = codecs.get(plan.task.codec)
     except codecs.UnknownCodec as error:
@@ -101,14 +105,32 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
             f"the checkpoint's header has {longest} bytes: names and shapes of a model may take "
             f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
         )
-    now = core.clock.now()
-    seed = int.from_bytes(core.entropy(8), "big") >> 1
+    return header
+
+
+def free_id(core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool]) -> str:
+    """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store.
+    ProblemError where it is not ``permitted``, or where there are too many."""
     for number in range(1, _MOST_OF_A_NAME):
-        run = plan.name if number == 1 else f"{plan.name}-{number}"
-        if run in taken or store.run(run) is not None:
+        run = name if number == 1 else f"{name}-{number}"
+        if run in taken or core.store.run(run) is not None:
             continue
         if not permitted(run):
             raise problem("not-permitted", f"the run would be named {run}, which is outside of your scope")
+        return run
+    raise problem("conflict", f"there are {_MOST_OF_A_NAME} runs named {name} already: choose another name")
+
+
+def create_run(request: CreateRun, core: Core, taken: Container[str], permitted: Callable[[str], bool]) -> RunRow:
+    """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
+    store. ProblemError where the plan or the checkpoint is refused, or the id is not ``permitted``."""
+    plan = checked_plan(core, request.plan)
+    checked_initial(core, plan, request.init)
+    size = core.blobs.size(request.init)
+    now = core.clock.now()
+    seed = int.from_bytes(core.entropy(8), "big") >> 1
+    while True:
+        run = free_id(core, plan.name, taken, permitted)
         row = RunRow(
             run=run,
             name=plan.name,
@@ -131,13 +153,12 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
             created_at=now,
         )
         try:
-            with store.transaction() as tx:
+            with core.store.transaction() as tx:
                 tx.insert_run(row)
                 tx.insert_checkpoint(first)
         except Conflict:
             continue
         return row
-    raise problem("conflict", f"there are {_MOST_OF_A_NAME} runs named {plan.name} already: choose another name")
 
 
 def begin_run(core: Core, log: RunLog) -> None:

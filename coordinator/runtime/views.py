@@ -111,8 +111,8 @@ def round_view(
     body = cast("dict[str, Any]", public_body(state) if state is not None and live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
     refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []
-    first = {item.device: item.kind for item in reversed(refusals) if item.kind not in _NO_STAGE}
-    late = list(first.values()).count("late")
+    first = first_refusals(refusals)
+    late = [item.kind for item in first.values()].count("late")
     refused = len(first) - late
     missing = max(0, funnel.selected - funnel.reported - funnel.withdrawn - late - refused)
     closed = row.closed_at is not None or row.status != "open"
@@ -138,6 +138,11 @@ def round_view(
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
     )
+
+
+def first_refusals(refusals: Sequence[RefusalRow]) -> dict[str, RefusalRow]:
+    """Device -> the first refusal of its update in a round, of those that are a stage of the funnel."""
+    return {item.device: item for item in reversed(refusals) if item.kind not in _NO_STAGE}
 
 
 def checkpoint_view(row: CheckpointRow, digests: dict[int, str]) -> CheckpointView:

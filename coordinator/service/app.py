@@ -30,6 +30,7 @@ from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
 from coordinator.service.issuer_login import issuer_login_routes
 from coordinator.service.openapi import complete
+from coordinator.service.process_report import MeterReport, keep_noting
 from coordinator.service.process_routes import process_routes
 from coordinator.service.revocations import FetchList, ListKeeper, revocation_routes
 from coordinator.service.routes import table_routes
@@ -66,20 +67,22 @@ def create_app(
     ``fetch_list``: where the revocation list comes from while the app runs; None: nowhere. ``more``: routes for
     everybody, beside the coordinator's own. UndeclaredRoute where one of them does not declare who may ask for it."""
     service = Service(coordinator, settings, coordinator.core.signals)
+    service.meters.times.know(table)
+    coordinator.insight.system.process = MeterReport(service.meters)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         driver = Driver(coordinator)
         await service.work(driver.start)
-        keeping = None
+        keeping = [asyncio.create_task(keep_noting(coordinator.insight))]
         if fetch_list is not None:
             keeper = ListKeeper(coordinator.identities, fetch_list, settings.revocations_s)
-            keeping = asyncio.create_task(keeper.keep())
+            keeping.append(asyncio.create_task(keeper.keep()))
         try:
             yield
         finally:
-            if keeping is not None:
-                keeping.cancel()
+            for task in keeping:
+                task.cancel()
             service.stop()
             await asyncio.to_thread(driver.close)  # not behind the requests that wait for one of the service's threads
             await asyncio.to_thread(service.close)
@@ -115,7 +118,7 @@ def create_app(
     async def on_error(request: Request, error: Exception) -> Response:
         found, headers = problem_of(error, path=request.url.path), None
         no_route = isinstance(error, HTTPException) and error.status_code in (404, 405)
-        if no_route or (isinstance(error, RequestValidationError) and _belongs_to_another(app, request)):
+        if no_route or (_is_of_no_such_thing(error) and _belongs_to_another(app, request)):
             found, headers = _no_route(app, request)
         service.meters.refused(found)
         return problem_response(found, headers)
@@ -135,9 +138,14 @@ def _no_route(app: FastAPI, request: Request) -> tuple[Problem, dict[str, str]]:
     return plain(405, f"{request.method} is not possible at {path}; possible: {allowed}."), {"Allow": allowed}
 
 
+def _is_of_no_such_thing(error: Exception) -> bool:
+    """Whether the path was filled with something that does not exist, so that another route may be meant."""
+    return isinstance(error, RequestValidationError) or getattr(error, "kind", "") == "unknown-device"
+
+
 def _belongs_to_another(app: FastAPI, request: Request) -> bool:
     """Whether the route that was taken only seemed to match: ``POST /v1/runs/x/rounds`` fits
-    ``/v1/runs/{run}/{action}``, whose actions do not include *rounds*."""
+    ``/v1/runs/{run}/{action}``, whose actions do not include *rounds*; ``GET /v1/devices/left`` fits a device's."""
     return _resource(app, request) != getattr(request.scope.get("route"), "path", None)
 
 

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from client_sdk.protocol.problems import Problem
+from coordinator.service.request_times import RequestTimes
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -52,6 +53,9 @@ class Meters:
         self.streams = Gauge("quorate_event_streams", "Event streams open now", registry=self.registry)
         self.uploads = Gauge("quorate_uploads", "Bodies being received now", registry=self.registry)
         self.open_streams = 0
+        self.viewers = 0
+        """Of the stream of all runs."""
+        self.times = RequestTimes(_SECONDS)
         self._runs: Callable[[Callable[[str], bool] | None], Collector] | None = None
         if coordinator is not None:
             self._runs = partial(_OfRuns, coordinator, RoundCounts(coordinator))
@@ -65,6 +69,7 @@ class Meters:
         if found is None:
             found = (self.requests.labels(route, method, str(status)), self.seconds.labels(route))
             self._children[key] = found
+        self.times.note(method, route, status, seconds)
         found[0].inc()
         found[1].observe(seconds)
         if bytes_out:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from client_sdk.protocol import access, devices, names, operators, problems, secure, sessions, workers
+from client_sdk.protocol import access, devices, insight, names, operators, problems, secure, sessions, workers
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Body, Table
 from coordinator.service.describing import SCHEMES
@@ -77,6 +77,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
         "init": _DIGEST,
         "origin": "model.safetensors",
+    },
+    "CheckPlan": {
+        "plan": {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}, "finish": {"rounds": 10}},
+        "init": _DIGEST,
     },
     "MetricReport": {
         "version": 7,
@@ -145,7 +149,7 @@ def _messages(table: Table) -> list[type[BaseModel]]:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (access, devices, names, operators, secure, sessions, workers, problems)
+    rooms = (access, devices, insight, names, operators, secure, sessions, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

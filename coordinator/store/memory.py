@@ -17,6 +17,7 @@ from client_sdk.identity import Signer
 from coordinator.store.audit_chain import chain_audit
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
+from coordinator.store.insight_memory import MemoryInsightWrites
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, Layer, OverTables, RunRecord, Tables
 from coordinator.store.port import (
@@ -48,7 +49,7 @@ T = TypeVar("T")
 OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
 
 
-class MemoryTransaction(MemoryReads):
+class MemoryTransaction(MemoryReads, MemoryInsightWrites):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(
@@ -87,15 +88,14 @@ class MemoryTransaction(MemoryReads):
         return Appended(seq, links)
 
     def snapshot(self, run: str, seq: int, state: Json) -> None:
-        record = self._run(run)
-        row = replace(record.row, snapshot_seq=seq)
-        self._t.runs.put(ALL, run, replace(record, row=row, snapshot=self._text(state)))
+        record, text = self._run(run), self._text(state)
+        self._t.runs.put(ALL, run, replace(record, row=replace(record.row, snapshot_seq=seq), snapshot=text))
 
     def raise_fence(self, run: str) -> int:
         record = self._run(run)
-        fence = record.row.fence + 1
-        self._t.runs.put(ALL, run, replace(record, row=replace(record.row, fence=fence)))
-        return fence
+        raised = replace(record.row, fence=record.row.fence + 1)
+        self._t.runs.put(ALL, run, replace(record, row=raised))
+        return raised.fence
 
     def require_fence(self, run: str, fence: int) -> None:
         now = self._run(run).row.fence

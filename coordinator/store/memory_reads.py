@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from heapq import nsmallest
 
 from coordinator.store.bodies import beginning_of, from_text
-from coordinator.store.memory_tables import ALL, Tables
+from coordinator.store.insight_memory import MemoryInsightReads
+from coordinator.store.memory_tables import ALL
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -32,12 +32,8 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 
-class MemoryReads:
+class MemoryReads(MemoryInsightReads):
     """The Reader port over ``tables``. ``guard`` excludes commits during a read."""
-
-    def __init__(self, tables: Tables, guard: AbstractContextManager[bool]) -> None:
-        self._t = tables
-        self._guard = guard
 
     def run(self, run: str) -> RunRow | None:
         with self._guard:

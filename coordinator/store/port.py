@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
+from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.logins import LoginReader, LoginWriter
 from coordinator.store.rows import (
     ApiKeyRow,
@@ -70,7 +71,7 @@ TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
 
-class Reader(LoginReader, Protocol):
+class Reader(LoginReader, InsightReader, Protocol):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
     def run(self, run: str) -> RunRow | None: ...
@@ -101,10 +102,6 @@ class Reader(LoginReader, Protocol):
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         """Devices in order of id, for paging."""
-        ...
-
-    def registered_devices(self) -> int:
-        """How many devices are registered and have not left."""
         ...
 
     def worker(self, worker: str) -> WorkerRow | None: ...
@@ -214,7 +211,7 @@ class Reader(LoginReader, Protocol):
         ...
 
 
-class Transaction(Reader, LoginWriter, Protocol):
+class Transaction(Reader, LoginWriter, InsightWriter, Protocol):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
     A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises
@@ -332,7 +329,7 @@ class Transaction(Reader, LoginWriter, Protocol):
     def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
 
 
-class Store(Reader, Protocol):
+class Store(Reader, OnDisk, Protocol):
     """Reads of committed data, and writing transactions."""
 
     def reading(self) -> AbstractContextManager[Reader]:

@@ -11,13 +11,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from client_sdk.identity import Signer
 from coordinator.store import statements as sql
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import translated
+from coordinator.store.insight_statements import POSTGRESQL_BYTES, SQLITE_BYTES
 from coordinator.store.port import StoreError
 from coordinator.store.sql_reads import Result, SqlReads
 from coordinator.store.sql_transaction import SqlTransaction
@@ -92,6 +93,10 @@ class SqlStore(SqlReads):
                 self._thread.open = False
                 with suppress(SQLAlchemyError):
                     connection.rollback()
+
+    def size_bytes(self) -> int | None:
+        """The size of the database in bytes."""
+        return int(self._read(text(SQLITE_BYTES if self._sqlite else POSTGRESQL_BYTES))[0][0])
 
     def close(self) -> None:
         """Closes the connections. The store must not be used afterwards."""

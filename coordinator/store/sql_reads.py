@@ -4,7 +4,7 @@ a pooled one, inside a transaction on its own.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from sqlalchemy import Executable
 
 from coordinator.store import statements as sql
 from coordinator.store.bodies import beginning_of, from_text
+from coordinator.store.insight_sql import SqlInsightReads
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -75,7 +76,7 @@ _audit_head = _maker(AuditHeadRow)
 _metric = _maker(MetricRow)
 
 
-class SqlReads(ABC):
+class SqlReads(SqlInsightReads):
     """The Reader port over ``_read``."""
 
     @abstractmethod

@@ -14,6 +14,8 @@ from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.driver_errors import to_store_error
+from coordinator.store.insight import ReplicaRow
+from coordinator.store.insight_statements import DROP_HOURS, DROP_REPLICAS
 from coordinator.store.port import (
     ApiKeyRow,
     Appended,
@@ -150,6 +152,22 @@ class SqlTransaction(SqlReads):
     def drop_logins(self, logins: Iterable[str]) -> int:
         with self._voiding():
             return sum(self._write(sql.DROP_LOGIN, {"at_login": login}).rowcount for login in logins)
+
+    def put_hour(self, hour: int, devices: int) -> None:
+        with self._voiding():
+            self._write(self._upserts.put_hour, {"hour": hour, "devices": devices})
+
+    def drop_hours(self, before: int) -> None:
+        with self._voiding():
+            self._write(DROP_HOURS, {"at_hour": before})
+
+    def put_replica(self, row: ReplicaRow) -> None:
+        with self._voiding():
+            self._write(self._upserts.put_replica, _values(row))
+
+    def drop_replicas(self, before: float) -> None:
+        with self._voiding():
+            self._write(DROP_REPLICAS, {"at_seen": before})
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         with self._voiding():

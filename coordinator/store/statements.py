@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
-from coordinator.store import port
+from coordinator.store import insight_statements, port
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
     api_keys,
@@ -44,9 +44,11 @@ from coordinator.store.tables import (
     contributions,
     devices,
     events,
+    hours,
     logins,
     metrics,
     refusals,
+    replicas,
     revocation_lists,
     rounds,
     runs,
@@ -278,6 +280,13 @@ class Upserts:
         """Changes no row where the round has ended and another status is given."""
         self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
         self.insert_marks = self._strongest_mark()
+        self.put_replica = self._upsert(replicas)
+        more = self._insert(hours)
+        self.put_hour = more.on_conflict_do_update(
+            index_elements=["hour"],
+            set_={"devices": more.excluded["devices"]},
+            where=hours.c.devices < more.excluded["devices"],
+        )
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         return postgresql.insert(table) if self._dialect == "postgresql" else sqlite.insert(table)
@@ -311,7 +320,7 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
-    named = {**globals(), **vars(Upserts(dialect))}
+    named = {**globals(), **vars(insight_statements), **vars(Upserts(dialect))}
     return {
         name: found
         for name, found in named.items()

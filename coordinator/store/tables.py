@@ -217,6 +217,7 @@ contributions = Table(
     Column("weight", BigInteger, nullable=False),
     Column("version", Integer, nullable=False),
     PrimaryKeyConstraint("run", "round", "device"),
+    Index(None, "device"),
     sqlite_with_rowid=False,
 )
 
@@ -250,6 +251,7 @@ refusals = Table(
     _link(),
     Index(None, "run", "round"),
     Index(None, "run", "number"),
+    Index(None, "device"),
 )
 
 secure_marks = Table(
@@ -302,4 +304,19 @@ metrics = Table(
     Column("examples", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
     PrimaryKeyConstraint("run", "version", "source", "name"),
+)
+
+hours = Table(
+    "hours",
+    metadata,
+    Column("hour", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("devices", BigInteger, nullable=False),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("replica", _id(), primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("seen_at", Double, nullable=False),
 )

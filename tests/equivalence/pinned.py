@@ -371,8 +371,11 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "state": "assigned",
             "run": "r1",
             "round": 7,
+            "device_class": "phone",
+            "rounds_joined": 3,
+            "refusals": 1,
         },
-        ("run", "round"),
+        ("run", "round", "device_class", "rounds_joined", "refusals"),
     ),
     "event-view": (
         operators.EventView,

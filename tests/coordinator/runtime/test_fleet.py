@@ -125,7 +125,7 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
 def test_a_check_in_is_remembered_as_the_last_word_of_a_device(world: World) -> None:
     world.clock.at += 77
     world.check_in(2)
-    seen = {world.index(view.device): view.last_seen_at for view in world.coordinator.operators.devices()}
+    seen = {world.index(view.device): view.last_seen_at for view in world.coordinator.insight.fleet.devices()}
     assert seen[2] == world.clock.now()
     assert seen[3] is None
 

@@ -100,7 +100,7 @@ def test_a_device_that_registers_from_two_threads_is_one_device(make_world: Make
     for thread in threads:
         thread.join(30)
     assert len(found) == 6
-    assert len(world.coordinator.operators.devices()) == 1
+    assert len(world.coordinator.insight.fleet.devices()) == 1
 
 
 def test_workers_register_alike_and_a_revoked_one_comes_not_back(make_world: MakeWorld) -> None:
@@ -216,7 +216,7 @@ def test_a_device_that_left_is_forgotten_and_comes_not_back_by_the_same_id(world
         world.coordinator.identities.register_device(
             world.authority.certificate(world.keys[0], at=world.clock.at + 9, id=row.device)
         )
-    (view,) = [view for view in world.coordinator.operators.devices() if view.device == row.device]
+    (view,) = [view for view in world.coordinator.insight.fleet.devices() if view.device == row.device]
     assert view.state == "left"
 
 

@@ -160,15 +160,15 @@ def test_checkpoints_name_their_parents(world: World) -> None:
 
 def test_devices_are_listed_with_what_they_do(world: World) -> None:
     world.check_in(0, 1, 2, 3, 4)
-    states = {world.index(view.device): view.state for view in world.coordinator.operators.devices()}
+    states = {world.index(view.device): view.state for view in world.coordinator.insight.fleet.devices()}
     cohort = world.cohort()
     assert {number for number, state in states.items() if state == "assigned"} == set(cohort)
     assert {number for number, state in states.items() if state == "waiting"} == set(range(5)) - set(cohort)
-    first = world.coordinator.operators.devices(limit=3)
+    first = world.coordinator.insight.fleet.devices(limit=3)
     assert [
         *first,
-        *world.coordinator.operators.devices(after=first[-1].device),
-    ] == world.coordinator.operators.devices()
+        *world.coordinator.insight.fleet.devices(after=first[-1].device),
+    ] == world.coordinator.insight.fleet.devices()
 
 
 def test_when_the_clock_falls_the_round_keeps_its_length(world: World) -> None:

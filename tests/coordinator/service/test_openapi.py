@@ -47,7 +47,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = 52
+OPERATIONS = 57
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
 schemathesis.openapi.media_type(OCTETS_MEDIA_TYPE, st.binary(max_size=200))

@@ -204,6 +204,8 @@ def test_what_belongs_to_no_run_and_is_not_scoped_is_known() -> None:
     everything = {(*route.methods, route.path) for route in of_operators if not declaration(route).scoped}
     assert everything == {
         ("GET", "/v1/audit/head"),
+        ("GET", "/v1/fleet"),
+        ("GET", "/v1/system"),
         ("POST", "/v1/workers/{worker}/revoke"),
         ("POST", "/v1/sessions/links"),
     }

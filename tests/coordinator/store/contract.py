@@ -16,11 +16,14 @@ from tests.coordinator.store.contract_access import AccessContract
 from tests.coordinator.store.contract_audit import AuditContract
 from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
+from tests.coordinator.store.contract_insight import InsightContract
 from tests.coordinator.store.contract_marks import MarksContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
-class StoreContract(FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract, MarksContract):
+class StoreContract(
+    FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract, MarksContract, InsightContract
+):
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None
         assert store.runs() == []

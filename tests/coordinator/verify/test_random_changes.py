@@ -20,6 +20,8 @@ NOT_COVERED = {
     "waiting": "who waits is gone within a minute; the list of a draw is a blob, which is covered",
     "api_keys": "operators' keys are in no log: the audit says who made and revoked them",
     "logins": "who is logged in is in no log: the audit says who logged in and out",
+    "hours": "how many devices checked in is in no log: it is for people, and nothing comes of it",
+    "replicas": "which processes serve is in no log: it is for people, and nothing comes of it",
     "authorities": "which authority was trusted is in no log: rounds are shown with it, and no model comes of it",
     "revocation_lists": "signed by the authority, so whoever takes the list checks it",
     "audit": "the history has no row in it; test_audit.py changes each field of one",

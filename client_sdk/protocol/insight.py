@@ -1,0 +1,223 @@
+"""The messages of what operators look at more closely: a round's lanes, one device, the fleet, a plan's cost.
+
+Every list is bounded. Of a secure round there is nothing of a single device here: the coordinator does not know it.
+Routes: ``names.Route``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from client_sdk.protocol.names import DeviceId, Digest, Message, RunId
+from client_sdk.protocol.operators import DeviceState, DeviceView
+
+LaneEnd = Literal["waiting", "training", "reported", "late", "withdrawn", "dropped", "refused"]
+"""Where a selected device is, or where it ended: *waiting* has not begun to train, *training* has begun; the others
+are those of ``Funnel``."""
+LANES_SHOWN = 1000
+"""Cohorts of more devices are also told in ``LanesView.buckets``."""
+
+
+class Lane(Message):
+    """What one selected device did in a round. Times are Unix seconds by the coordinator's clock, durations seconds by
+    the device's own."""
+
+    device: DeviceId
+    label: str = ""
+    """Empty: it has none, or the device has left."""
+    selected_at: float
+    started_at: float | None = None
+    """When it reported that it begins to train."""
+    reported_at: float | None = None
+    """When its update was accepted."""
+    ended_at: float | None = None
+    """When its part was over, however it ended. None: it is not."""
+    fetch_s: float | None = None
+    """From the assignment until it had the checkpoint; of devices that reported, as the next two."""
+    train_s: float | None = None
+    encode_s: float | None = None
+    bytes: int | None = None
+    """Of its update."""
+    end: LaneEnd
+    reason: str = ""
+    """Why it ended so, in a sentence. Part of it may be text of the device."""
+
+
+class LaneBucket(Message):
+    """What happened in one part of a round's time: how many devices of the cohort began, and how many ended how."""
+
+    from_at: float
+    to_at: float
+    started: int = 0
+    ends: dict[LaneEnd, int] = Field(default_factory=dict)
+
+
+class LanesView(Message):
+    """The devices of one round, by id."""
+
+    secure: str = ""
+    """Why nothing is said of single devices; empty: it is."""
+    devices: int
+    """Selected devices."""
+    ends: dict[LaneEnd, int] = Field(default_factory=dict)
+    """How many of them are, or ended, where."""
+    lanes: list[Lane] = Field(default_factory=list)
+    buckets: list[LaneBucket] = Field(default_factory=list)
+    """Where ``devices`` is above 1,000: up to 120 equal parts of the round's time, in order."""
+
+
+class FleetCounts(Message):
+    """Registered devices by what they do now; without those that have left."""
+
+    waiting: int = 0
+    """In the pool, without an assignment."""
+    assigned: int = 0
+    away: int = 0
+
+
+class ClassView(Message):
+    """One class of devices: how much of the work it does, and how many of it are never heard."""
+
+    device_class: str
+    """What the label of these devices says before its first `/`; *unlabelled* where there is none, *other classes* for
+    those beyond the 50 largest."""
+    devices: int
+    rounds_joined: int
+    """Of all of them together."""
+    never_heard: int
+    """How many of them have contributed to no round."""
+
+
+class HourView(Message):
+    """One hour of the last 24."""
+
+    from_at: float
+    devices: int
+    """How many different devices checked in, as far as a process that serves this database noted it."""
+
+
+class FleetView(Message):
+    """The fleet in numbers: at most some seconds old."""
+
+    by_state: dict[DeviceState, int]
+    by_class: list[ClassView]
+    """Of devices that have not left, the largest class first."""
+    availability: list[HourView]
+    """24 hours in order, the current one last."""
+
+
+class DeviceRound(Message):
+    """What became of one update of a device."""
+
+    run: RunId
+    round: int
+    at: float | None = None
+    """When the round closed, or when the update was refused."""
+    result: Literal["counted", "refused", "late"]
+    version: int | None = None
+    """The checkpoint to which it contributed."""
+    reason: str = ""
+    """Why it was refused."""
+
+
+class DeviceDetail(Message):
+    """One device, with the newest of its rounds."""
+
+    device: DeviceView
+    rounds: list[DeviceRound]
+    """Up to 50 that counted and 50 that were refused, newest first; of runs in the caller's scope."""
+
+
+class ReplicaView(Message):
+    """A process that serves this database, or did in the last hour."""
+
+    name: str
+    version: str
+    seen_at: float
+    """It notes this every 30 s."""
+
+
+class StorageView(Message):
+    """The disk of this process: at most a minute old. None: there is none, or it is not known."""
+
+    database_bytes: int | None = None
+    blob_bytes: int | None = None
+    disk_free_bytes: int | None = None
+
+
+class GroupRequests(Message):
+    """The requests of one group that this process has answered since it started."""
+
+    group: str
+    """A tag of the API's description; *held* for requests that are held open until there is an answer, *other* for the
+    rest."""
+    count: int
+    refused: int
+    """Answered with a status of 400 to 499."""
+    errors: int
+    """Answered with a status of 500 or above."""
+    p50_s: float | None = None
+    """Median of the last five to ten minutes, in seconds, between two bounds of the histogram; None: there were no
+    requests. *held* has none."""
+    p95_s: float | None = None
+
+
+class SystemView(Message):
+    """The process that answers, and what it shares with others."""
+
+    version: str
+    replicas: list[ReplicaView]
+    storage: StorageView
+    requests: list[GroupRequests] = Field(default_factory=list)
+    streams: int = 0
+    """Streams of one run's events that this process holds open."""
+    viewers: int = 0
+    """Viewers of its stream of all runs."""
+
+
+class CheckPlan(Message):
+    """Asks whether a run could be created from a plan, and what it would cost. Nothing is created."""
+
+    plan: dict[str, object]
+    """The plan as in its TOML file."""
+    init: Digest | None = None
+    """The initial checkpoint, which must be uploaded. None: costs in bytes are not known."""
+
+
+class CostLine(Message):
+    """One line of a plan's cost."""
+
+    name: Literal[
+        "device_download_bytes",
+        "device_upload_bytes",
+        "round_download_bytes",
+        "round_upload_bytes",
+        "run_bytes",
+        "server_memory_bytes",
+        "server_disk_bytes",
+        "round_longest_s",
+        "run_longest_s",
+    ]
+    """It ends with its unit. *device*: of one device in one round; *round*: of all its devices in one round; *run*: of
+    all rounds that the plan wants. Upper bounds, where no round is abandoned."""
+    value: float
+    text: str
+    """The same in words, with a rounded number."""
+
+
+class PlanView(Message):
+    """A plan that can be carried out."""
+
+    plan: dict[str, object]
+    """The plan with all its fields."""
+    plan_digest: Digest
+    run: str
+    """The id that a run of it would get now."""
+    cost: list[CostLine] = Field(default_factory=list)
+    devices_spent: int = 0
+    """Registered devices that contribute to this initial checkpoint no more, in whichever run. 0 in plain plans."""
+    devices_registered: int = 0
+    warnings: list[str] = Field(default_factory=list)
+    """What is likely to keep its rounds from being committed, each in a sentence."""

@@ -1,0 +1,147 @@
+"""The requests of people who look closely: a round's lanes, devices, the fleet, the process, the cost of a plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from client_sdk.protocol.insight import (
+    CheckPlan,
+    DeviceDetail,
+    FleetView,
+    LanesView,
+    PlanView,
+    SystemView,
+)
+from client_sdk.protocol.names import DeviceId, Finite, Route, RunId
+from client_sdk.protocol.operators import DeviceState, DeviceView
+from coordinator.access import Operator, Role
+from coordinator.requests.callers import Permission
+from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, RoundNumber
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.insight.fleet_views import DeviceFilter
+
+LaneLimit = Annotated[int, Field(ge=1, le=1000), About("at most this many")]
+StateWanted = Annotated[DeviceState | None, About("devices in this state")]
+ClassWanted = Annotated[str, Field(max_length=64), About("devices of this class")]
+SeenSince = Annotated[Finite | None, About("devices that checked in at this time or later, Unix seconds")]
+Part = Annotated[str, Field(max_length=64), About("devices with this part in their id or label, in whatever case")]
+
+
+def lanes(
+    to: Coordinator,
+    operator: Operator,
+    *,
+    run: RunId,
+    round: RoundNumber,
+    after: AfterDevice = "",
+    limit: LaneLimit = 1000,
+) -> LanesView:
+    """What each selected device did in a round: began, trained, sent, and how it ended. Of a secure round it says
+    nothing of single devices, and why."""
+    return to.insight.lanes.of_round(run, round, after, limit)
+
+
+def devices(
+    to: Coordinator,
+    operator: Operator,
+    *,
+    after: AfterDevice = "",
+    limit: Limit = 1000,
+    state: StateWanted = None,
+    device_class: ClassWanted = "",
+    seen_since: SeenSince = None,
+    q: Part = "",
+) -> list[DeviceView]:
+    """Enrolled devices in order of id: when each was last seen, what it does now, how often it took part. Who does not
+    see everything sees those that have an assignment of a run in scope."""
+    sees = None if operator.sees_everything else operator.sees
+    wanted = DeviceFilter(state=state, device_class=device_class, seen_since=seen_since, q=q, sees=sees)
+    return to.insight.fleet.devices(limit, after, wanted)
+
+
+def one_device(to: Coordinator, operator: Operator, *, device: DeviceId) -> DeviceDetail:
+    """One device with the newest of its rounds. Who does not see everything sees its rounds of runs in scope."""
+    return to.insight.fleet.device(device, None if operator.sees_everything else operator.sees)
+
+
+def fleet(to: Coordinator, operator: Operator) -> FleetView:
+    """The fleet in numbers: devices by state, participation by class, devices seen in each of the last 24 hours."""
+    return to.insight.fleet.fleet()
+
+
+def system(to: Coordinator, operator: Operator) -> SystemView:
+    """This process and what it shares with others: replicas, storage, requests answered, streams."""
+    return to.insight.system.view()
+
+
+def check_plan(to: Coordinator, operator: Operator, message: CheckPlan) -> PlanView:
+    """Whether a run could be created from this plan, and what it would cost. Nothing is created. What would be refused
+    then is refused now, with the same problem."""
+
+    def permitted(run: str) -> bool:
+        return operator.may_with(Role.OPERATOR, run)
+
+    return to.insight.plans.check(message, permitted=permitted)
+
+
+LANES = Entry(
+    method="GET",
+    route=Route.LANES,
+    permission=Permission.VIEWER,
+    answer=LanesView,
+    shape=Direct(lanes),
+    summary="Show a round's lanes",
+    group="runs",
+)
+CHECK_PLAN = Entry(
+    method="POST",
+    route=Route.CHECK_PLAN,
+    permission=Permission.OPERATOR,
+    scoped=True,
+    message=CheckPlan,
+    answer=PlanView,
+    shape=Direct(check_plan),
+    summary="Check a plan",
+    group="runs",
+)
+DEVICES = Entry(
+    method="GET",
+    route=Route.DEVICES,
+    permission=Permission.VIEWER,
+    scoped=True,
+    answer=list[DeviceView],
+    shape=Direct(devices),
+    summary="List devices",
+    group="fleet",
+)
+DEVICE = Entry(
+    method="GET",
+    route=Route.DEVICE,
+    permission=Permission.VIEWER,
+    scoped=True,
+    answer=DeviceDetail,
+    shape=Direct(one_device),
+    summary="Show a device",
+    group="fleet",
+)
+FLEET = Entry(
+    method="GET",
+    route=Route.FLEET,
+    permission=Permission.VIEWER,
+    answer=FleetView,
+    shape=Direct(fleet),
+    summary="Show the fleet",
+    group="fleet",
+)
+SYSTEM = Entry(
+    method="GET",
+    route=Route.SYSTEM,
+    permission=Permission.VIEWER,
+    answer=SystemView,
+    shape=Direct(system),
+    summary="Show the process",
+    group="process",
+)
+ENTRIES = (LANES, CHECK_PLAN, DEVICES, DEVICE, FLEET, SYSTEM)

@@ -1,0 +1,233 @@
+"""The fleet as people see it: pages of devices, one device, counts by state, class and hour.
+
+Nothing here is on a device's way. What is read of the whole fleet is kept for some seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from client_sdk.protocol.insight import (
+    ClassView,
+    DeviceDetail,
+    DeviceRound,
+    FleetCounts,
+    FleetView,
+    HourView,
+)
+from client_sdk.protocol.operators import DeviceState, DeviceView
+from client_sdk.protocol.problems import problem
+from coordinator.runtime.core import Core
+from coordinator.store.insight import HOUR_S, Participation
+from coordinator.store.port import ClaimRow, DeviceRow, Reader
+
+UNLABELLED = "unlabelled"
+OTHERS = "other classes"
+HOURS = 24
+_KEPT_S = 10.0
+"""Seconds for which the view of the whole fleet is kept."""
+_PAGE = 1000
+_CLASSES = 50
+_ROUNDS = 50
+
+Sees = Callable[[str], bool]
+"""Whether a run is in the caller's scope."""
+
+
+def class_of(label: str) -> str:
+    """The class that a label says: ``phone`` of ``phone/ward 7``."""
+    return label.partition("/")[0].strip() or UNLABELLED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFilter:
+    """Which devices are listed; what is None or empty lets all pass."""
+
+    state: DeviceState | None = None
+    device_class: str = ""
+    seen_since: float | None = None
+    q: str = ""
+    """A part of the id or of the label, in whatever case."""
+    sees: Sees | None = None
+    """Devices that have an assignment of a run for which it is true."""
+
+    def lets_pass(self, view: DeviceView) -> bool:
+        return (
+            (self.state is None or view.state == self.state)
+            and (not self.device_class or view.device_class == self.device_class)
+            and (self.seen_since is None or (view.last_seen_at or 0.0) >= self.seen_since)
+            and (not self.q or self.q.lower() in view.device.lower() or self.q.lower() in view.label.lower())
+            and (self.sees is None or (view.run is not None and self.sees(view.run)))
+        )
+
+
+@dataclass(slots=True)
+class _States:
+    """What decides the states of devices, read once for many of them."""
+
+    waiting: set[str]
+    claims: dict[str, ClaimRow] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, reader: Reader, now: float) -> _States:
+        waiting = {row.device for row in reader.waiting(now)}
+        return cls(waiting, {claim.device: claim for claim in reader.claims()})
+
+    def of(self, row: DeviceRow) -> DeviceState:
+        if row.left_at is not None:
+            return "left"
+        return "assigned" if row.device in self.claims else "waiting" if row.device in self.waiting else "away"
+
+    def view(self, row: DeviceRow) -> DeviceView:
+        claim = self.claims.get(row.device)
+        return DeviceView(
+            device=row.device,
+            label=row.label,
+            examples_cap=row.examples_cap,
+            enrolled_at=row.enrolled_at,
+            last_seen_at=row.last_seen_at,
+            state=self.of(row),
+            run=claim.run if claim else None,
+            round=claim.round if claim else None,
+            device_class=class_of(row.label),
+        )
+
+
+class FleetViews:
+    """Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._kept: tuple[float, FleetView] | None = None
+
+    def devices(self, limit: int = 1000, after: str = "", wanted: DeviceFilter | None = None) -> list[DeviceView]:
+        """Devices in order of id, after this one, that the filter lets pass."""
+        wanted = wanted or DeviceFilter()
+        found: list[DeviceView] = []
+        with self._core.store.reading() as reader:
+            states = _States.read(reader, self._core.clock.now())
+            while len(found) < limit and (page := reader.devices(_PAGE, after)):
+                found += filter(wanted.lets_pass, map(states.view, page))
+                after = page[-1].device
+            found = found[:limit]
+            took_part = reader.participation([view.device for view in found])
+        return [_with(view, took_part.get(view.device)) for view in found]
+
+    def device(self, device: str, sees: Sees | None = None) -> DeviceDetail:
+        """One device with its last rounds. With ``sees`` only rounds of runs for which it is true, and only of a device
+        that has one, or has an assignment of such a run. ProblemError *unknown-device*."""
+        with self._core.store.reading() as reader:
+            row = reader.device(device)
+            if row is None:
+                raise _unknown(device)
+            view = _States.read(reader, self._core.clock.now()).view(row)
+            rounds = _rounds(reader, device)
+            took_part = reader.participation([device]).get(device)
+        if sees is not None:
+            rounds = [one for one in rounds if sees(one.run)]
+            if not rounds and (view.run is None or not sees(view.run)):
+                raise _unknown(device)
+            took_part = Participation(sum(one.result == "counted" for one in rounds), 0)
+            took_part = took_part._replace(refusals=len(rounds) - took_part.rounds)
+            if view.run is not None and not sees(view.run):
+                view = view.changed(run=None, round=None)
+        return DeviceDetail(device=_with(view, took_part), rounds=rounds)
+
+    def counts(self) -> FleetCounts:
+        """Cheap enough to be asked for every few seconds."""
+        with self._core.store.reading() as reader:
+            waiting = sum(reader.waiting_by_offer(self._core.clock.now()).values())
+            assigned = len(reader.claims())
+            registered = reader.registered_devices()
+        return FleetCounts(waiting=waiting, assigned=assigned, away=max(0, registered - waiting - assigned))
+
+    def fleet(self) -> FleetView:
+        """The whole fleet in numbers, at most 10 s old."""
+        now = self._core.clock.now()
+        with self._lock:
+            if self._kept is None or not 0 <= now - self._kept[0] < _KEPT_S:
+                self._kept = (now, self._fleet(now))
+            return self._kept[1]
+
+    def note_hours(self) -> None:
+        """Notes how many devices were seen in the hour under way. Called every half minute while the process serves:
+        what checks in between the last note of an hour and its end is missing in it."""
+        hour = int(self._core.clock.now() // HOUR_S)
+        seen = self._core.store.seen_since(hour * HOUR_S)
+        if seen != self._core.store.seen_by_hour(hour).get(hour):
+            with self._core.store.transaction() as tx:
+                tx.put_hour(hour, seen)
+                tx.drop_hours(hour - 2 * HOURS)
+
+    def _fleet(self, now: float) -> FleetView:
+        with self._core.store.reading() as reader:
+            states = _States.read(reader, now)
+            took_part = reader.participation()
+            by_state: Counter[DeviceState] = Counter({"waiting": 0, "assigned": 0, "away": 0, "left": 0})
+            classes: dict[str, list[int]] = {}
+            after = ""
+            while page := reader.devices(_PAGE, after):
+                for row in page:
+                    state = states.of(row)
+                    by_state[state] += 1
+                    if state != "left":
+                        joined = took_part.get(row.device, Participation(0, 0)).rounds
+                        numbers = classes.setdefault(class_of(row.label), [0, 0, 0])
+                        for place, more in enumerate((1, joined, not joined)):
+                            numbers[place] += more
+                after = page[-1].device
+            hour = int(now // HOUR_S)
+            seen = reader.seen_by_hour(hour - HOURS + 1)
+            seen[hour] = max(seen.get(hour, 0), reader.seen_since(hour * HOUR_S))
+        return FleetView(
+            by_state=dict(by_state),
+            by_class=_classes(classes),
+            availability=[
+                HourView(from_at=one * HOUR_S, devices=seen.get(one, 0)) for one in range(hour - HOURS + 1, hour + 1)
+            ],
+        )
+
+
+def _classes(found: dict[str, list[int]]) -> list[ClassView]:
+    ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+    others = [sum(numbers) for numbers in zip(*(numbers for _, numbers in ordered[_CLASSES:]), strict=True)]
+    shown = [*ordered[:_CLASSES], *([(OTHERS, others)] if others else [])]
+    return [
+        ClassView(device_class=name, devices=numbers[0], rounds_joined=numbers[1], never_heard=numbers[2])
+        for name, numbers in shown
+    ]
+
+
+def _rounds(reader: Reader, device: str) -> list[DeviceRound]:
+    rounds = []
+    for row in reader.counted_in(device, _ROUNDS):
+        found = reader.round(row.run, row.round)
+        at = found.closed_at if found is not None else None
+        rounds.append(DeviceRound(run=row.run, round=row.round, at=at, result="counted", version=row.version))
+    for refusal in reader.refused_in(device, _ROUNDS):
+        if refusal.kind != "abandoned":
+            late = refusal.kind == "late"
+            rounds.append(
+                DeviceRound(
+                    run=refusal.run,
+                    round=refusal.round,
+                    at=refusal.at,
+                    result="late" if late else "refused",
+                    reason=refusal.reason,
+                )
+            )
+    return sorted(rounds, key=lambda one: -(one.at or 0.0))
+
+
+def _with(view: DeviceView, took_part: Participation | None) -> DeviceView:
+    if took_part is None:
+        return view
+    return view.changed(rounds_joined=took_part.rounds, refusals=took_part.refusals)
+
+
+def _unknown(device: str) -> Exception:
+    return problem("unknown-device", f"there is no device {device} here, or none in your scope")

@@ -1,0 +1,22 @@
+"""What people look at more closely, of one coordinator."""
+
+from __future__ import annotations
+
+from coordinator.runtime.core import Core
+from coordinator.runtime.insight.fleet_views import FleetViews
+from coordinator.runtime.insight.lanes import Lanes
+from coordinator.runtime.insight.plan_check import PlanCheck
+from coordinator.runtime.insight.system import System
+
+
+class Insight:
+    def __init__(self, core: Core) -> None:
+        self.lanes = Lanes(core)
+        self.fleet = FleetViews(core)
+        self.plans = PlanCheck(core)
+        self.system = System(core)
+
+    def note(self) -> None:
+        """Notes what is counted by time. Called every half minute while a process serves; not by simulations."""
+        self.system.note_alive()
+        self.fleet.note_hours()

@@ -1,0 +1,189 @@
+"""What each selected device of a round did: folded from the events of that round alone.
+
+The fold of a round that was shown lately is kept, so a round that is followed costs what is new in its log.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from client_sdk.protocol.insight import LANES_SHOWN, Lane, LaneBucket, LaneEnd, LanesView
+from client_sdk.protocol.problems import problem
+from coordinator.engine.state import RunState
+from coordinator.runtime.core import Core
+from coordinator.runtime.insight.rounds_in_log import events_of_round
+from coordinator.runtime.views import first_refusals
+from coordinator.store.port import EventRow, Reader, RefusalRow, RoundRow
+
+_KEPT = 8
+"""Rounds whose folds are kept."""
+_BUCKETS = 120
+_SECURE = (
+    "This round is secure: the coordinator sees which messages came, and nothing of a single device's work. The counts "
+    "of each exchange are in the round's view."
+)
+_DROPPED = {
+    "training": "it was training when the round closed",
+    "waiting": "it had not begun to train when the round closed",
+}
+
+
+@dataclass(slots=True)
+class _Part:
+    """A device's part in a round, as far as the log tells it."""
+
+    started_at: float | None = None
+    reported_at: float | None = None
+    left_at: float | None = None
+    end: LaneEnd = "waiting"
+    reason: str = ""
+    bytes: int | None = None
+    seconds: tuple[float, float, float] | None = None
+
+
+@dataclass(slots=True)
+class _Fold:
+    """What the log says of one round up to ``seq``."""
+
+    seq: int | None = None
+    complete: bool = False
+    """Whether the round had ended when its events were read."""
+    selected_at: float = 0.0
+    parts: dict[str, _Part] = field(default_factory=dict)
+
+    def add(self, row: EventRow) -> None:
+        self.seq = row.seq
+        body = cast("dict[str, Any]", row.body)
+        if row.kind == "Drawn":
+            self.selected_at = row.at
+            self.parts = {device: _Part() for device, _ in body["cohort"]}
+            return
+        part = self.parts.get(body.get("device", ""))
+        if part is None:
+            return
+        match row.kind:
+            case "Started":
+                part.started_at = row.at
+                part.end = "training"
+            case "Reported":
+                part.reported_at, part.end, part.bytes = row.at, "reported", body["bytes"]
+                fetch_s, train_s, encode_s = body["seconds"]
+                part.seconds = (fetch_s, train_s, encode_s)
+            case "Withdrew":
+                part.left_at, part.end, part.reason = row.at, "withdrawn", body["reason"]
+            case "UpdateRefused":
+                part.left_at, part.end, part.reason = row.at, "refused", body["reason"]
+            case _:
+                pass
+
+
+class Lanes:
+    """Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._folds: OrderedDict[tuple[str, int], _Fold] = OrderedDict()
+
+    def of_round(self, run: str, round: int, after: str = "", limit: int = LANES_SHOWN) -> LanesView:
+        """The lanes of the devices whose ids sort after this one, at most ``limit``. ProblemError where there is no
+        such round."""
+        state = self._state(run)
+        with self._core.store.reading() as reader:
+            row = reader.round(run, round)
+            if row is None:
+                raise problem("unknown-round", f"run {run} has no round {round}")
+            cohort = _cohort(row, state)
+            if row.kind != "federated":
+                return LanesView(secure=_SECURE if row.kind == "secure" else "", devices=len(cohort))
+            with self._lock:
+                fold = self._fold(reader, row)
+                refused = first_refusals(reader.refusals(run, round))
+                made = {
+                    device: _lane(device, fold, row, refused.get(device)) for device in cohort if device in fold.parts
+                }
+            shown = [made[device] for device in sorted(made) if device > after][:limit]
+            labels = reader.labels([lane.device for lane in shown])
+        return LanesView(
+            devices=len(cohort),
+            ends=dict(Counter(lane.end for lane in made.values())),
+            lanes=[lane.changed(label=labels.get(lane.device, "")) for lane in shown],
+            buckets=_buckets(made, row) if len(made) > LANES_SHOWN else [],
+        )
+
+    def _state(self, run: str) -> RunState | None:
+        """The newest state; None where the log cannot be read, so that rows alone count."""
+        try:
+            return self._core.log(run).catch_up()
+        except ValueError as error:
+            self._core.troubles.note(run, error)
+            return None
+
+    def _fold(self, reader: Reader, round: RoundRow) -> _Fold:
+        key = (round.run, round.round)
+        fold = self._folds.setdefault(key, _Fold())
+        self._folds.move_to_end(key)
+        while len(self._folds) > _KEPT:
+            self._folds.popitem(last=False)
+        if not fold.complete:
+            for row in events_of_round(reader, *key, fold.seq):
+                fold.add(row)
+            fold.complete = round.status != "open"
+        return fold
+
+
+def _cohort(row: RoundRow, state: RunState | None) -> list[str]:
+    """The devices that were selected; none where the draw was too small for a round."""
+    if state is not None and state.round is not None and state.round.number == row.round and row.status == "open":
+        return sorted(state.round.members)
+    return [str(device) for device in cast("list[object]", row.body.get("cohort") or [])]
+
+
+def _lane(device: str, fold: _Fold, row: RoundRow, refused: RefusalRow | None) -> Lane:
+    part, end = fold.parts[device], fold.parts[device].end
+    ended_at, reason = part.reported_at or part.left_at, part.reason
+    closed = row.closed_at is not None or row.status != "open"
+    if end in ("waiting", "training"):
+        if refused is not None:
+            end, reason, ended_at = "late" if refused.kind == "late" else "refused", refused.reason, refused.at
+        elif closed:
+            end, reason, ended_at = "dropped", _DROPPED[end], row.closed_at
+    seconds = part.seconds or (None, None, None)
+    return Lane(
+        device=device,
+        selected_at=fold.selected_at,
+        started_at=part.started_at,
+        reported_at=part.reported_at,
+        ended_at=ended_at,
+        fetch_s=seconds[0],
+        train_s=seconds[1],
+        encode_s=seconds[2],
+        bytes=part.bytes,
+        end=end,
+        reason=reason,
+    )
+
+
+def _buckets(lanes: Mapping[str, Lane], row: RoundRow) -> list[LaneBucket]:
+    """Equal parts of the time from the selection to the last thing that happened."""
+    begin = min(lane.selected_at for lane in lanes.values())
+    times = [at for lane in lanes.values() for at in (lane.started_at, lane.ended_at) if at is not None]
+    end = max([begin, *times, *([row.closed_at] if row.closed_at is not None else [])])
+    edges = [begin + (end - begin) * part / _BUCKETS for part in range(1, _BUCKETS)]
+    started: Counter[int] = Counter()
+    ends: list[Counter[LaneEnd]] = [Counter() for _ in range(_BUCKETS)]
+    for lane in lanes.values():
+        if lane.started_at is not None:
+            started[bisect_right(edges, lane.started_at)] += 1
+        if lane.ended_at is not None:
+            ends[bisect_right(edges, lane.ended_at)][lane.end] += 1
+    bounds = [begin, *edges, end]
+    return [
+        LaneBucket(from_at=bounds[part], to_at=bounds[part + 1], started=started[part], ends=dict(ends[part]))
+        for part in range(_BUCKETS)
+    ]

@@ -1,0 +1,98 @@
+"""Whether a run could be created from a plan, what it would cost, and what is likely to keep its rounds from being
+committed. Creates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
+from coordinator.engine.plan import Plan
+from coordinator.runtime.core import Core
+from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, size_text, time_text
+from coordinator.runtime.marks import kinds_against, tensors_of
+from coordinator.runtime.run_creation import checked_initial, checked_plan, free_id
+
+
+class PlanCheck:
+    """Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def check(self, request: CheckPlan, *, permitted: Callable[[str], bool]) -> PlanView:
+        """ProblemError as for a run that is created: where the plan or the checkpoint is refused, or the run's id would
+        not be ``permitted``."""
+        plan = checked_plan(self._core, request.plan)
+        cost, spent, warnings = None, 0, []
+        registered = self._core.store.registered_devices()
+        if request.init is None:
+            warnings.append("The costs in bytes are not known without an initial checkpoint.")
+        else:
+            cost = RoundCost.of(plan, checked_initial(self._core, plan, request.init).manifest)
+            tensors = tensors_of(self._core.blobs, plan, request.init)
+            spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
+        if registered - spent < plan.cohort.quorum_count:
+            warnings.append(_too_few(plan, registered, spent))
+        return PlanView(
+            plan=plan.model_dump(mode="json"),
+            plan_digest=plan.digest,
+            run=free_id(self._core, plan.name, (), permitted),
+            cost=_lines(plan, cost),
+            devices_spent=spent,
+            devices_registered=registered,
+            warnings=warnings,
+        )
+
+
+def _too_few(plan: Plan, registered: int, spent: int) -> str:
+    found = f"{registered} devices are registered here"
+    if spent:
+        found += f", of which {spent} have signed on this checkpoint or have declined it"
+    return f"{found}; a round needs {plan.cohort.quorum_count} reports."
+
+
+def _lines(plan: Plan, cost: RoundCost | None) -> list[CostLine]:
+    rounds = plan.finish.rounds
+    one_s, all_s = longest_s(plan), rounds * longest_s(plan)
+    times = [
+        CostLine(name="round_longest_s", value=one_s, text=f"a round lasts at most {time_text(one_s)}"),
+        CostLine(name="run_longest_s", value=all_s, text=f"{rounds} rounds last at most {time_text(all_s)}"),
+    ]
+    if cost is None:
+        return times
+    both = rounds * (cost.download_bytes + cost.upload_bytes)
+    return [
+        CostLine(
+            name="device_download_bytes",
+            value=cost.model_bytes,
+            text=f"a device fetches {size_text(cost.model_bytes)} a round",
+        ),
+        CostLine(
+            name="device_upload_bytes",
+            value=cost.update_bytes,
+            text=f"a device sends at most {size_text(cost.update_bytes)} a round",
+        ),
+        CostLine(
+            name="round_download_bytes",
+            value=cost.download_bytes,
+            text=f"the coordinator sends at most {size_text(cost.download_bytes)} a round",
+        ),
+        CostLine(
+            name="round_upload_bytes",
+            value=cost.upload_bytes,
+            text=f"the coordinator receives at most {size_text(cost.upload_bytes)} a round",
+        ),
+        CostLine(name="run_bytes", value=both, text=f"{size_text(both)} cross the network in {rounds} rounds at most"),
+        CostLine(
+            name="server_memory_bytes",
+            value=cost.memory_bytes,
+            text=f"a round takes about {size_text(cost.memory_bytes)} of the coordinator's memory",
+        ),
+        CostLine(
+            name="server_disk_bytes",
+            value=cost.disk_bytes,
+            text=f"updates take at most {size_text(cost.disk_bytes)} of the coordinator's disk",
+        ),
+        *times,
+    ]

@@ -1,0 +1,91 @@
+"""Computes what a run of a plan costs, before it starts: devices, bytes on the network, disk, memory and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_sdk import codecs
+from client_sdk.secagg.lanes import lane_bits, packed_bytes
+from client_sdk.secagg.quantize import Quantizer
+from client_sdk.tensors import HEADER_LIMIT, Manifest
+from coordinator.engine.plan import Plan
+from coordinator.engine.secure.plan import EXCHANGES
+
+MEMORY_MODELS = 3
+"""Memory of the coordinator for a round, in float32 models: a round of 256 updates of 1M values was measured at 2.9 by
+``benchmarks/coordinator.py``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCost:
+    """An upper bound for one round with devices. Bytes are of all devices together, without the headers of HTTP."""
+
+    values: int
+    """Elements of the model that are averaged, of ``model_values`` in all."""
+    model_values: int
+    model_bytes: int
+    update_bytes: int
+    """The longest update of one device, encoded; in a secure round, masked, without the keys and shares beside it."""
+    download_bytes: int
+    """Every selected device fetches the model."""
+    upload_bytes: int
+    """Every selected device sends an update, also those that come after the round has closed."""
+    disk_bytes: int
+    """Updates in the coordinator's folder at once: those of a round, and of the rounds that the plan retains."""
+    memory_bytes: int
+    longest_s: float
+    """Seconds from the round's opening to its deadline."""
+
+    @classmethod
+    def of(cls, plan: Plan, model: Manifest) -> RoundCost:
+        """The cost for an initial checkpoint with these tensors. TensorError where the plan averages none of them, or
+        where its codec cannot take them."""
+        averaged = model.select(plan.task.averaged)
+        select, update = plan.cohort.select, _update_bytes(plan, averaged)
+        size = model.nbytes + HEADER_LIMIT
+        return cls(
+            values=averaged.elements,
+            model_values=model.elements,
+            model_bytes=model.nbytes,
+            update_bytes=update,
+            download_bytes=select * size,
+            upload_bytes=select * update,
+            disk_bytes=select * update * (1 + plan.retention.rounds),
+            memory_bytes=MEMORY_MODELS * 4 * averaged.elements,
+            longest_s=longest_s(plan),
+        )
+
+
+def longest_s(plan: Plan) -> float:
+    """Seconds from a round's opening to its last deadline; of a secure round with all the attempts that it may have."""
+    plain_s = plan.cohort.select_s + plan.cohort.collect_s
+    if plan.secure is None:
+        return plain_s
+    again = (plan.secure.attempts - 1) * (EXCHANGES + 1)
+    return plain_s + (EXCHANGES + again) * plan.secure.exchange_s
+
+
+def _update_bytes(plan: Plan, averaged: Manifest) -> int:
+    terms, secure = plan.terms, plan.secure
+    if terms is None or secure is None:
+        return codecs.get(plan.task.codec).max_bytes(averaged)
+    quantizer = Quantizer(q=terms.q, max_norm=terms.max_norm, max_abs=terms.max_abs, weight_cap=terms.weight_cap)
+    lanes = codecs.linear(plan.task.codec).count(averaged.elements) + quantizer.extra_lanes
+    return packed_bytes(lanes, lane_bits(secure.most_advertisers(plan.cohort), terms.q))
+
+
+def size_text(count: float) -> str:
+    """Bytes in decimal units."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def time_text(seconds: float) -> str:
+    """Seconds in the largest unit of which there are two."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,43 @@
+"""The statements of ``insight.py``, built once for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from sqlalchemy import and_, bindparam, delete, func, select
+from sqlalchemy.sql.elements import BindParameter
+
+from coordinator.store.insight import ReplicaRow
+from coordinator.store.rows import ContributionRow, RefusalRow
+from coordinator.store.tables import contributions, devices, hours, refusals, replicas, rounds
+
+_among: BindParameter[object] = bindparam("devices", expanding=True)
+_counts = [refusals.c.kind != "abandoned"]
+
+LABELS = select(devices.c.device, devices.c.label).where(devices.c.device.in_(_among))
+COUNTED = select(contributions.c.device, func.count()).group_by(contributions.c.device)
+COUNTED_AMONG = COUNTED.where(contributions.c.device.in_(_among))
+REFUSED = select(refusals.c.device, func.count()).where(*_counts).group_by(refusals.c.device)
+REFUSED_AMONG = REFUSED.where(refusals.c.device.in_(_among))
+COUNTED_IN = (
+    select(*(contributions.c[field.name] for field in fields(ContributionRow)))
+    .join_from(
+        contributions, rounds, and_(rounds.c.run == contributions.c.run, rounds.c.round == contributions.c.round)
+    )
+    .where(contributions.c.device == bindparam("device"))
+    .order_by(rounds.c.closed_at.desc(), contributions.c.run, contributions.c.round.desc())
+    .limit(bindparam("limit"))
+)
+REFUSED_IN = (
+    select(*(refusals.c[field.name] for field in fields(RefusalRow)))
+    .where(refusals.c.device == bindparam("device"))
+    .order_by(refusals.c.number.desc())
+    .limit(bindparam("limit"))
+)
+SEEN_SINCE = select(func.count()).select_from(devices).where(devices.c.last_seen_at >= bindparam("at"))
+SEEN_BY_HOUR = select(hours.c.hour, hours.c.devices).where(hours.c.hour >= bindparam("since"))
+REPLICAS = select(*(replicas.c[field.name] for field in fields(ReplicaRow))).order_by(replicas.c.replica)
+DROP_HOURS = delete(hours).where(hours.c.hour < bindparam("at_hour"))
+DROP_REPLICAS = delete(replicas).where(replicas.c.seen_at < bindparam("at_seen"))
+SQLITE_BYTES = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+POSTGRESQL_BYTES = "SELECT pg_database_size(current_database())"

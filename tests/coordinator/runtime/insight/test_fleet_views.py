@@ -1,0 +1,246 @@
+"""The fleet as people see it: filters, pages, classes, who is never heard, and devices by hour over restarts and
+replicas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_sdk.protocol.insight import DeviceDetail
+from client_sdk.protocol.operators import DeviceView
+from coordinator.runtime.insight import fleet_views
+from coordinator.runtime.insight.fleet_views import DeviceFilter, FleetViews, class_of
+from coordinator.store import open_store
+from coordinator.store.memory import MemoryStore
+from coordinator.store.memory_tables import ALL
+from tests.coordinator.store import rows
+from tests.coordinator.world import World
+
+LABELS = ("phone/ward 7", "phone/ward 8", "tablet", "", "phone", "tablet/x", "hospital / 3", "phone/<b>")
+
+
+def labelled(world: World) -> World:
+    """The world's devices with these labels, in order of number."""
+    assert isinstance(world.store, MemoryStore)
+    for row, label in zip(world.rows, LABELS, strict=True):
+        world.store._t.devices.put(ALL, row.device, replace(row, label=label))
+    return world
+
+
+def listed(world: World, **wanted: object) -> set[int]:
+    found = world.coordinator.insight.fleet.devices(wanted=DeviceFilter(**wanted))  # type: ignore[arg-type]
+    assert [view.device for view in found] == sorted(view.device for view in found)
+    return {world.index(view.device) for view in found}
+
+
+def shown(world: World, number: int) -> DeviceView:
+    return world.coordinator.insight.fleet.device(world.rows[number].device).device
+
+
+def test_a_class_is_what_the_label_says_before_the_first_slash() -> None:
+    assert [class_of(label) for label in LABELS] == [
+        "phone", "phone", "tablet", "unlabelled", "phone", "tablet", "hospital", "phone",
+    ]  # fmt: skip
+
+
+def test_devices_are_filtered_by_what_they_do_and_are() -> None:
+    world = labelled(World(8))
+    world.create()
+    assert listed(world) == set(range(8))
+    world.clock.at += 100
+    world.check_in(0, 1, 2, 3, 4)
+    world.pass_time(20)
+    assigned = set(world.cohort())
+    assert len(assigned) == 4
+    assert listed(world, state="assigned") == assigned
+    assert listed(world, state="waiting") == set(range(5)) - assigned
+    assert listed(world, state="away") == {5, 6, 7}
+    assert listed(world, device_class="phone") == {0, 1, 4, 7}
+    assert listed(world, device_class="unlabelled") == {3}
+    assert listed(world, seen_since=world.clock.at - 30) == set(range(5))
+    assert listed(world, seen_since=world.clock.at + 1) == set()
+    assert listed(world, q="WARD") == {0, 1}
+    assert listed(world, q=world.rows[6].device[2:].upper()) == {6}
+    assert listed(world, q="%") == set(), "a filter is a text and no pattern"
+    assert listed(world, device_class="phone", state="away") == {7}
+    assert listed(world, sees=lambda run: run == "marks") == assigned
+    assert listed(world, sees=lambda run: False) == set()
+
+
+def test_a_filtered_list_is_paged_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_views, "_PAGE", 2)
+    world = labelled(World(8))
+    fleet = world.coordinator.insight.fleet
+    whole = fleet.devices(wanted=DeviceFilter(device_class="phone"))
+    pages, after = [], ""
+    while page := fleet.devices(1, after, DeviceFilter(device_class="phone")):
+        pages += page
+        after = page[-1].device
+    assert pages == whole
+    assert len(whole) == 4
+
+
+def test_how_often_a_device_took_part_is_counted_over_all_runs() -> None:
+    world = World(4)
+    world.create(finish={"rounds": 2})
+    first = world.play_round(1)
+    second = world.play_round(2)
+    assert len(first) == len(second) == 3
+    for number in range(4):
+        assert shown(world, number).rounds_joined == (number in first) + (number in second)
+    listed_views = world.coordinator.insight.fleet.devices()
+    assert sum(view.rounds_joined for view in listed_views) == 6
+    assert {view.refusals for view in listed_views} == {0}
+
+
+def test_a_device_is_shown_with_its_rounds_newest_first() -> None:
+    world = World(4)
+    world.create(finish={"rounds": 2})
+    world.check_in()
+    cohort = world.cohort()
+    late = cohort[3]
+    world.clock.at += 1
+    world.report(*cohort[:3])
+    world.clock.at += 1
+    with world.refuses("late"):
+        world.report(late)
+    world.clock.at += 1
+    world.check_in()
+    world.pass_time(11)
+    world.report(late, round=2)
+    others = [number for number in world.cohort() if number != late]
+    world.clock.at += 1
+    world.report(*others[:2], round=2)
+    found = world.coordinator.insight.fleet.device(world.rows[late].device)
+    assert [(one.run, one.round, one.result, one.version) for one in found.rounds] == [
+        ("marks", 2, "counted", 2),
+        ("marks", 1, "late", None),
+    ]
+    assert found.device.refusals == 1
+    assert found.rounds[1].reason
+    with world.refuses("unknown-device"):
+        world.coordinator.insight.fleet.device("nobody")
+
+
+def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> None:
+    world = World(4)
+    world.create(finish={"rounds": 1})
+    counted = world.play_round(1)
+    fleet = world.coordinator.insight.fleet
+
+    def seen(number: int, run: str) -> DeviceDetail:
+        return fleet.device(world.rows[number].device, lambda one: one == run)
+
+    assert [one.run for one in seen(counted[0], "marks").rounds] == ["marks"]
+    assert seen(counted[0], "marks").device.rounds_joined == 1
+    with world.refuses("unknown-device"):
+        seen(counted[0], "another")
+    (missing,) = set(range(4)) - set(counted)
+    with world.refuses("unknown-device"):
+        seen(missing, "marks")
+
+
+def test_classes_say_who_is_never_heard() -> None:
+    world = labelled(World(8))
+    world.create(cohort={"select": 8, "goal": 4, "quorum": 0.5, "select_s": 10, "collect_s": 60}, finish={"rounds": 1})
+    world.check_in()
+    world.report(0, 1, 2, 6)
+    found = {view.device_class: view for view in world.coordinator.insight.fleet.fleet().by_class}
+    assert {name: (view.devices, view.rounds_joined, view.never_heard) for name, view in found.items()} == {
+        "phone": (4, 2, 2),
+        "tablet": (2, 1, 1),
+        "hospital": (1, 1, 0),
+        "unlabelled": (1, 0, 1),
+    }
+    assert next(iter(found)) == "phone", "the largest class comes first"
+
+
+def test_many_classes_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_views, "_CLASSES", 2)
+    found = labelled(World(8)).coordinator.insight.fleet.fleet().by_class
+    assert [(view.device_class, view.devices, view.never_heard) for view in found] == [
+        ("phone", 4, 4), ("tablet", 2, 2), ("other classes", 2, 2),
+    ]  # fmt: skip
+
+
+def test_states_and_counts_agree_and_who_has_left_is_in_no_class() -> None:
+    world = World(8)
+    world.create()
+    world.check_in(0, 1, 2, 3, 4)
+    world.pass_time(11)
+    world.coordinator.identities.leave(world.rows[7])
+    found = world.coordinator.insight.fleet.fleet()
+    assert found.by_state == {"waiting": 1, "assigned": 4, "away": 2, "left": 1}
+    assert world.coordinator.insight.fleet.counts().model_dump() == {"waiting": 1, "assigned": 4, "away": 2}
+    assert sum(view.devices for view in found.by_class) == 7
+
+
+def test_the_whole_fleet_is_read_again_after_ten_seconds() -> None:
+    world = World(8)
+    fleet = world.coordinator.insight.fleet
+    assert fleet.fleet().by_state["waiting"] == 0
+    world.check_in(0)
+    assert fleet.fleet().by_state["waiting"] == 0
+    world.clock.at += 10
+    assert fleet.fleet().by_state["waiting"] == 1
+
+
+def test_devices_by_hour_survive_a_restart_and_are_the_same_on_every_replica() -> None:
+    world = World(8)
+    hour = 3600.0
+    world.clock.at = 1_000_000 * hour
+    replica = world.replica()
+    world.check_in(0, 1, 2)
+    world.coordinator.insight.fleet.note_hours()
+    replica.devices.check_in(world.rows[3], world.message())
+    replica.devices.check_in(world.rows[0], world.message())
+    replica.insight.fleet.note_hours()
+    world.coordinator.insight.fleet.note_hours()
+    world.clock.at += hour
+    world.check_in(0, 5)
+    restarted = world.boot()
+    restarted.insight.fleet.note_hours()
+    world.clock.at += 2 * hour
+    for found in (restarted.insight.fleet.fleet(), replica.insight.fleet.fleet()):
+        assert len(found.availability) == 24
+        assert [one.devices for one in found.availability[-5:]] == [0, 4, 2, 0, 0]
+        assert [one.from_at for one in found.availability[-2:]] == [world.clock.at - hour, world.clock.at]
+
+
+def test_a_check_in_is_no_row_of_an_hour() -> None:
+    world = World(8)
+    world.check_in()
+    assert world.store.seen_by_hour(0) == {}
+    world.coordinator.insight.fleet.note_hours()
+    assert list(world.store.seen_by_hour(0).values()) == [8]
+    world.clock.at += 49 * 3600
+    world.check_in(0)
+    world.coordinator.insight.fleet.note_hours()
+    assert list(world.store.seen_by_hour(0).values()) == [1], "hours that are not shown any more are gone"
+
+
+@pytest.mark.slow
+def test_ten_thousand_devices_are_paged_and_counted(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'many.db'}")
+    with store.transaction() as tx:
+        tx.insert_run(rows.run("r1"))
+        for number in range(10_000):
+            tx.insert_device(rows.device(f"d{number:05}", label=f"class {number % 100}/{number}"))
+        for ended in range(1, 11):
+            tx.put_round(rows.round_(ended, status="committed", closed_at=float(ended)))
+            tx.insert_contributions(rows.contribution(f"d{number:05}", round=ended) for number in range(256))
+    world = World(0, store=store)
+    fleet = FleetViews(world.coordinator.core)
+    found, after = 0, ""
+    while page := fleet.devices(1000, after):
+        found, after = found + len(page), page[-1].device
+    assert found == 10_000
+    whole = fleet.fleet()
+    assert len(whole.by_class) == 51
+    assert sum(view.rounds_joined for view in whole.by_class) == 2560
+    assert len(json.dumps(whole.model_dump(mode="json"))) < 20_000
+    assert [view.device for view in fleet.devices(9, "", DeviceFilter(q="/9999"))] == ["d09999"]
+    store.close()

@@ -1,0 +1,114 @@
+"""A plan is checked as it would be when a run is created, and nothing is created."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from client_sdk.protocol.insight import CheckPlan, PlanView
+from client_sdk.protocol.operators import CreateRun
+from client_sdk.protocol.problems import ProblemError
+from client_sdk.tensors import to_bytes
+from coordinator.store.port import MarkRow
+from tests.coordinator.world import World
+
+
+def any_run(run: str) -> bool:
+    return True
+
+
+def uploaded(world: World) -> str:
+    body = to_bytes(world.model())
+    digest = hashlib.sha256(body).hexdigest()
+    with world.blobs.spool() as spool:
+        spool.write(body)
+        world.coordinator.operators.put_checkpoint(spool, digest)
+    return digest
+
+
+def check(world: World, init: str | None, **sections: Any) -> PlanView:
+    return world.coordinator.insight.plans.check(CheckPlan(plan=world.plan(**sections), init=init), permitted=any_run)
+
+
+def test_a_plan_is_shown_whole_with_its_cost_and_nothing_is_created() -> None:
+    world = World(8)
+    found = check(world, uploaded(world))
+    assert world.store.run_ids() == []
+    made = world.create()
+    assert (found.plan, found.plan_digest, found.run) == (made.plan, made.plan_digest, made.run)
+    cost = {line.name: line.value for line in found.cost}
+    assert cost["round_longest_s"] == 70
+    assert cost["run_longest_s"] == 350
+    assert cost["round_upload_bytes"] == 4 * cost["device_upload_bytes"]
+    assert cost["run_bytes"] == 5 * (cost["round_upload_bytes"] + cost["round_download_bytes"])
+    assert all(line.text for line in found.cost)
+    assert (found.devices_registered, found.devices_spent, found.warnings) == (8, 0, [])
+    assert check(world, None).run == "marks-2"
+
+
+def test_without_a_checkpoint_the_costs_in_bytes_are_not_known() -> None:
+    found = check(World(8), None)
+    assert [line.name for line in found.cost] == ["round_longest_s", "run_longest_s"]
+    assert "not known" in found.warnings[0]
+
+
+def test_too_few_devices_are_a_warning() -> None:
+    world = World(1)
+    (warning,) = check(world, uploaded(world)).warnings
+    assert warning == "1 devices are registered here; a round needs 2 reports."
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"cohort": {"select": 2, "goal": 3}},
+        {"task": {"codec": "nothing@1"}},
+        {"task": {"averaged": ["nowhere.*"]}},
+        {"unknown": 1},
+    ],
+    ids=["goal", "codec", "averaged", "field"],
+)
+def test_what_creating_refuses_is_refused_with_the_same_problem(sections: dict[str, Any]) -> None:
+    world = World(8)
+    init = uploaded(world)
+    with pytest.raises(ProblemError) as created:
+        world.coordinator.operators.create_run(CreateRun(plan=world.plan(**sections), init=init))
+    with pytest.raises(ProblemError) as checked:
+        check(world, init, **sections)
+    assert checked.value.problem == created.value.problem
+
+
+def test_a_checkpoint_that_was_not_uploaded_and_a_name_out_of_scope_are_refused() -> None:
+    world = World(8)
+    with world.refuses("unknown-checkpoint"):
+        check(world, "0" * 64)
+    with world.refuses("not-permitted", "would be named marks"):
+        plan = CheckPlan(plan=world.plan())
+        world.coordinator.insight.plans.check(plan, permitted=lambda run: False)
+
+
+def test_a_secure_plan_says_how_many_devices_are_spent_on_its_checkpoint() -> None:
+    world = World(8)
+    init = uploaded(world)
+    sections: dict[str, Any] = {
+        "cohort": {"select": 70, "goal": 66, "quorum": 0.9},
+        "aggregation": {"partial": "refuse"},
+        "secure": {"max_norm": 1.0, "max_abs": 0.25},
+    }
+    secure = check(world, init, **sections)
+    assert (secure.devices_registered, secure.devices_spent) == (8, 0)
+    plain = {line.name: line.value for line in check(world, init, cohort=sections["cohort"]).cost}
+    cost = {line.name: line.value for line in secure.cost}
+    assert cost["round_longest_s"] > plain["round_longest_s"]
+    assert 0 < cost["device_upload_bytes"] < plain["device_upload_bytes"]
+    made = world.create(**sections)
+    tensors = world.coordinator.core.state(made.run).marked_on
+    with world.store.transaction() as tx:
+        tx.insert_marks(
+            MarkRow(tensors=tensors, device=row.device, run=made.run, round=1, kind="spent") for row in world.rows[:3]
+        )
+    again = check(world, init, **sections)
+    assert again.devices_spent == 3
+    assert "of which 3 have signed on this checkpoint" in again.warnings[0]

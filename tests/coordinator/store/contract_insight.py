@@ -1,0 +1,77 @@
+"""What every store must do for people's views of the fleet: labels, who took part, devices by hour, replicas."""
+
+from __future__ import annotations
+
+from coordinator.store.insight import Participation, ReplicaRow
+from coordinator.store.port import Store
+from tests.coordinator.store import rows
+
+
+class InsightContract:
+    def test_labels_are_those_of_the_devices_that_are_asked_for(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for name in ("d1", "d2", "d3"):
+                tx.insert_device(rows.device(name, label=f"label of {name}"))
+            tx.forget_device("d3", 1.0)
+        assert store.labels([]) == {}
+        assert store.labels(["d2", "d3", "d9"]) == {"d2": "label of d2", "d3": ""}
+        many = [f"x{number}" for number in range(1200)]
+        assert store.labels([*many, "d1"]) == {"d1": "label of d1"}
+
+    def test_participation_counts_contributions_and_refusals_but_those_of_abandoned_rounds(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for run in ("r1", "r2"):
+                tx.insert_run(rows.run(run))
+            tx.insert_contributions([rows.contribution("d1", round=1), rows.contribution("d2", round=1)])
+            tx.insert_contributions([rows.contribution("d1", run="r2", round=1)])
+            kinds = (("d1", "late"), ("d3", "invalid-update"), ("d3", "late"), ("d4", "abandoned"))
+            tx.insert_refusals([rows.refusal(device, kind=kind) for device, kind in kinds])
+        found = {"d1": Participation(2, 1), "d2": Participation(1, 0), "d3": Participation(0, 2)}
+        assert store.participation() == found
+        assert store.participation(["d3", "d4", "d9"]) == {"d3": Participation(0, 2)}
+        assert store.participation([]) == {}
+
+    def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for run in ("r1", "r2"):
+                tx.insert_run(rows.run(run))
+            for run, number, at in (("r1", 1, 10.0), ("r2", 1, 30.0), ("r1", 2, 20.0)):
+                tx.put_round(rows.round_(number, run=run, status="committed", closed_at=at))
+                tx.insert_contributions([rows.contribution("d1", run=run, round=number)])
+            tx.insert_refusals([rows.refusal("d1", round=number, reason=str(number)) for number in (1, 2, 3)])
+        found = [("r2", 1), ("r1", 2), ("r1", 1)]
+        assert [(row.run, row.round) for row in store.counted_in("d1", 9)] == found
+        assert [(row.run, row.round) for row in store.counted_in("d1", 2)] == found[:2]
+        assert store.counted_in("d9", 9) == []
+        assert [row.reason for row in store.refused_in("d1", 2)] == ["3", "2"]
+
+    def test_devices_seen_are_counted_and_noted_by_hour(self, store: Store) -> None:
+        with store.transaction() as tx:
+            for name in ("d1", "d2", "d3"):
+                tx.insert_device(rows.device(name))
+            tx.seen(["d1"], 100.5)
+            tx.seen(["d2"], 200.5)
+        assert [store.seen_since(at) for at in (0.0, 100.5, 100.6, 300.0)] == [2, 2, 1, 0]
+        with store.transaction() as tx:
+            for hour, devices in ((7, 3), (8, 5), (8, 4), (9, 1), (9, 2)):
+                tx.put_hour(hour, devices)
+        assert store.seen_by_hour(0) == {7: 3, 8: 5, 9: 2}
+        with store.transaction() as tx:
+            tx.drop_hours(8)
+            assert tx.seen_by_hour(0) == {8: 5, 9: 2}
+        assert store.seen_by_hour(9) == {9: 2}
+
+    def test_replicas_are_replaced_and_dropped(self, store: Store) -> None:
+        first, second = (ReplicaRow(replica=name, version="1", seen_at=10.5) for name in ("b", "a"))
+        newer = ReplicaRow(replica="b", version="2", seen_at=20.5)
+        with store.transaction() as tx:
+            for row in (first, second, newer):
+                tx.put_replica(row)
+        assert store.replicas() == [second, newer]
+        with store.transaction() as tx:
+            tx.drop_replicas(20.5)
+        assert store.replicas() == [newer]
+
+    def test_the_size_is_known_where_the_data_is_on_a_disk(self, store: Store) -> None:
+        size = store.size_bytes()
+        assert size is None or size > 0
