@@ -233,7 +233,8 @@ class SimulatedWorld:
         of each training is put on the agenda."""
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
-        coming = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
+        trains = [part for name, part in self._parts.items() if not self._has_trained(name)]
+        coming = [part.job for part in sorted(trains, key=_place) if part.job is not None]
         self._engine.submit(coming[: self._most(state)])
         self._training = []
         members = state.current.members
@@ -247,7 +248,7 @@ class SimulatedWorld:
                 assignment = request.call(CHECK_IN.shape.again, self.coordinator)
                 if assignment is not None:
                     device.answered(assignment)
-        starting = [device for device in cohort if not device.over]
+        starting = [device for device in cohort if not device.over and not self._has_trained(device.row.device)]
         message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
         STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
         for device in starting:
@@ -256,6 +257,10 @@ class SimulatedWorld:
             self._remove_if_over(device)
         for part, device in sorted(self._training, key=lambda one: one[0].place):
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
+
+    def _has_trained(self, device: str) -> bool:
+        """Whether a device of the cohort needs not train, since it has kept what it trained from this checkpoint."""
+        return False
 
     def _most(self, state: RunState) -> int:
         """How many updates close the round."""
