@@ -1,7 +1,8 @@
-"""Draws a history as three panels: the funnel of each round, the metrics, and how often each device counted.
+"""Draws a history as three panels: the funnel of each round, the metrics, and how often each device counted. Where the
+plan has secure rounds, a fourth shows their exchanges.
 
 It uses matplotlib's object interface only: no pyplot, no global state, no display. ``metrics_panel`` draws the panel of
-metrics.
+metrics, ``exchanges_panel`` that of the exchanges.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from simulation.history.exchanges_panel import exchanges_panel
 from simulation.history.folder import HistoryError
 from simulation.history.metrics_panel import metrics_panel
 from simulation.history.panel import (
@@ -49,10 +51,16 @@ class HistoryFigure(Figure):
 
 
 def draw(history: RecordedRun) -> HistoryFigure:
-    """The picture; 12 by 5.4 inches."""
-    figure = HistoryFigure(figsize=(12, 5.4), layout="constrained")
+    """The picture; 12 by 5.4 inches, and 12 by 10.4 with secure rounds."""
+    secure = history.plan.secure is not None
+    figure = HistoryFigure(figsize=(12, 10.4 if secure else 5.4), layout="constrained")
     FigureCanvasAgg(figure)
-    funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 6, 4))
+    if secure:
+        panels = figure.subplot_mosaic("ab\ncd", width_ratios=(5, 6))
+        funnel, metrics, devices = panels["a"], panels["b"], panels["c"]
+        exchanges_panel(panels["d"], history.exchanges)
+    else:
+        funnel, metrics, devices = figure.subplots(1, 3, width_ratios=(5, 6, 4))
     figure.suptitle(f"{history.run}: {standing(history)}", fontsize=TITLE, fontweight="bold")
     _funnel(funnel, history.rounds)
     metrics_panel(metrics, history)

@@ -85,12 +85,13 @@ class History(RecordedRun):
     # ------------------------------------------------------------ for people
 
     def to_pandas(self, what: Table = "rounds") -> DataFrame:
-        """A table: ``rounds``, ``metrics``, ``participation``, ``withdrawals`` or ``events``. Times are seconds since
-        the run began."""
+        """A table: ``rounds``, ``exchanges`` (of secure rounds), ``metrics``, ``participation``, ``withdrawals`` or
+        ``events``. Times are seconds since the run began."""
         return frame(self, self._store, what)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """The funnel of each round, the curves of the metrics, and how often each device counted.
+        """The funnel of each round, the curves of the metrics, how often each device counted, and with secure rounds
+        how many devices came to each exchange.
 
         ``path``: the file to which it is also written, in the format of its ending (.png, .svg, .pdf). Needs no
         display.

@@ -13,6 +13,7 @@ from simulation.history.recorded_run import RecordedRun
 from simulation.history.tables import COLUMNS, cells, newest_scores, reasons_of, standing
 
 _LAST = 5
+_WITH_EXCHANGES = "Funnel, metrics, participation and exchanges of secure rounds"
 _CELL = "text-align:{side};padding:0.15em 0.7em;white-space:nowrap"
 
 
@@ -33,7 +34,8 @@ def _picture(history: RecordedRun) -> str:
     image = BytesIO()
     draw(history).savefig(image, format="png", dpi=110)
     content = base64.b64encode(image.getvalue()).decode()
-    description = f"Funnel, metrics and participation of run {history.run}"
+    panels = "Funnel, metrics and participation" if history.plan.secure is None else _WITH_EXCHANGES
+    description = f"{panels} of run {history.run}"
     return f'<img alt="{escape(description)}" style="max-width:100%" src="data:image/png;base64,{content}">'
 
 

@@ -25,6 +25,7 @@ from coordinator.folding.refold import Readable
 from coordinator.runtime import views
 from coordinator.store.port import Reader, RunRow, StoreError
 from simulation.history import folder as folders
+from simulation.history.exchanges import RoundExchange, read_exchanges
 from simulation.history.folder import HistoryError
 from simulation.history.rounds import (
     DeviceWithdrawal,
@@ -128,6 +129,11 @@ class RecordedRun:
     def rounds(self) -> tuple[RoundSummary, ...]:
         """All rounds in order, also the abandoned ones and the current one. Read from the store at each access."""
         return tuple(read_rounds(self._store, self.run, self._state(), self._wall))
+
+    @property
+    def exchanges(self) -> tuple[RoundExchange, ...]:
+        """The exchanges of all secure rounds in order: how many devices came to each, and how many it took."""
+        return tuple(read_exchanges(self._store, self.run, self._state()))
 
     @property
     def participation(self) -> Mapping[str, int]:

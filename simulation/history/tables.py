@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from coordinator.store.port import Reader
+from simulation.history.exchanges import RoundExchange
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import Curve, RecordedRun
 from simulation.history.rounds import DeviceWithdrawal, RoundSummary, read_events
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Table = Literal["rounds", "metrics", "participation", "withdrawals", "events"]
+Table = Literal["rounds", "exchanges", "metrics", "participation", "withdrawals", "events"]
 
 _KIB = 1024
 _MOST_SCORES = 6
@@ -40,6 +41,9 @@ def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
     match what:
         case "rounds":
             return _rounds(history, pd)
+        case "exchanges":
+            found = [dataclasses.asdict(one) for one in history.exchanges]
+            return pd.DataFrame(found, columns=[field.name for field in dataclasses.fields(RoundExchange)])
         case "metrics":
             return _metrics(history, pd)
         case "participation":
@@ -57,7 +61,7 @@ def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
             ]
             return pd.DataFrame(rows, columns=["seq", "at_s", "kind", "body"])
         case _:
-            known = "'rounds', 'metrics', 'participation', 'withdrawals' or 'events'"
+            known = "'rounds', 'exchanges', 'metrics', 'participation', 'withdrawals' or 'events'"
             raise HistoryError(f"There is no table {what!r}: give {known}.")
 
 

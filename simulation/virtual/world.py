@@ -202,7 +202,6 @@ class SimulatedWorld:
                 self._remove_if_over(device)
 
     def _remove_if_over(self, device: Device) -> None:
-        """Removes a device whose part has ended."""
         if device.over:
             self._present.pop(device.row.device, None)
 
@@ -233,8 +232,8 @@ class SimulatedWorld:
         of each training is put on the agenda."""
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
-        trains = [part for name, part in self._parts.items() if not self._has_trained(name)]
-        coming = [part.job for part in sorted(trains, key=_place) if part.job is not None]
+        jobs = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
+        coming = [job for job in jobs if not self._has_trained(job.device)]
         self._engine.submit(coming[: self._most(state)])
         self._training = []
         members = state.current.members
@@ -242,12 +241,10 @@ class SimulatedWorld:
         if absent:  # members of a cohort that was drawn before this run was interrupted
             self._check_in([], absent)
         cohort = [self._present[name] for name in sorted(members) if name in self._present]
-        for device in cohort:
-            if device.assignment is None:
-                request = Request(CHECK_IN, device.row, device.offer)
-                assignment = request.call(CHECK_IN.shape.again, self.coordinator)
-                if assignment is not None:
-                    device.answered(assignment)
+        for device in (one for one in cohort if one.assignment is None):
+            assignment = Request(CHECK_IN, device.row, device.offer).call(CHECK_IN.shape.again, self.coordinator)
+            if assignment is not None:
+                device.answered(assignment)
         starting = [device for device in cohort if not device.over and not self._has_trained(device.row.device)]
         message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
         STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
@@ -259,7 +256,7 @@ class SimulatedWorld:
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
 
     def _has_trained(self, device: str) -> bool:
-        """Whether a device of the cohort needs not train, since it has kept what it trained from this checkpoint."""
+        """Whether a device need not train, since it has kept what it trained from this checkpoint."""
         return False
 
     def _most(self, state: RunState) -> int:
@@ -345,8 +342,7 @@ class SimulatedWorld:
 
     def _received(self) -> int:
         """Returns the number of updates that the round under way has received."""
-        current = self._state.round
-        return 0 if current is None else current.count("reported")
+        return 0 if self._state.round is None else self._state.current.count("reported")
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
