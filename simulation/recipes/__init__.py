@@ -19,6 +19,7 @@ recipes.rounds_to(runs["FedAvg"].metric("accuracy"), 0.97)
 | `centralized`            | all data in one place                                                 |                  |
 
 The first three build a plan and call ``simulate``: they return a ``History`` and take ``simulate``'s other options.
+With ``secure_rounds={"max_norm": ..., "max_abs": ...}`` their rounds are secure; `fedavg` takes every server optimizer.
 The two baselines train with the same learner and return a ``Baseline``, which has the same curves.
 """
 

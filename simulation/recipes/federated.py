@@ -1,6 +1,6 @@
 """FedAvg, FedSGD and FedProx: plans for ``simulate``, with the hyperparameters that the papers name.
 
-It only makes plans. The coordinator's engine runs the rounds, as in deployment.
+It only makes plans. The coordinator's engine runs the rounds, as in deployment. With ``secure_rounds`` they are secure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from simulation.virtual.behaviour import Behaviour
 
 WEEK_S = 604_800.0
 """Virtual seconds that a round waits for its slowest client: the papers have no deadline."""
+DAYS_S = (432_000.0, 518_400.0)
+"""The same of a secure round, and when its attempts expire: 5 days, and the 6 that a plan allows."""
 
 WHOLE_BATCH = 1_000_000
 """A batch size above any client's number of examples: a batch is all of its data."""
@@ -30,18 +32,35 @@ def plan(
     per_round: int,
     target: float | None = None,
     metric: str = "accuracy",
+    secure_rounds: Mapping[str, Any] | None = None,
     **parts: Mapping[str, Any],
 ) -> Plan:
     """The plan of an experiment as papers describe it: ``per_round`` clients in each round, all that report count, no
-    deadline. ``parts``: ``task`` and ``aggregation``, as in a plan. PlanError, ValueError."""
+    deadline. ``parts``: ``task`` and ``aggregation``, as in a plan.
+
+    ``secure_rounds``: the plan's section ``[secure]``, at least ``max_norm`` and ``max_abs``; None: rounds are plain.
+    PlanError, also where the algorithm needs what the coordinator of a secure round never sees; ValueError."""
     require_whole("per_round", per_round, 1)
     cohort = {"select": per_round, "goal": per_round, "quorum": 1 / per_round, "collect_s": WEEK_S}
+    sections: dict[str, Any] = {}
+    aggregation = dict(parts.get("aggregation", {}))
+    if secure_rounds is not None:
+        cohort["collect_s"], expires_s = DAYS_S
+        aggregation.setdefault("partial", "refuse")  # devices mask no other work than the whole
+        sections["secure"] = {"reserve": 0, "expires_s": expires_s, **secure_rounds}
     finish: dict[str, Any] = {"rounds": rounds}
     if target is not None:
         finish |= {"metric": metric, "target": target}
     task = {"learner": "simulation:learner", **parts.get("task", {})}
     return Plan.parse(
-        {"name": name, "cohort": cohort, "finish": finish, "task": task, "aggregation": parts.get("aggregation", {})}
+        {
+            "name": name,
+            "cohort": cohort,
+            "finish": finish,
+            "task": task,
+            "aggregation": aggregation,
+            **sections,
+        }
     )
 
 
@@ -56,15 +75,21 @@ def fedavg(
     batch_size: int = 10,
     learning_rate: float = 0.1,
     server_learning_rate: float = 1.0,
+    server_optimizer: str = "average",
+    server_optimizer_parameters: Mapping[str, Any] | None = None,
     target: float | None = None,
+    secure_rounds: Mapping[str, Any] | None = None,
     **options: Unpack[SimulateOptions],
 ) -> History:
     """FederatedAveraging (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1).
 
     ``per_round`` = C K clients (None: 10, or all where there are fewer), E = ``epochs`` (1, unless ``steps`` is given),
-    B = ``batch_size``, eta = ``learning_rate``.
+    B = ``batch_size``, eta = ``learning_rate``. ``server_optimizer``: another one than the plain mean, with its
+    parameters: ``fedavgm`` (Hsu et al. 2019, arXiv:1909.06335), ``fedadagrad``, ``fedadam``, ``fedyogi`` (Reddi et al.
+    2021, arXiv:2003.00295).
 
-    ``target``: stop at this accuracy on ``test``. ``options``: ``simulate``'s.
+    ``target``: stop at this accuracy on ``test``. ``secure_rounds``: the plan's section ``[secure]``, as of all
+    recipes with rounds; ``secure=`` says how it is simulated. ``options``: ``simulate``'s.
     """
     task = {"batch_size": batch_size, "learning_rate": learning_rate} | work_of(epochs, steps)
     made = plan(
@@ -73,7 +98,12 @@ def fedavg(
         per_round=each_round(per_round, clients),
         target=target,
         task=task,
-        aggregation={"server_learning_rate": server_learning_rate},
+        secure_rounds=_asked(secure_rounds, options),
+        aggregation={
+            "server_learning_rate": server_learning_rate,
+            "server_optimizer": server_optimizer,
+            "server_optimizer_parameters": dict(server_optimizer_parameters or {}),
+        },
     )
     return simulate(made, learner, clients, **options)
 
@@ -86,6 +116,7 @@ def fedsgd(
     per_round: int | None = None,
     learning_rate: float = 0.1,
     target: float | None = None,
+    secure_rounds: Mapping[str, Any] | None = None,
     **options: Unpack[SimulateOptions],
 ) -> History:
     """FederatedSGD (arXiv:1602.05629, section 2): each client takes one step along the gradient of all its data, so
@@ -95,7 +126,14 @@ def fedsgd(
     This is not exact with clients that hold more than 10,000 examples, which is the largest weight of a client.
     """
     task = {"batch_size": WHOLE_BATCH, "steps": 1, "learning_rate": learning_rate}
-    made = plan("fedsgd", rounds=rounds, per_round=each_round(per_round, clients), target=target, task=task)
+    made = plan(
+        "fedsgd",
+        rounds=rounds,
+        per_round=each_round(per_round, clients),
+        target=target,
+        secure_rounds=_asked(secure_rounds, options),
+        task=task,
+    )
     return simulate(made, learner, clients, **options)
 
 
@@ -112,6 +150,7 @@ def fedprox_with_stragglers(
     batch_size: int = 10,
     learning_rate: float = 0.03,
     target: float | None = None,
+    secure_rounds: Mapping[str, Any] | None = None,
     **options: Unpack[SimulateOptions],
 ) -> History:
     """FedProx where some clients get through only part of their epochs (Li et al. 2020, arXiv:1812.06127, Algorithm 2
@@ -139,10 +178,21 @@ def fedprox_with_stragglers(
         rounds=rounds,
         per_round=each_round(per_round, clients),
         target=target,
+        secure_rounds=_asked(secure_rounds, options),
         task=task,
         aggregation={"partial": partial},
     )
     return simulate(made, learner, clients, **options)
+
+
+def _asked(secure_rounds: Mapping[str, Any] | None, options: SimulateOptions) -> Mapping[str, Any] | None:
+    """The section that is asked for. ValueError where only the way is said in which it would be simulated."""
+    if secure_rounds is None and "secure" in options:
+        raise ValueError(
+            f"secure={options['secure']!r} says how secure rounds are simulated, and this recipe's are plain: give "
+            'secure_rounds={"max_norm": ..., "max_abs": ...}, the section [secure] of its plan'
+        )
+    return secure_rounds
 
 
 def work_of(epochs: int | None, steps: int | None) -> dict[str, int]:

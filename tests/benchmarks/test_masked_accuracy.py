@@ -1,44 +1,61 @@
-"""The benchmark of accuracy: updates that go through a quantizer one by one add up to what a masked sum gives."""
+"""The benchmark of accuracy: its secure rounds are those of the simulator, and an abandoned one is no result."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import masked_accuracy as subject
-from client_sdk import codecs
-from client_sdk.chance import labelled, sha256_bytes
-from client_sdk.secagg.lanes import lane_bits
+from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
+from client_sdk.update import Update
+from simulation import Clients
+
+INIT = {"w": np.zeros(300, np.float32)}
 
 
-@pytest.mark.parametrize("way", [*subject.WAYS.values(), *subject.PLAIN.values()])
-def test_the_weighted_mean_of_such_updates_is_that_of_the_summed_lanes(way: subject.Way) -> None:
-    """So no mask has to be made to measure what they cost."""
-    rng, quantizer, codec = np.random.default_rng(2), way.quantizer, codecs.linear(way.codec)
-    deltas: list[Tensors] = [{"w": rng.normal(0, 0.005, 50_890).astype(np.float32)} for _ in range(5)]
-    weights, masked = [40, 560, 100, 7, 600], subject.AsIfMasked(None, way, seed=1)
-    found = np.average(
-        [
-            masked.through(delta, weight, f"d{place}", 3)["w"]
-            for place, (delta, weight) in enumerate(zip(deltas, weights, strict=True))
-        ],
-        axis=0,
-        weights=weights,
-    )
-    shared, bits = codecs.shared_seed("1", 3), lane_bits(subject.COHORT, way.q)
-    lanes = [
-        quantizer.lanes(
-            codec.forward(delta["w"], shared),
-            weight,
-            bits,
-            sha256_bytes(labelled("rounding", 1, 3, f"d{place}"), 32),
-            "aes-256-ctr",
-        )
-        for place, (delta, weight) in enumerate(zip(deltas, weights, strict=True))
-    ]
-    mean, weight = quantizer.mean(np.sum(lanes, axis=0).astype(lanes[0].dtype), 5)
-    wanted = codec.back(lambda start, count: mean[start : start + count].astype(np.float32), 50_890, shared)(0, 50_890)
-    assert weight == sum(weights)
-    assert found == pytest.approx(wanted, abs=1e-6)
-    assert float(np.abs(found).max()) > 0.005
+class Mean:
+    """A learner that moves towards the mean of its data."""
+
+    def initial(self, seed: int) -> Tensors:
+        return INIT
+
+    def train(self, model: Tensors, data: Any, task: Task, **options: Any) -> Update:
+        x, _ = data if isinstance(data, tuple) else (data.x, data.y)
+        delta = {"w": (np.mean(x, axis=0) - model["w"]).astype(np.float32)}
+        return Update(delta, len(x), work=Work(steps=1, steps_planned=1))
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
+    monkeypatch.setattr(subject, "COHORT", 6)
+    monkeypatch.setattr(subject, "VALUES", 300)
+    monkeypatch.setattr(subject, "CAP", 10)
+    rng = np.random.default_rng(2)
+    data = [rng.normal(0.02, 0.05, (3 + k, 300)).astype(np.float32) for k in range(8)]
+    return Clients.of({f"c{k}": (x, np.zeros(len(x))) for k, x in enumerate(data)})
+
+
+@pytest.mark.parametrize("name", ["q4_rotated", "q16_plain"])
+def test_a_round_differs_from_the_plain_one_by_its_rounding_alone(clients: Clients, name: str) -> None:
+    way = (subject.WAYS | subject.MANY_BITS)[name]
+    plain, secure = (subject.played(Mean(), clients, None, 1, 1, one) for one in (None, way))
+    assert secure.participation == plain.participation
+    assert secure.unmasked
+    assert (secure.rounds[0].kind, plain.rounds[0].kind) == ("secure", "federated")
+    off = np.linalg.norm(subject.changed(secure) - subject.changed(plain)) / np.linalg.norm(subject.changed(plain))
+    assert 0 < off < {"q4_rotated": 2.0, "q16_plain": 0.2}[name]
+
+
+def test_a_run_with_an_abandoned_round_is_no_result(clients: Clients) -> None:
+    few = Clients.of({name: clients[name].train for name in list(clients)[:6]})
+    assert len(subject.played(Mean(), few, None, 1, 1).rounds) == 1
+
+    class Failing(Mean):
+        def train(self, model: Tensors, data: Any, task: Task, **options: Any) -> Update:
+            raise ArithmeticError
+
+    with pytest.raises((SystemExit, Exception), match=r"counted|ArithmeticError"):
+        subject.played(Failing(), few, None, 1, 1)
