@@ -150,7 +150,7 @@ class UnbarDevice(Message):
 
 
 class ExchangeView(Message):
-    """One exchange of a secure round's last attempt: counts, and nothing of a single device."""
+    """One exchange of an attempt of a secure round: counts, and nothing of a single device."""
 
     exchange: Literal["advertise", "share", "mask", "agree", "unmask"]
     expected: int
@@ -165,7 +165,19 @@ class ExchangeView(Message):
     began_at: float
     """Of *advertise* when the devices began to train, of *share* when the roster was made."""
     ended_at: float | None = None
-    """None: the exchange is under way, or the round ended in it."""
+    """None: the exchange is under way, or the attempt or the round ended in it."""
+
+
+class AttemptView(Message):
+    """An attempt of a secure round that was given up before any device could sign, so that the next one began."""
+
+    reason: str
+    ended_at: float
+    roster: int = 0
+    """As in ``SecureView``; likewise what follows."""
+    threshold: int = 0
+    signers: int = 0
+    exchanges: tuple[ExchangeView, ...] = ()
 
 
 class SecureView(Message):
@@ -185,6 +197,8 @@ class SecureView(Message):
     """Whether the sum was opened."""
     exchanges: tuple[ExchangeView, ...] = ()
     """Those that have begun, in order."""
+    earlier: tuple[AttemptView, ...] = ()
+    """The attempts before the last one, in order."""
 
 
 class RoundView(Message):

@@ -9,12 +9,20 @@ from client_sdk.terminal import say, say_table
 
 
 def print_secure_rounds(rounds: Iterable[RoundView]) -> None:
-    """A line for each exchange of each secure round, then one for each round."""
+    """A line for each exchange of each attempt of each secure round; then why attempts were given up, and what could be
+    seen of each round."""
     found = [(view, view.secure) for view in rounds if view.secure is not None]
     columns = ("round", "attempt", "exchange", "came", "needed", "expected", "gone", "seconds", "kB in")
-    rows = [_row(view, secure, exchange) for view, secure in found for exchange in secure.exchanges]
+    rows = [
+        _row(view.round, attempt, exchange)
+        for view, secure in found
+        for attempt, exchanges in enumerate((*(earlier.exchanges for earlier in secure.earlier), secure.exchanges))
+        for exchange in exchanges
+    ]
     say_table(columns, rows, "No secure rounds with a cohort yet.")
     for view, secure in found:
+        for attempt, earlier in enumerate(secure.earlier):
+            say(f"Round {view.round}: attempt {attempt} was given up: {earlier.reason}.")
         say(f"Round {view.round}: {seen(view, secure)}")
 
 
@@ -36,11 +44,11 @@ def seen(view: RoundView, secure: SecureView) -> str:
     )
 
 
-def _row(view: RoundView, secure: SecureView, exchange: ExchangeView) -> Sequence[object]:
+def _row(round: int, attempt: int, exchange: ExchangeView) -> Sequence[object]:
     over = exchange.ended_at is not None
     return (
-        view.round,
-        secure.attempts - 1,
+        round,
+        attempt,
         exchange.exchange,
         exchange.came,
         exchange.needed,

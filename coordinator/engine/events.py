@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
 
+from coordinator.engine.event_fields import OfDevice
 from coordinator.engine.secure.events import (
     Advanced,
     Advertised,
@@ -135,25 +136,17 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingStarted:
+class TrainingStarted(OfDevice):
     """A device has the checkpoint and begins to train."""
 
     kind: ClassVar[str] = "Started"
-    at: float
-    round: int
-    attempt: int
-    device: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class Reported(OfDevice):
     """An update was received, validated and made durable under its digest."""
 
     kind: ClassVar[str] = "Reported"
-    at: float
-    round: int
-    attempt: int
-    device: str
     digest: str
     bytes: int
     examples: int
@@ -169,28 +162,20 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRefused:
+class UpdateRefused(OfDevice):
     """An invalid update was received. The device would make the same one again, so its part in the round ends."""
 
     kind: ClassVar[str] = "UpdateRefused"
-    at: float
-    round: int
-    attempt: int
-    device: str
     digest: str
     """Of the refused bytes, which are not stored."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Withdrew:
+class Withdrew(OfDevice):
     """A device will not report for this round."""
 
     kind: ClassVar[str] = "Withdrew"
-    at: float
-    round: int
-    attempt: int
-    device: str
     reason: str
 
 

@@ -17,7 +17,7 @@ from client_sdk.protocol.operators import Kind, Phase, Status
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
-from coordinator.engine.secure.state import Barred, SecureRound
+from coordinator.engine.secure.state import Barred, EndedAttempt, SecureRound
 
 Row = TypeVar("Row")
 RoundPhase = Literal[
@@ -108,6 +108,8 @@ class Round:
     """The attempt under way of a secure round, from the cohort's selection to the round's end."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Device -> why further attempts of this secure round are made without it."""
+    earlier: tuple[EndedAttempt, ...] = ()
+    """The attempts of this secure round that were given up, in order, for people: at most ``secure.attempts``."""
     advancing: str = ""
     """Who lets this round commit the model moved by one unit; empty in all others."""
 

@@ -31,8 +31,7 @@ class Outcomes:
             member = state.round.members[device]
             result = {"reported": "pending", "withdrawn": "withdrawn", "refused": "refused"}.get(member.status)
             if result is None:
-                gone = device in state.round.excluded
-                result = "pending" if state.phase in ("collecting", "sharing", "masking") and not gone else "dropped"
+                result = "pending" if _awaited(state, device) else "dropped"
             return Outcome.model_validate(
                 {
                     "run": run,
@@ -121,3 +120,11 @@ class Outcomes:
             with self._core.store.transaction(run) as tx:
                 if unrecorded(tx):
                     records.write(tx, run, [(self._core.clock.now(), refusal)])
+
+
+def _awaited(state: RunState, device: str) -> bool:
+    """Whether this device, which is in the round's cohort and has not reported, still can."""
+    if state.phase == "collecting":
+        return True
+    came = state.phase in ("sharing", "masking") and state.secure is not None and device in state.secure.advertised
+    return came and device not in state.current.excluded

@@ -99,7 +99,8 @@ def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> No
         version = ending.version if ending.committed else None
     elif ending is None and device in run.cohort and run.secure is not None:
         account = run.secure
-        awaited = run.phase == "collecting" or device in account.advertised.keys() - account.excluded
+        there = account.advertised if run.phase in ("sharing", "masking") else account.masked
+        awaited = run.phase == "collecting" or device in there.keys() - account.excluded
         result = "withdrawn" if device in account.withdrawn else "pending" if awaited else "dropped"
         if device in account.excluded or result == answer.result == "withdrawn":
             return

@@ -7,14 +7,16 @@ failed, for ``secure.attempts`` attempts at most.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
+from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.progress import given_up
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RoundPhase, RunState
 
@@ -99,6 +101,7 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
         current,
         phase="collecting",
         attempt=current.attempt + 1,
+        earlier=(*current.earlier, given_up(current, secure, plan, state.plan.cohort, reason, at)),
         deadline=at + plan.exchange_s,
         secure=SecureRound(older=secure.blobs, began={"collecting": at}),
         members={
@@ -116,11 +119,31 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
     ]
 
 
-def too_few(done: str, state: RunState, have: int, wanted: int) -> str:
-    """Why an exchange failed: too few devices did their part (``have`` of ``wanted``), or too few share holders."""
-    short = f"it takes {wanted}" if have < wanted else None
-    reason = f"{done} in attempt {state.current.attempt}"
-    return f"{reason}; {short}" if short else f"{reason}, too few of them share holders of one device"
+def close_or_wait(
+    state: RunState,
+    at: float,
+    *,
+    did: str,
+    came: Collection[str],
+    of: Collection[str],
+    silent: tuple[str, ...],
+    following: Callable[[RunState, float], Step],
+    time_is_up: bool,
+) -> Step:
+    """Ends an exchange before the list is fixed, or goes on waiting. It ends when nobody is silent, when too few could
+    still come, or when the time is up: the ``following`` one begins where enough came, else a new attempt.
+
+    ``did``: what the exchange is for, for people; ``came``: who has done it, ``of`` whom; ``silent``: who may still."""
+    secure, _ = under_way(state)
+    quorum, have = state.plan.cohort.quorum_count, len(came)
+    wanted, complete = needed(quorum, secure), enough(quorum, secure, came, secure.shared)
+    if silent and not time_is_up and have + len(silent) >= wanted:
+        return until_quiet(state, at) if complete else state, []
+    if complete:
+        return following(state, at)
+    lack = f"; it takes {wanted}" if have < wanted else ", too few of them share holders of one device"
+    reason = f"{have} of {len(of)} devices {did} in attempt {state.current.attempt}{lack}"
+    return fresh(state, at, reason, silent if time_is_up else ())
 
 
 def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -10,21 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfAttempt:
-    """The fields of all events that belong to one attempt."""
-
-    at: float
-    round: int
-    attempt: int
+from coordinator.engine.event_fields import OfAttempt, OfDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent(OfAttempt):
+class Sent(OfDevice):
     """A device's message of one of the five exchanges, durable as a blob."""
 
-    device: str
     digest: str
     """Of the blob."""
     bytes: int
@@ -85,20 +77,18 @@ class Masked(Sent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Complained(OfAttempt):
+class Complained(OfDevice):
     """A device could not open the shares of these dealers, so it cannot mask."""
 
     kind: ClassVar[str] = "Complained"
-    device: str
     dealers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faulted(OfAttempt):
+class Faulted(OfDevice):
     """Before exchange 4 a device sent a message that no honest device sends. The round goes on without it."""
 
     kind: ClassVar[str] = "Faulted"
-    device: str
     reason: str
 
 
@@ -161,28 +151,20 @@ class Advanced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(OfDevice):
     """A device reports that it has signed a survivor list on this checkpoint: the signature was lost, or came after its
     round had ended. It contributes to this checkpoint no more, and leaves this round."""
 
     kind: ClassVar[str] = "Spent"
-    at: float
-    round: int
-    attempt: int
-    device: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declined:
+class Declined(OfDevice):
     """A device reports that it takes part in no attempt on this checkpoint any more, for another reason than that it is
     spent. It leaves this round, and is selected no more on this checkpoint: by no run, or, where this round is *fast*,
     by no run with *fast* rounds."""
 
     kind: ClassVar[str] = "Declined"
-    at: float
-    round: int
-    attempt: int
-    device: str
     reason: str
     """The device's own, in one sentence."""
 

@@ -17,17 +17,14 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.agreeing import begin as begin_agreeing
 from coordinator.engine.secure.attempts import (
+    close_or_wait,
     enter,
     exchange_deadline,
-    fresh,
     present,
     route,
-    too_few,
     under_way,
-    until_quiet,
     with_secure,
 )
-from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.messages import accepted, answered, not_a_member, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
@@ -80,15 +77,16 @@ def awaited(state: RunState) -> tuple[str, ...]:
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     """Goes on to the signatures where all have masked or the time is up; begins a new attempt where too few have."""
     secure, _ = under_way(state)
-    quorum, silent = state.plan.cohort.quorum_count, awaited(state)
-    wanted, have = needed(quorum, secure), len(secure.masked)
-    if silent and not time_is_up and have + len(silent) >= wanted:
-        complete = enough(quorum, secure, secure.masked, secure.shared)
-        return until_quiet(state, at) if complete else state, []
-    if enough(quorum, secure, secure.masked, secure.shared):
-        return begin_agreeing(state, at)
-    reason = too_few(f"{have} of {len(secure.shared)} devices masked", state, have, wanted)
-    return fresh(state, at, reason, silent if time_is_up else ())
+    return close_or_wait(
+        state,
+        at,
+        did="masked",
+        came=secure.masked,
+        of=secure.shared,
+        silent=awaited(state),
+        following=begin_agreeing,
+        time_is_up=time_is_up,
+    )
 
 
 def pending(state: RunState) -> list[fx.Action]:

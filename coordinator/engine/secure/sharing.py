@@ -17,17 +17,15 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.attempts import (
+    close_or_wait,
     enter,
     exchange_deadline,
     fresh,
     present,
     route,
-    too_few,
     under_way,
-    until_quiet,
     with_secure,
 )
-from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.masking import begin as begin_masking
 from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
@@ -101,15 +99,16 @@ def awaited(state: RunState) -> tuple[str, ...]:
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     """Goes on to the masks where all have shared or the time is up; begins a new attempt where too few have."""
     secure, _ = under_way(state)
-    quorum, silent = state.plan.cohort.quorum_count, awaited(state)
-    wanted, have = needed(quorum, secure), len(secure.shared)
-    if silent and not time_is_up and have + len(silent) >= wanted:
-        complete = enough(quorum, secure, secure.shared, secure.shared)
-        return until_quiet(state, at) if complete else state, []
-    if enough(quorum, secure, secure.shared, secure.shared):
-        return begin_masking(state, at)
-    reason = too_few(f"{have} of {len(secure.order)} devices shared", state, have, wanted)
-    return fresh(state, at, reason, silent if time_is_up else ())
+    return close_or_wait(
+        state,
+        at,
+        did="shared",
+        came=secure.shared,
+        of=secure.order,
+        silent=awaited(state),
+        following=begin_masking,
+        time_is_up=time_is_up,
+    )
 
 
 def time_is_up(state: RunState, at: float) -> Step:

@@ -163,6 +163,8 @@ def _shown(run: Followed, ending: RoundEnding, body: dict[str, Any]) -> None:
     shown = tuple(secure[name] for name in ("attempts", "roster", "threshold", "opened", "left_out"))
     if shown != numbers:
         raise Broken("public", f"round {ending.round} of {run.run} shows {shown}, the log has {numbers}")
+    if [bool(earlier["reason"]) for earlier in secure["earlier"]] != [True] * account.attempt:
+        raise Broken("public", f"round {ending.round} of {run.run} shows not why each of its attempts was given up")
     named = [device for device in ending.cohort if json.dumps(device) in json.dumps(secure)]
     if named:
         raise Broken("unmasked", f"round {ending.round} of {run.run} shows what {named} did")

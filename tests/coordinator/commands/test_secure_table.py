@@ -54,6 +54,22 @@ def test_a_round_without_a_sum_says_that_nothing_was_seen(world: Served, capsys:
     assert "it could see no update and no sum of updates" in words
 
 
+def test_every_attempt_is_shown_with_why_it_was_given_up(world: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    for phone in world.phones[3:5]:
+        phone.stops = "mask"
+    world.begin()
+    world.play()
+    world.pass_time(21)
+    rows, words = shown(world, capsys)
+    assert [row[:6] for row in rows] == [
+        ["1", "0", "advertise", "6", "4", "6"],
+        ["1", "0", "share", "6", "5", "6"],
+        ["1", "0", "mask", "4", "5", "6"],
+        ["1", "1", "advertise", "0", "4", "6"],
+    ]
+    assert "Round 1: attempt 0 was given up: 4 of 6 devices masked in attempt 0; it takes 5." in words
+
+
 def test_a_run_without_secure_rounds_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     print_secure_rounds([RoundView(round=1, status="open", opened_at=0)])
     assert "No secure rounds" in capsys.readouterr().out

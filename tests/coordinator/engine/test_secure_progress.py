@@ -82,6 +82,34 @@ def test_a_fresh_attempt_counts_anew_and_says_which_it_is() -> None:
     view = seen(story)
     assert (view.attempts, view.roster, view.left_out) == (2, 0, 2)
     assert [(one.exchange, one.came, one.bytes, one.began_at) for one in view.exchanges] == [("advertise", 0, 0, 120.0)]
+    (first,) = view.earlier
+    assert first.reason == "4 of 6 devices shared in attempt 0; it takes 5"
+    assert (first.ended_at, first.roster, first.threshold, first.signers) == (120.0, 6, 5, 5)
+    assert [(one.exchange, one.came, one.expected, one.ended_at) for one in first.exchanges] == [
+        ("advertise", 6, 8, 100.0),
+        ("share", 4, 6, None),
+    ]
+
+
+def test_every_attempt_of_a_round_stays_in_view_with_its_reason() -> None:
+    story = SecureStory(secure={"minimum_cohort": 3, "attempts": 3}, cohort={"quorum": 0.5}).sharing()
+    for device in "abcd":
+        story.shared(device)
+    story.tick(20)
+    story.announced()
+    for device in "abcdgh":
+        story.advertised(device)
+    story.rostered()
+    for device in "abcdgh":
+        story.shared(device)
+    for device in "abcd":
+        story.masked(device)
+    story.tick(20)
+    assert story.attempt == 2
+    assert [(one.roster, len(one.exchanges), one.reason) for one in seen(story).earlier] == [
+        (6, 2, "4 of 6 devices shared in attempt 0; it takes 5"),
+        (6, 3, "4 of 6 devices masked in attempt 1; it takes 5"),
+    ]
 
 
 def test_the_row_of_a_committed_round_names_no_device_but_who_contributed() -> None:

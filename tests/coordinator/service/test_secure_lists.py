@@ -10,6 +10,7 @@ import pytest
 
 from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList
 from client_sdk.protocol.names import Route
+from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.header import AttemptHeader
 from tests.coordinator.certified import key_of
 from tests.coordinator.served import RUN, Phone, Served
@@ -109,6 +110,57 @@ def test_a_device_that_is_revoked_before_the_roster_is_made_is_not_in_it(world: 
     reissued(world, world.phones[2])
     world.play_to_end()
     assert counted(world) == [0, 1, 3, 4, 5]
+
+
+def masked_by(world: Served, *phones: Phone) -> None:
+    """These go on until their vectors have come."""
+    for phone in phones:
+        while world.rows[phone.number].device not in world.state.secure.masked:
+            assert world.turn(phone)
+
+
+def test_a_device_that_is_revoked_after_it_masked_counts(world: Served) -> None:
+    """The attempt keeps its header's list until it ends."""
+    world.secure_run(cohort=COHORT)
+    world.begin()
+    world.play(lambda: world.state.phase == "masking")
+    masked_by(world, world.phones[2])
+    reissued(world, world.phones[2])
+    world.boot()
+    assert kind(world.tell(world.phones[2], sent_by(world.phones[2]))) == "revoked-key", "its door is shut at once"
+    world.play_to_end()
+    assert counted(world) == list(range(6))
+    assert np.allclose(world.checkpoint(RUN)["w"], world.sum_of(range(6)), atol=1e-3)
+
+
+def test_a_device_that_is_revoked_after_it_masked_is_not_in_the_next_attempt(world: Served) -> None:
+    world.secure_run(cohort=COHORT)
+    for phone in world.phones[3:5]:
+        phone.stops = "mask"
+    world.begin()
+    world.play(lambda: world.state.phase == "masking")
+    masked_by(world, world.phones[2])
+    first, newer = header_of(world), reissued(world, world.phones[2])
+    world.play()
+    world.pass_time(21)
+    assert world.state.current.attempt == 1
+    for number in (0, 1, 5):
+        world.phones[number].head, world.phones[number].through = None, False
+    world.play_to_end()
+    (made,) = [row for row in world.store.events(RUN, 0) if row.kind == "Rostered" and row.body["attempt"] == 1]
+    assert made.body["order"] == sorted(world.rows[number].device for number in (0, 1, 5))
+    assert counted(world) == [0, 1, 5]
+    (header,) = [row for row in world.store.events(RUN, 0) if row.kind == "Announced" and row.body["attempt"] == 1]
+    second = AttemptHeader.parse(bytes.fromhex(str(header.body["header"])))
+    assert (first.revocations, second.revocations) == (newer.counter - 1, newer.counter)
+    refused = [row for row in world.store.refusals(RUN, 1) if row.device == world.rows[2].device]
+    assert [row.kind for row in refused] == ["abandoned"]
+
+
+def sent_by(phone: Phone) -> Transmit:
+    """What it has sent, or is to send."""
+    assert phone.member.outgoing is not None
+    return phone.member.outgoing
 
 
 def test_a_header_names_what_another_replica_took_a_moment_ago(world: Served) -> None:
