@@ -19,7 +19,7 @@ from client_sdk.credentials.certificate import certify
 from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg import vouching
-from client_sdk.secagg.actions import DeviceContribution, Keep, Reply, ServerAnswer, Transmit
+from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, ServerAnswer, Transmit
 from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import SecureDevice
@@ -209,7 +209,7 @@ class OneDevice:
         half = device.attempt(crowd.header.encoded, self.expected, self.contribution, float(AT))
         messages: dict[str, Transmit] = {}
         memory = Memory()
-        reply: Reply = None
+        reply: AttemptReply = None
         while True:
             try:
                 action = half.send(reply)

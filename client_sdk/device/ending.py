@@ -32,6 +32,10 @@ class RoundEnds(Enrolling):
             raise TypeError(f"the driver answered Keep with {reply!r}")
         return reply.memory
 
+    def remembered(self) -> Steps[Memory]:
+        """The memory of secure rounds as it is stored."""
+        return (yield from self.keep(lambda newest: newest))
+
     def sweep(self) -> Steps[None]:
         """Delete the secrets of an attempt that has expired, also where no coordinator is there to go on with. There
         are none while no secure round is under way: its end deletes them."""
@@ -39,7 +43,7 @@ class RoundEnds(Enrolling):
         if assignment is None or assignment.secure is None:
             return
         if not self.now:
-            yield from self.keep(lambda newest: newest)  # the reply tells the time
+            yield from self.remembered()  # the reply tells the time
         yield from self.keep(lambda newest: newest.swept(self.now))
 
     def _withdraw(self, assignment: Assignment, reason: str) -> Steps[str | None]:
@@ -104,7 +108,7 @@ class RoundEnds(Enrolling):
     def _is_spent(self, assignment: Assignment) -> Steps[bool]:
         """Whether this device has signed a list on the checkpoint of the saved update, which then is of no more use."""
         work = self.record.work
-        memory = yield from self.keep(lambda newest: newest)
+        memory = yield from self.remembered()
         digest = assignment.checkpoint.digest
         return work is None or memory.is_spent(bytes.fromhex(work.tensors), bytes.fromhex(digest))
 

@@ -33,13 +33,12 @@ from client_sdk.protocol.devices import Assignment, CheckIn, Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from client_sdk.protocol.secure import NotReady, Octets, SecureSigned, SecureTask, SecureWait, Stage
-from client_sdk.secagg.actions import DeviceContribution, Keep, Primitives, ServerAnswer, Transmit
+from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, Primitives, ServerAnswer, Transmit
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import Refusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.live import Live, Step
-from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.quantize import ROUNDING_BYTES
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.survivors import Survivors
@@ -76,13 +75,13 @@ class SecureAttempts(RoundEnds):
         """Play the attempt of ``header`` until its sum is there. AttemptLeft, NoAnswerInTime, SecaggError."""
         assignment, work, _ = self.secure_work()
         tensors = bytes.fromhex(work.tensors)
-        memory = yield from self.keep(lambda newest: newest)
+        memory = yield from self.remembered()
         live = memory.live.get(tensors)
         goes_on = live is not None and live.header == header.encoded
         listed = None if goes_on else (yield from self._listed(header))
         expected = self._expected(listed)
         part = self._device(assignment, offer).attempt(header.encoded, expected, put_in, self.now)
-        reply: Memory | ServerAnswer | None = None
+        reply: AttemptReply = None
         while True:
             try:
                 action = part.send(reply)

@@ -66,9 +66,10 @@ class SecureParts(SecureAttempts):
         _, work, _ = self.secure_work()
         if self.record.update_digest is not None or self.record.farewell is not None:
             return True
-        memory, tensors = (yield from self.keep(lambda newest: newest)), bytes.fromhex(work.tensors)
+        memory, tensors = (yield from self.remembered()), bytes.fromhex(work.tensors)
         live = memory.live.get(tensors)
-        return tensors in memory.spent or (live is not None and live.step >= Step.MASKED)
+        masked = live is not None and live.step >= Step.MASKED
+        return masked or memory.is_spent(tensors, bytes.fromhex(work.checkpoint))
 
     # ------------------------------------------------------------ attempts, one after the other
 
@@ -80,7 +81,7 @@ class SecureParts(SecureAttempts):
                 yield from self.attempt(header, put_in, offer)
                 return (yield from self._ended())
             except Superseded:
-                raise
+                raise  # another program goes on with it
             except (AttemptLeft, NoAnswerInTime, SecaggError) as error:
                 trouble = error
             rest = yield from self._after(trouble)

@@ -15,10 +15,12 @@ from client_sdk.tensors.floats import Float32
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Apply a change to the newest stored memory, make the result durable, and send it back.
+    """Apply a change to the newest stored memory, and make the result durable.
 
-    The driver calls the storage's ``keep``, which holds a lock meanwhile. Where ``change`` raises (Superseded, Refusal)
-    nothing is stored: the driver lets the error out, and the generator is not continued.
+    Who drives an attempt calls the storage's ``keep``, which holds a lock meanwhile, and sends the memory back. Where
+    ``change`` raises (Superseded, Refusal) nothing is stored: the error is let out, and the generator is not continued.
+    A session passes the same action on to its own driver, whose reply says which of both it was
+    (``device.actions.MemoryKept``, ``MemoryNotKept``).
     """
 
     change: Callable[[Memory], Memory]
@@ -45,9 +47,9 @@ class ServerAnswer:
     body: bytes
 
 
-Action = Keep | Transmit
-Reply = Memory | ServerAnswer | None
-DevicePart = Generator[Action, Reply, Memory]
+AttemptAction = Keep | Transmit
+AttemptReply = Memory | ServerAnswer | None
+DevicePart = Generator[AttemptAction, AttemptReply, Memory]
 """Sends actions: the reply to a Keep is the memory as it was stored, to a Transmit the coordinator's answer. Returns
 the memory after the attempt."""
 

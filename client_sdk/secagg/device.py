@@ -49,12 +49,12 @@ from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import (
-    Action,
+    AttemptAction,
+    AttemptReply,
     DeviceContribution,
     DevicePart,
     Keep,
     Primitives,
-    Reply,
     ServerAnswer,
     Transmit,
 )
@@ -81,7 +81,7 @@ from client_sdk.secagg.unmask import RevealedShares
 from client_sdk.secagg.vouching import require_list, vouched_by_list
 
 T = TypeVar("T")
-Steps = Generator[Action, Reply, T]
+Steps = Generator[AttemptAction, AttemptReply, T]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

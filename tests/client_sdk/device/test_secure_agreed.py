@@ -19,6 +19,8 @@ def test_repro_a_kept_update_of_another_task_is_of_no_use_under_the_same_plan() 
     assert fits(work, found)
     assert not fits(work, found.changed(task=found.task.model_copy(update={"learning_rate": 1e-300})))
     assert not fits(work, found.changed(secure=None))
+    assert not fits(work, found.changed(run="run-2"))
+    assert not fits(work, found.changed(checkpoint=found.checkpoint.model_copy(update={"digest": "ab" * 32})))
 
 
 def test_the_digest_is_the_same_on_both_ends_also_after_the_wire() -> None:

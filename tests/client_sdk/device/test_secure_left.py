@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 
 from client_sdk.credentials.certificate import certify
-from client_sdk.device.actions import Reply, RequestRefused, Save, Send, Unreachable
+from client_sdk.device.actions import Failed, Reply, RequestRefused, Save, Send, Unreachable
+from client_sdk.device.contribution import ClearContribution
 from client_sdk.device.storage import MemoryStorage
+from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.secure import Octets, SecureRefusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.live import Step
+from client_sdk.tensors import Float32
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
 from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER
 
@@ -85,6 +88,42 @@ def test_repro_an_answer_that_comes_when_the_attempt_has_expired_leads_to_the_ne
     assert record is not None
     assert record.work is not None
     assert (record.work.left, record.update_digest is not None) == (0, True)
+
+
+@pytest.mark.parametrize("ends", ["signed", "withdrawn"])
+def test_the_clear_values_are_overwritten_in_memory_when_a_list_is_signed_and_when_the_round_is_over(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Float32] = []
+    values = ClearContribution.values
+
+    def watched(self: ClearContribution, assignment: Assignment) -> Float32:
+        given.append(values(self, assignment))
+        return given[-1]
+
+    monkeypatch.setattr(ClearContribution, "values", watched)
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    if ends == "withdrawn":
+        phone.secure_task = {"max_norm": 3.0}
+        finish(world, [phone])
+        assert phone.history == [(1, "withdrawn")]
+    else:
+        world.play(done=lambda _: steps(phone) == [Step.MASKED])
+        assert given[-1].any()
+        world.play(done=lambda _: steps(phone) == [Step.SIGNED])
+        assert not phone.resting
+    assert given
+    assert not any(one.any() for one in given)
+
+
+def test_an_attempt_that_goes_on_asks_for_no_list() -> None:
+    """It keeps to its own: a coordinator that shows that one no more cannot make the device leave."""
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: steps(phone) == [Step.SHARED])
+    phone.restart()
+    phone.listed = lambda asked: Failed("there is none", world.at)
+    finish(world, [phone])
+    assert phone.history == [(1, "receipt")]
 
 
 @pytest.mark.parametrize("knows_the_time", [True, False])

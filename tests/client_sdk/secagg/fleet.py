@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from client_sdk.identity import DeviceKey
-from client_sdk.secagg.actions import DeviceContribution, DevicePart, Keep, Reply, ServerAnswer, Transmit
+from client_sdk.secagg.actions import AttemptReply, DeviceContribution, DevicePart, Keep, ServerAnswer, Transmit
 from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import SecureDevice
@@ -99,7 +99,7 @@ class Member:
     def _on(self, answer: ServerAnswer | None) -> Transmit | None:
         assert self.half is not None
         self.outgoing = None
-        reply: Reply = answer
+        reply: AttemptReply = answer
         try:
             action = self.half.send(reply)
             while isinstance(action, Keep):

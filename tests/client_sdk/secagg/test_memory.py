@@ -205,6 +205,14 @@ def test_tries_of_format_2_count_and_a_damaged_one_is_refused() -> None:
         Memory.parse(older[:-1] + bytes([older[-1] ^ 1]))
 
 
+def test_the_tries_of_a_spent_checkpoint_go_also_those_of_its_file() -> None:
+    tried = Tries(count=3, last_at=0.0)
+    tensors, model, other = digest("tensors"), digest("file"), digest("other")
+    memory = Memory(tries={tensors: tried, model: tried, other: tried}).signed_on(tensors, model)
+    assert (memory.spent, memory.tries) == ({tensors}, {other: tried})
+    assert Memory.parse(memory.encoded) == memory
+
+
 @pytest.mark.parametrize("other", [0, 1, 4, 65535])
 def test_a_memory_of_an_unknown_format_is_refused(other: int) -> None:
     with pytest.raises(BadMessage, match="another version of this package"):

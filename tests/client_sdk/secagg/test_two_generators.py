@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.secagg.actions import Action, DeviceContribution, Keep, Reply, ServerAnswer, Transmit
+from client_sdk.secagg.actions import AttemptAction, AttemptReply, DeviceContribution, Keep, ServerAnswer, Transmit
 from client_sdk.secagg.errors import Refusal, SecaggError, Superseded
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.live import Step
@@ -65,7 +65,7 @@ class Story:
         self.views: dict[int, View] = {}
         self.newest, self.replaced = b"", False
         self.halves = []
-        self.next: dict[int, Action | None] = {}
+        self.next: dict[int, AttemptAction | None] = {}
         member = self.cheat.members[0]
         put_in = DeviceContribution(values=member.values, weight=10, rounding_secret=digest("rounding"))
         for script in self.scripts:
@@ -81,7 +81,7 @@ class Story:
             return False
         if isinstance(action, Keep):
             try:
-                reply: Reply = self._keep(which, action)
+                reply: AttemptReply = self._keep(which, action)
             except SecaggError as error:
                 self.errors[which], self.next[which] = error, None
                 return True
@@ -91,7 +91,7 @@ class Story:
         self._go_on(which, reply)
         return True
 
-    def _go_on(self, which: int, reply: Reply) -> None:
+    def _go_on(self, which: int, reply: AttemptReply) -> None:
         try:
             self.next[which] = self.halves[which].send(reply)
         except StopIteration:
