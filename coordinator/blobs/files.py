@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import threading
@@ -26,21 +27,27 @@ from coordinator.blobs.port import BlobError, DiskFull, check_complete, check_di
 from coordinator.datafolder import make_folder
 
 _SPOOL = "spool"
+_IN_MEMORY = 64 * 1024
+"""Bytes up to which a spool has no file."""
 
 
 class FileSpool:
-    """The Spool port: a file in ``spool/``, locked by this process until it is renamed or discarded."""
+    """The Spool port: in memory up to 64 KiB, and beyond that, or where its path is asked for, a file in ``spool/``,
+    locked by this process until it is renamed or discarded. Short messages of devices are thus no file until they are
+    stored: to make and delete one costs more than all else of a short request."""
 
     def __init__(self, owner: FileBlobs, limit: int | None) -> None:
         self._owner = owner
         self._limit = limit
         self._hash = hashlib.sha256()
         self._size = 0
+        self._memory: io.BytesIO | None = io.BytesIO()
+        """The bytes as long as there is no file."""
+        self._fd = -1
+        self._file = Path()
         self._reader: BinaryIO | None = None
         self._complete = True
         self._committed = False
-        with _plain_errors("the spool"):
-            self._fd, self._file = _new_spool_file(owner.folder / _SPOOL)
 
     def __enter__(self) -> Self:
         return self
@@ -56,9 +63,13 @@ class FileSpool:
         check_limit(self._size + len(view), self._limit)
         self._hash.update(view)
         self._size += len(view)
-        with _plain_errors("the spool"):
-            while view:
-                view = view[os.write(self._fd, view) :]
+        if self._memory is not None and self._size > _IN_MEMORY:
+            self._make_file(self._memory)
+        if self._memory is not None:
+            self._memory.seek(0, os.SEEK_END)
+            self._memory.write(view)
+        else:
+            self._append(view)
         self._complete = complete
 
     @property
@@ -71,12 +82,14 @@ class FileSpool:
 
     @property
     def path(self) -> Path:
+        if self._memory is not None:
+            self._make_file(self._memory)
         return self._file
 
     @property
     def handle(self) -> BinaryIO:
         if self._reader is None:
-            self._reader = self._file.open("rb")
+            self._reader = self._file.open("rb") if self._memory is None else io.BytesIO(self._memory.getvalue())
         return self._reader
 
     def commit(self, expected: str | None = None) -> str:
@@ -92,6 +105,8 @@ class FileSpool:
                 with suppress(FileNotFoundError):
                     os.utime(target)
             else:
+                if self._memory is not None:
+                    self._make_file(self._memory)
                 self._owner.sync(self._fd)
                 self._file.replace(target)
             # Also for equal content: who renamed it may not have synced the folder yet, and this call acknowledges it.
@@ -100,10 +115,25 @@ class FileSpool:
         self._file, self._committed = target, True
         return digest
 
+    def _make_file(self, memory: io.BytesIO) -> None:
+        """Moves the bytes from memory into a file."""
+        with _plain_errors("the spool"):
+            self._fd, self._file = _new_spool_file(self._owner.folder / _SPOOL)
+        self._memory = None
+        complete, self._complete = self._complete, False
+        self._append(memory.getbuffer())
+        self._complete = complete
+
+    def _append(self, view: memoryview) -> None:
+        with _plain_errors("the spool"):
+            while view:
+                view = view[os.write(self._fd, view) :]
+
     def _discard(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        self._memory = None
         if self._fd >= 0:
             with suppress(OSError):
                 self._file.unlink()

@@ -83,17 +83,24 @@ class Uploads:
         room: int,
     ) -> T:
         service = self._service
-        spool = await service.work(service.coordinator.core.blobs.spool, limit + room)
+        spool = service.coordinator.core.blobs.spool(limit + room)
+        ended = False
         try:
-            received = await self._pour(request, spool, limit, disk if announced is None else None)
+            received, rest = await self._pour(request, spool, limit, disk if announced is None else None)
             if announced is not None and received != announced:
                 raise problem("truncated", f"The body ended after {received} of {announced} bytes.")
 
             def end() -> T:
-                if expected is not None and spool.digest != expected:
-                    detail = f"The bytes received have digest {spool.digest}, not {expected} as announced."
-                    raise problem("digest-mismatch", detail)
-                return finish(spool)
+                nonlocal ended
+                ended = True
+                try:
+                    _write(spool, rest)
+                    if expected is not None and spool.digest != expected:
+                        detail = f"The bytes received have digest {spool.digest}, not {expected} as announced."
+                        raise problem("digest-mismatch", detail)
+                    return finish(spool)
+                finally:
+                    spool.__exit__(None, None, None)
 
             if received < _LARGE:
                 return await service.work(end)
@@ -103,9 +110,11 @@ class Uploads:
             service.coordinator.core.failures.note(error)
             raise
         finally:
-            await asyncio.shield(service.work(spool.__exit__, None, None, None))
+            if not ended:
+                await asyncio.shield(service.work(spool.__exit__, None, None, None))
 
-    async def _pour(self, request: Request, spool: Spool, limit: int, disk: Holding | None) -> int:
+    async def _pour(self, request: Request, spool: Spool, limit: int, disk: Holding | None) -> tuple[int, list[bytes]]:
+        """Receives the body. Returns its length, and its last bytes, which are not written yet: fewer than a piece."""
         service = self._service
         parts: list[bytes] = []
         held = 0
@@ -122,12 +131,12 @@ class Uploads:
                     disk.add(len(part))
                 if pace.received > limit:
                     raise problem("too-large", f"The body is longer than the {limit} bytes that are accepted here.")
-            if held and (not more or held >= self._piece()):
+            if held >= self._piece():
                 await service.work(_write, spool, parts)
-                parts.clear()
+                parts = []
                 held = 0
         service.meters.bytes_in.inc(pace.received)
-        return pace.received
+        return pace.received, parts
 
     async def _next(self, request: Request, pace: Pace) -> Message:
         message = await pace.next(request.receive)

@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.blobs import BlobError, Blobs, DigestMismatch, DiskFull, FileBlobs, MemoryBlobs, Missing, TooLarge
+from coordinator.blobs import (
+    BlobError,
+    Blobs,
+    DigestMismatch,
+    DiskFull,
+    FileBlobs,
+    MemoryBlobs,
+    Missing,
+    TooLarge,
+    files,
+)
 
 DATA = b"what device 7 learned in round 3" * 100
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -176,6 +186,8 @@ class TestMemoryBlobs(BlobsContract):
 
 
 class TestFileBlobs(BlobsContract):
+    """Of short bytes, whose spool has no file."""
+
     @pytest.fixture
     def blobs(self, tmp_path: Path) -> FileBlobs:
         return FileBlobs(tmp_path / "blobs")
@@ -183,6 +195,17 @@ class TestFileBlobs(BlobsContract):
     def age(self, blobs: FileBlobs, digest: str, seconds: float) -> None:
         then = time.time() - seconds
         os.utime(blobs.path(digest), (then, then))
+
+
+@pytest.mark.usefixtures("no_memory")
+class TestFileBlobsOfLongBytes(TestFileBlobs):
+    """Their spool is a file."""
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spools have a file from their first byte."""
+    monkeypatch.setattr(files, "_IN_MEMORY", 0)
 
 
 def test_blobs_in_memory_without_a_clock_have_no_age() -> None:
@@ -207,8 +230,48 @@ def test_the_layout_on_disk(folder: Path) -> None:
 def test_a_discarded_spool_leaves_no_file(folder: Path) -> None:
     blobs = FileBlobs(folder)
     with blobs.spool() as spool:
-        spool.write(DATA)
+        spool.write(bytes(70_000))
         assert len(files_in(folder)) == 1
+    assert files_in(folder) == []
+
+
+def test_short_bytes_are_no_file_until_they_are_stored_or_their_path_is_asked_for(folder: Path) -> None:
+    blobs = FileBlobs(folder)
+    with blobs.spool() as spool:
+        spool.write(DATA)
+        assert spool.handle.read() == DATA
+        assert files_in(folder) == []
+        spool.write(b"more")
+        assert spool.path.read_bytes() == DATA + b"more"
+        assert files_in(folder) == [f"spool/{spool.path.name}"]
+    with blobs.spool() as spool:
+        spool.write(DATA)
+        assert spool.commit() == DIGEST
+        assert spool.path.read_bytes() == DATA
+    assert files_in(folder) == [f"{DIGEST[:2]}/{DIGEST}"]
+
+
+def test_a_spool_that_outgrows_its_memory_has_all_of_its_bytes(folder: Path) -> None:
+    blobs, piece = FileBlobs(folder), os.urandom(20_000)
+    with blobs.spool() as spool:
+        for _ in range(5):
+            spool.write(piece)
+        digest = spool.commit()
+    assert blobs.open(digest).read() == piece * 5
+
+
+def test_short_bytes_for_which_the_disk_has_no_room_are_refused_when_they_are_stored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = FileBlobs(folder)
+    with blobs.spool() as spool:
+        spool.write(DATA)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", _failing(errno.ENOSPC))
+            with pytest.raises(DiskFull):
+                spool.commit()
+        with pytest.raises(BlobError, match="nothing was stored"):
+            spool.commit()
     assert files_in(folder) == []
 
 
@@ -231,6 +294,7 @@ def _failing(code: int) -> Callable[..., Any]:
     return fail
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_a_disk_that_fills_up_in_the_middle_never_passes_for_success(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +343,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         FileBlobs(tmp_path / "file" / "blobs")
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_leftovers_are_swept_at_the_start_and_live_spools_are_not(folder: Path) -> None:
     first = FileBlobs(folder)
     (folder / "spool" / "left by a crash").write_bytes(DATA[:50])
@@ -354,7 +419,7 @@ def _steps(monkeypatch: pytest.MonkeyPatch, die_at: int | None = None) -> list[s
     return log
 
 
-@pytest.mark.usefixtures("needs_proc")
+@pytest.mark.usefixtures("needs_proc", "no_memory")
 def test_the_order_that_makes_a_blob_durable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = FileBlobs(folder)
     with monkeypatch.context() as patch:
@@ -367,6 +432,18 @@ def test_the_order_that_makes_a_blob_durable(folder: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("needs_proc")
+def test_short_bytes_become_durable_in_the_same_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = FileBlobs(folder)
+    with monkeypatch.context() as patch:
+        log = _steps(patch)
+        blobs.put(DATA)
+        assert log == ["mkdir", "fsync root", "write", "fsync file", "rename", "fsync prefix"]
+        log.clear()
+        blobs.put(DATA)
+        assert log == ["fsync prefix"]
+
+
+@pytest.mark.usefixtures("needs_proc", "no_memory")
 @pytest.mark.parametrize("step", range(6))
 def test_a_crash_at_any_step_leaves_no_incomplete_blob(
     folder: Path, monkeypatch: pytest.MonkeyPatch, step: int
