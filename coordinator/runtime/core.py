@@ -148,16 +148,21 @@ class Core:
     def hand_out(self, run: str, actions: Sequence[fx.Action]) -> None:
         """Puts the actions in the queue; hints among them are signalled at once. It is called after every change of the
         run's state in this process, also where there are no actions."""
+        keys = {f"run:{run}"}
         for action in actions:
             if isinstance(action, fx.Wake | fx.Offer | fx.SendAnswers):
                 self.hint(action)
-            elif isinstance(action, fx.Open):
-                self._openings.append((run, action))
             else:
-                self._tasks.append((run, action))
+                keys.add(self._queue(run, action))
         log = self._logs.get(run)
         secure = [] if log is None else self._secure_wakes.keys(log.state)
-        self.signals.wake_many((*TASKS, f"run:{run}", *secure))
+        self.signals.wake_many((*sorted(keys), *secure))
+
+    def _queue(self, run: str, action: fx.Action) -> str:
+        """Puts the action in its queue. Returns the key of those who perform it."""
+        is_opening = isinstance(action, fx.Open)
+        (self._openings if is_opening else self._tasks).append((run, action))
+        return TASKS[is_opening]
 
     def hand_out_once(self, run: str, action: fx.Action) -> None:
         """The same, unless the action is in the queue already."""
@@ -186,8 +191,7 @@ class Core:
 
     def put_back(self, task: Task) -> None:
         """Returns a task that could not be performed to the queue."""
-        (self._openings if isinstance(task[1], fx.Open) else self._tasks).append(task)
-        self.signals.wake_many(TASKS)
+        self.signals.wake(self._queue(*task))
 
     def tasks(self) -> list[Task]:
         """The pending actions."""

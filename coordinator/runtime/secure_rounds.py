@@ -45,6 +45,10 @@ class SecureLog:
     def known(self) -> RunState:
         return self._log.state
 
+    @property
+    def recent(self) -> RunState:
+        return self._log.recent()
+
     def submit(self, make: Make) -> Sequence[fx.Effect]:
         return self._log.submit(lambda tx, state, at: make(state, at))
 

@@ -53,6 +53,7 @@ class Attempts:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._lock = threading.Lock()
+        self._header: tuple[str, AttemptHeader] | None = None
         self._last: tuple[tuple[str, str], Attempt] | None = None
         self._deliveries: tuple[str, Deliveries] | None = None
         self._dealt: tuple[str, DealtShares] | None = None
@@ -61,7 +62,10 @@ class Attempts:
 
     def header(self, secure: SecureRound) -> AttemptHeader:
         """The header of the attempt."""
-        return AttemptHeader.parse(bytes.fromhex(secure.header))
+        last = self._header
+        if last is None or last[0] != secure.header:
+            last = self._header = (secure.header, AttemptHeader.parse(bytes.fromhex(secure.header)))
+        return last[1]
 
     def read(self, secure: SecureRound) -> Attempt:
         """The attempt, once its roster is made. Its devices were vouched for when it was: whom the authority revokes

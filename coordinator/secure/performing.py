@@ -54,6 +54,11 @@ class SecureRun(Protocol):
         """The newest state that this process has read."""
         ...
 
+    @property
+    def recent(self) -> RunState:
+        """The newest durable state as of a moment ago: what costs nothing where many ask for it."""
+        ...
+
     def submit(self, make: Make) -> Sequence[fx.Effect]:
         """Apply the event under the run's lock, and return its effects once they are durable."""
         ...

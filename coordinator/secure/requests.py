@@ -27,7 +27,6 @@ from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Blobs, Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine import rounds
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure import messages
 from coordinator.engine.secure.state import SecureRound
@@ -105,7 +104,7 @@ class SecureRequests:
         stored = StoredMessage.of(arrived)
         digest = stored.digest
 
-        def event(at: float) -> ev.Event:
+        def event(at: float) -> messages.Message:
             return _EVENTS[arrived.stage](
                 at=at,
                 round=arrived.round,
@@ -115,10 +114,13 @@ class SecureRequests:
                 bytes=stored.size,
             )
 
-        state = self._run.state
-        following, effects = rounds.step(state, event(0.0))
-        _raise_refused(effects)
-        if following is state:
+        state = self._run.known
+        answer = messages.answered(state, event(0.0))
+        if answer is not None:
+            state = self._run.state
+            answer = messages.answered(state, event(0.0))
+        if answer is not None:
+            _raise_refused(answer[1])
             return  # accepted before
         self._verify(state, arrived, stored)
         self._store(arrived, stored)
@@ -166,11 +168,14 @@ class SecureRequests:
     def _looked_up(self, look: Callable[[RunState], T | None]) -> T | None:
         """What the state that was read last has, and where it has nothing, what the newest has. Blobs that the former
         names may be gone, where another replica has ended the round."""
+        known = self._run.known
         try:
-            found = look(self._run.known)
+            found = look(known)
+            if found is None and (recent := self._run.recent) is not known:
+                found = look(recent)
         except (ProblemError, Missing):
-            found = None
-        return look(self._run.state) if found is None else found
+            return look(self._run.state)
+        return found
 
     def _attempt(self, state: RunState, device: str, round: int, attempt: int) -> SecureRound:
         """This attempt of the round, where it is under way and has this device."""

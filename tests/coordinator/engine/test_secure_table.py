@@ -12,6 +12,8 @@ import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine import rounds
+from coordinator.engine.secure import messages
 from coordinator.engine.state import Phase
 from tests.coordinator.engine.secure_story import SIX, SecureStory
 from tests.coordinator.engine.story import digest_of, refusal
@@ -268,3 +270,17 @@ def test_what_happens(kind: str, place: str) -> None:
         case phase:
             assert after.phase == phase
             assert after is not before
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", [cls.kind for cls in get_args(messages.Message)])
+def test_what_a_message_gets_is_known_without_a_step(kind: str, place: str) -> None:
+    story = story_at(place)
+    before, event = story.state, event_of(kind, story)
+    found = messages.answered(before, event)
+    after, effects = rounds.step(before, event)
+    if found is None:
+        assert after is not before
+    else:
+        assert found == (after, effects)
+        assert after is before

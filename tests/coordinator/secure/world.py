@@ -93,6 +93,10 @@ class Log:
     def known(self) -> RunState:
         return self.state
 
+    @property
+    def recent(self) -> RunState:
+        return self.state
+
     def submit(self, make: Make) -> list[fx.Effect]:
         points = self.world.points
         points.here()

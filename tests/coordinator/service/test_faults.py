@@ -235,7 +235,7 @@ def read_answer(connection: socket.socket) -> bytes:
 
 def test_a_sender_that_goes_away_mid_body_leaves_nothing(scripted: Scripted) -> None:
     with serving(scripted) as http:
-        connection = raw_put(http, 500_000, b"x" * 200_000)
+        connection = raw_put(http, 500_000, b"x" * 300_000)
         until(lambda: scripted.spooled == 1)
         connection.close()
         until(lambda: scripted.spooled == 0)
