@@ -52,6 +52,7 @@ class Server:
         self.state: Any = SimpleNamespace(round_number=1, phase="unmasking", secure=secure, current=current)
         self.known: Any = self.state
         self.digest = bytes(32)
+        self.recent: Any = self.state
         self.events: list[ev.Event | None] = []
         attempts = Attempts(self.blobs)
         attempts.cache(secure.header, secure.roster, crowd.cohort)

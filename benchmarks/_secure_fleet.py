@@ -53,6 +53,8 @@ class Noted:
     """Bytes with the request's head."""
     received: int
     """Bytes with the answer's head."""
+    sent_at_cpu_s: float
+    """How many CPU seconds this process, with all devices in it, had used when it was sent."""
 
     @property
     def is_download(self) -> bool:
@@ -65,6 +67,8 @@ class Notes:
     """The requests of one device, in order."""
 
     requests: list[Noted] = field(default_factory=list)
+    _sent_at_cpu_s: float = 0.0
+    """Of the request under way: there is one at a time."""
 
     @property
     def bytes(self) -> int:
@@ -74,8 +78,11 @@ class Notes:
     def http(self, url: str) -> httpx2.Client:
         """An HTTP client as devices have it, that notes what it sends and is answered."""
         http = open_http(url)
-        http.event_hooks = {"response": [self._note]}
+        http.event_hooks = {"request": [self._note_sent], "response": [self._note]}
         return http
+
+    def _note_sent(self, request: httpx2.Request) -> None:
+        self._sent_at_cpu_s = time.process_time()
 
     def _note(self, response: httpx2.Response) -> None:
         request = response.request
@@ -94,6 +101,7 @@ class Notes:
             answer=b"" if is_file else response.read(),
             sent=head + int(request.headers.get("content-length", 0)),
             received=answer_head + _bytes_of(response.headers) + length,
+            sent_at_cpu_s=self._sent_at_cpu_s,
         )
         self.requests.append(noted)
 

@@ -1,9 +1,10 @@
 """The floor of a secure round over HTTP: the same service without a round, and the same requests again.
 
 ``python -m benchmarks._secure_floor ANSWERS serve ...`` is ``quorate serve`` with another table of requests: those that
-a device makes in a round authenticate the device and take the body as the service takes every body. A masked vector is
-stored; nothing else is looked at, logged or stored. Check-ins and the answers of an exchange are held until as many
-have come as in the real round, and have the length that they had there. ANSWERS is the file that ``answers_of`` writes.
+a device makes in a round authenticate the device, take the body as the service takes every body, and check the
+message's own signature. A masked vector is stored; nothing else is looked at, logged or stored. Check-ins and the
+answers of an exchange are held until as many have come as in the real round, and have the length that they had there.
+ANSWERS is the file that ``answers_of`` writes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -23,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._secure_fleet import Member, Noted
+from benchmarks._secure_load import Load
 from benchmarks._wire import Connection, ServerProcess
+from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.http.operator import OperatorClient
@@ -32,6 +36,9 @@ from client_sdk.protocol import devices as protocol
 from client_sdk.protocol.devices import Assignment, CheckIn, Outcome, Registration, Started, Wait
 from client_sdk.protocol.names import PROTOCOL_HEADER, Route, RunId
 from client_sdk.protocol.secure import Octets, SecureSigned, SecureWait
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.roster import Roster
+from client_sdk.secagg.statement import require_signed
 from coordinator.blobs import Spool
 from coordinator.cli import app as command
 from coordinator.requests import TABLE, Table, devices, secure
@@ -50,8 +57,9 @@ OWN = ("host", "content-length", PROTOCOL_HEADER.lower())
 
 def answers_of(requests: Sequence[Sequence[Noted]]) -> str:
     """JSON of what the floor answers to a round's requests by device: the assignment and the outcome of one device, the
-    most bytes of each answer, and how many messages an answer waits for."""
+    most bytes of each answer, how many messages an answer waits for, and to what the messages' signatures are bound."""
     found: dict[str, Any] = {}
+    longest: dict[str, bytes] = {}
     lengths: dict[str, int] = {}
     came: Counter[str] = Counter({CHECKED_IN: len(requests)})
     for noted in chain.from_iterable(requests):
@@ -65,7 +73,10 @@ def answers_of(requests: Sequence[Sequence[Noted]]) -> str:
         elif noted.status == 200 and name in ("secure", "answer"):
             exchange = _exchange(noted.path)
             lengths[exchange] = max(len(noted.answer), lengths.get(exchange, 0))
-    return json.dumps({**found, "lengths": lengths, "came": came})
+            longest[exchange] = noted.answer
+    header = AttemptHeader.parse(longest["header"])
+    bound = {"header": header.digest.hex(), "roster": Roster.parse(longest["advertise"]).h(header).hex()}
+    return json.dumps({**found, "lengths": lengths, "came": came, "bound": bound})
 
 
 def _kind(noted: Noted) -> str:
@@ -112,19 +123,27 @@ class Replay:
         (await connection.request("POST", Route.REGISTER, body, lambda *_: signed)).ok()
         connection.close()
 
-    def play(self, requests: Sequence[Sequence[Noted]]) -> float:
-        """All devices at the same time, each one request after the other. CPU seconds of the server. SystemExit where
-        an answer has not the status that the real round gave."""
-        began = self._server.cpu_s()
-        asyncio.run(self._all(requests))
-        return self._server.cpu_s() - began
+    def play(self, requests: Sequence[Sequence[Noted]], *, quiet: bool = False) -> float:
+        """All devices at the same time, each one request after the other, beside the work of the devices (``Load``);
+        ``quiet``: without it, as fast as they are answered. CPU seconds of the server. SystemExit where an answer has
+        not the status that the real round gave."""
+        with nullcontext() if quiet else Load() as load:
+            began = self._server.cpu_s()
+            asyncio.run(self._all(requests, load))
+            return self._server.cpu_s() - began
 
-    async def _all(self, requests: Sequence[Sequence[Noted]]) -> None:
-        await asyncio.gather(*map(self._one, self._signers, requests))
+    async def _all(self, requests: Sequence[Sequence[Noted]], load: Load | None) -> None:
+        began = min(noted.sent_at_cpu_s for noted in chain.from_iterable(requests))
+        watching = None if load is None else asyncio.create_task(load.watch())
+        await asyncio.gather(*(self._one(*each, load, began) for each in zip(self._signers, requests, strict=True)))
+        if watching is not None:
+            watching.cancel()
 
-    async def _one(self, signer: RequestSigner, requests: Sequence[Noted]) -> None:
+    async def _one(self, signer: RequestSigner, requests: Sequence[Noted], load: Load | None, began: float) -> None:
         connection = Connection(self._server.port)
         for noted in requests:
+            if load is not None:
+                await load.until(noted.sent_at_cpu_s - began)
             path, body = noted.path, noted.body
             if noted.is_download:
                 path = Route.CHECKPOINT.format(digest=self._checkpoint)
@@ -150,6 +169,7 @@ class Empty:
 
     def __init__(self, file: Path) -> None:
         self._file, self._lock = file, threading.Lock()
+        self._keys: dict[str, str] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -158,6 +178,7 @@ class Empty:
         self._assignment, self._outcome = Assignment(**answers["assignment"]), Outcome(**answers["outcome"])
         self._octets = {name: Octets(content=bytes(length)) for name, length in answers["lengths"].items()}
         self._left: dict[str, int] = answers["came"]
+        self._bound = {name: bytes.fromhex(digest) for name, digest in answers["bound"].items()}
         self._waiting: dict[str, set[str]] = {name: set() for name in self._left}
 
     def _came(self, to: Coordinator, exchange: str) -> None:
@@ -223,10 +244,21 @@ class Empty:
         attempt: Attempt,
         stage: ExchangeName,
     ) -> protocol.Noted:
+        signed = bytes.fromhex(message.body) if stage == "mask" else body.handle.read()
+        bound = self._bound["header" if stage == "advertise" else "roster"]
+        require_signed(self._public(device), bytes.fromhex(message.signature), bound, stage, signed, device.device)
         if stage == "mask":
             body.commit()
         self._came(to, stage)
         return protocol.Noted()
+
+    def _public(self, device: DeviceRow) -> str:
+        """The device's public key in hexadecimal."""
+        found = self._keys.get(device.device)
+        if found is None:
+            found = Certificate.parse(bytes.fromhex(device.certificate)).public_key.hex()
+            self._keys[device.device] = found
+        return found
 
     def answer(
         self,

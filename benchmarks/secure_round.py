@@ -8,8 +8,10 @@ run takes half an hour, most of it waiting for devices that have vanished.
     secure_round_server_cpu_vs_floor   CPU seconds of the server for a round, from the first check-in to the last
                                        answer, over its floor; median of a run's pairs, each a round and then its floor.
                                        Floor: the same requests, with the same bytes and signed afresh, sent to the same
-                                       service with handlers that only wait for each other (``_secure_floor``); and the
-                                       bare opening of the same sum (``_secagg_floor.unmask``)
+                                       service with handlers that check a message's signature and wait for each other
+                                       (``_secure_floor``), beside as much work as the devices do (``_secure_load``);
+                                       and the bare opening of the same sum (``_secagg_floor.unmask``)
+    secure_round_server_cpu_vs_quiet   the same over that floor on a machine that does nothing else
     secure_round_server_cpu_s          both parts in CPU seconds
     secure_round_requests              requests of a round; ``secure_round_empty_cpu_s`` and ``..._opening_cpu_s``: the
                                        parts of the floor
@@ -54,6 +56,7 @@ class Rounds:
         self.n, self.parameters = n, parameters
         self.ours: list[float] = []
         self.empty: list[float] = []
+        self.quiet: list[float] = []
         self.opening: list[float] = []
         self.requests = 0
         self.stayed = Notes()
@@ -74,11 +77,12 @@ class Rounds:
         opening()
         with ServerProcess(folder / "floor", "benchmarks._secure_floor", str(answers)) as server:
             replay = Replay(server, self.fleet.members, self.fleet.model)
-            replay.play(requests)
+            replay.play(requests, quiet=True)
             for number in range(2, pairs + 2):
                 self.ours.append(self.fleet.play(self.vanishing))
                 self.fleet.require_right(number, self.vanishing)
                 self.empty.append(replay.play(self._requests(answers)))
+                self.quiet.append(replay.play(self._requests(answers), quiet=True))
                 self.opening.append(cost_s(opening, time.thread_time))
                 self.fleet.come_back(self.vanishing)
 
@@ -104,7 +108,15 @@ class Rounds:
     @property
     def pairs(self) -> Pairs:
         """Ours and the floor."""
-        both = [empty + opening for empty, opening in zip(self.empty, self.opening, strict=True)]
+        return self._over(self.empty)
+
+    @property
+    def quiet_pairs(self) -> Pairs:
+        """The same over the floor without the devices' work."""
+        return self._over(self.quiet)
+
+    def _over(self, empty: list[float]) -> Pairs:
+        both = [requests + opening for requests, opening in zip(empty, self.opening, strict=True)]
         return Pairs(tuple(self.ours), tuple(both))
 
 
@@ -117,6 +129,8 @@ def cpu(rounds: Rounds) -> Iterator[Row]:
     )
     yield Row(name=f"{name}_vs_floor_q1", value=ratio.low, unit="ratio")
     yield Row(name=f"{name}_vs_floor_q3", value=ratio.high, unit="ratio")
+    quiet = rounds.quiet_pairs.ratio.median
+    yield Row(name=f"{name}_vs_quiet", value=quiet, unit="ratio", ratio=quiet)
     yield Row(name=f"{name}_s", value=found.ours_median, unit="CPU s", limit=found.other_median, ratio=ratio.median)
     yield Row(name="secure_round_empty_cpu_s", value=statistics.median(rounds.empty), unit="CPU s")
     yield Row(name="secure_round_opening_cpu_s", value=statistics.median(rounds.opening), unit="CPU s")
