@@ -79,6 +79,10 @@ class Held:
     """``together(coordinator, requests)``: the first call of many requests, in one group commit; None where there is no
     answer yet."""
 
+    mark: Handler | None = None
+    """``mark(coordinator, **path)``: a value that this process has in memory, and that changes before there can be an
+    answer. Where only time has passed and it is the same, ``again`` is not called."""
+
     @property
     def main(self) -> Handler:
         return self.first

@@ -115,6 +115,12 @@ def waits_for(device: DeviceRow, message: SecureWait) -> str:
     return secure_key(device.device)
 
 
+def changes_of(to: Coordinator, *, run: RunId, **path: object) -> int:
+    """The number of the newest event of the run that this process has read: what the clock's thread keeps up to date
+    within a second, whichever replica wrote it."""
+    return to.core.log(run).seq
+
+
 def is_device(device: DeviceRow, message: SecureWait) -> str:
     return device.device
 
@@ -162,7 +168,7 @@ SECURE = Entry(
     permission=Permission.DEVICE,
     message=SecureWait,
     answer=OCTETS,
-    shape=Held(secure_header, key=waits_for, peer=is_device, again=secure_header, expired=not_yet),
+    shape=Held(secure_header, key=waits_for, peer=is_device, again=secure_header, expired=not_yet, mark=changes_of),
     summary="Wait for the header of a secure attempt",
     group="devices",
 )
@@ -195,7 +201,7 @@ SECURE_ANSWER = Entry(
     permission=Permission.DEVICE,
     message=SecureWait,
     answer=OCTETS,
-    shape=Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet),
+    shape=Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet, mark=changes_of),
     summary="Wait for the answer to a message of a secure round",
     group="devices",
 )

@@ -28,6 +28,8 @@ _LOG = logging.getLogger("quorate.driver")
 _IDLE_S = 1.0
 """The longest sleep between two calls of ``tick``, in seconds: a wall clock may jump, and another replica may open a
 round."""
+_IDLE_WORK_S = 30.0
+"""The same of a thread that performs actions: it is woken for each."""
 _GATHER_S = 0.02
 """Many check-ins arrive together: the pool is counted once for all that arrive within this time in seconds."""
 _OVERDUE_S = 0.1
@@ -110,7 +112,7 @@ class Driver:
             seen = signals.version(key)
             task = coordinator.take_task(openings=openings)
             if task is None:
-                signals.wait(key, seen, _IDLE_S)
+                signals.wait(key, seen, _IDLE_WORK_S)
                 continue
             with about(**names_of(*task)):
                 self._perform(task)

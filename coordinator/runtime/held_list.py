@@ -12,7 +12,7 @@ from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, following
 from coordinator.access.audit import Audit
 from coordinator.runtime.clock import Clock
-from coordinator.runtime.signals import Signals
+from coordinator.runtime.signals import Signals, secure_key
 from coordinator.store.port import ListRow, Store
 
 READ_S = 5.0
@@ -89,7 +89,8 @@ class HeldList:
         devices, first = self._devices_new_on(found), self._held is None
         self._held = found
         if not first and found.revoked:
-            self._signals.wake_many([*(f"device:{device}" for device in devices), "workers"])
+            keys = [key for device in devices for key in (f"device:{device}", secure_key(device))]
+            self._signals.wake_many([*keys, "workers"])
 
     def _devices_new_on(self, found: RevocationList) -> list[str]:
         """The registered devices whose keys are on this list, and not on the one that is held. Before the first list

@@ -287,7 +287,11 @@ class Identities:
         row = self._store.device_by_key(key_id) or self._store.worker_by_key(key_id)
         if row is None or not row.certificate:
             raise problem("unregistered", "no certificate of this key is registered here; register again")
-        known = _Known(row, Certificate.parse(bytes.fromhex(row.certificate)), now)
+        if known is not None and known.row.certificate == row.certificate:
+            certificate = known.certificate
+        else:
+            certificate = Certificate.parse(bytes.fromhex(row.certificate))
+        known = _Known(row, certificate, now)
         if len(self._rows) >= _ROWS:
             self._rows.clear()
         self._rows[key_id] = known

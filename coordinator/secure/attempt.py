@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from client_sdk.secagg.header import AttemptHeader
@@ -28,6 +28,7 @@ class Attempt:
     """A cohort, and the place of each device in it."""
 
     cohort: MaskingCohort
+    _survivors: dict[str, tuple[Mapping[str, str], Survivors]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -43,8 +44,12 @@ class Attempt:
         return frozenset(self.places_of(secure.shared))
 
     def survivors(self, secure: SecureRound) -> Survivors:
-        """The devices whose masked vectors have arrived: final once the phase of masking is over."""
-        return Survivors(self.places_of(secure.masked))
+        """The devices whose masked vectors have arrived: final once the phase of masking is over. The list that was
+        made last is cached, since every later message is compared with the same one."""
+        last = self._survivors.get("last")
+        if last is None or last[0] is not secure.masked:
+            last = self._survivors["last"] = (secure.masked, Survivors(self.places_of(secure.masked)))
+        return last[1]
 
 
 class Attempts:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -29,6 +29,13 @@ from coordinator.requests import Caller, Credentials, Entry, Held, NotYet, Reque
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service, until_gone
+
+
+class _Seen(NamedTuple):
+    version: int
+    """Of the key's signal."""
+    mark: object
+    """See ``Held.mark``; None: there is none."""
 
 
 class Holds:
@@ -54,11 +61,12 @@ class Holds:
         hold_s = 0.0 if service.stopping else min(message.hold_s, service.settings.max_hold_s)
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
 
-        def begin() -> tuple[Credentials, float, Caller, int, Any]:
+        def begin() -> tuple[Credentials, float, Caller, _Seen, Any]:
             credentials = entry.credentials(coordinator, given, message)
             caller = service.count(entry.caller(coordinator, credentials, path))
-            seen = service.signals.version(shape.key(caller, message))
-            answer = Request(entry, caller, message, path).call(shape.first, coordinator)
+            request = Request(entry, caller, message, path)
+            seen = self._seen(request, shape)
+            answer = request.call(shape.first, coordinator)
             return credentials, self._valid_s(credentials), caller, seen, answer
 
         credentials, valid_s, caller, seen, answer = await service.work(begin)
@@ -85,13 +93,19 @@ class Holds:
             self._service.coordinator.identities.valid_s(credentials) if isinstance(credentials, SignedBy) else math.inf
         )
 
+    def _seen(self, request: Request, shape: Held) -> _Seen:
+        """To be read before the answer is looked for."""
+        version = self._service.signals.version(shape.key(request.caller, request.message))
+        mark = None if shape.mark is None else shape.mark(self._service.coordinator, **request.path)
+        return _Seen(version, mark)
+
     async def _until(
         self,
         request: Request,
         shape: Held,
         credentials: Credentials,
         valid_s: float,
-        seen: int,
+        seen: _Seen,
         hold_s: float,
         receive: Receive,
     ) -> Any:
@@ -118,12 +132,16 @@ class Holds:
         service.meters.held.inc()
         try:
             while (left_s := deadline - loop.time()) > 0 and not service.stopping:
-                await service.signals.async_wait(key, seen, min(left_s, valid_s, service.settings.reread_s))
+                wait_s = min(left_s, valid_s, service.settings.reread_s)
+                woken = await service.signals.async_wait(key, seen.version, wait_s)
                 if self._latest.get(peer) is not mine:
                     return None
                 if gone.done():
                     break
-                seen = service.signals.version(key)
+                before, seen = seen, self._seen(request, shape)
+                if not woken and seen.mark is not None and seen == before and wait_s < valid_s:
+                    valid_s -= wait_s
+                    continue
                 answer, valid_s = await service.work(again)
                 if answer is not None:
                     return answer

@@ -141,6 +141,41 @@ def test_three_hundred_held_requests_cost_nothing_until_there_is_an_answer(monke
     world.close()
 
 
+def test_a_held_request_is_read_again_by_time_only_where_the_run_has_moved(
+    world: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica moves it: the thread that keeps time sees that, and then each held request does."""
+    world.secure_run()
+    world.begin()
+    one_step(world, 0)
+    one_step(world, 0)
+    replica = world.replica()
+    asked: list[str] = []
+    answer = SecureRequests.answer
+
+    def counted(self: SecureRequests, device: str, *others: Any) -> bytes | None:
+        asked.append(device)
+        return answer(self, device, *others)
+
+    monkeypatch.setattr(SecureRequests, "answer", counted)
+
+    async def scenario() -> None:
+        service = Service(world.coordinator, Settings(reread_s=0.02, threads=4), world.coordinator.core.signals)
+        waiting = answered(Holds(service), world, 0, "advertise")
+        await until(lambda: service.signals.waiting == 1)
+        before = len(asked)
+        await asyncio.sleep(0.3)
+        assert len(asked) == before
+        device = world.rows[5].device
+        await asyncio.to_thread(replica.devices.withdraw, device, RUN, 1, 0, "its battery is low")
+        await asyncio.to_thread(world.coordinator.tick)
+        await until(lambda: len(asked) > before)
+        await waiting.close()
+        service.close()
+
+    run(scenario())
+
+
 def count_reads(world: Served, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often the store was asked for a run's head or its events since now."""
     calls: list[str] = []
