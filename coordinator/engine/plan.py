@@ -264,6 +264,11 @@ class Plan(_Section):
         return self
 
     @property
+    def fewest_devices(self) -> int:
+        """The fewest devices with which a round begins."""
+        return self.cohort.quorum_count if self.secure is None else self.secure.fewest_advertisers(self.cohort)
+
+    @property
     def terms(self) -> Terms | None:
         """What secure rounds of this plan are held to; None: its rounds with devices are plain."""
         return None if self.secure is None else self.secure.terms(self.aggregation)

@@ -80,7 +80,7 @@ class _Draw:
         drawn = self._with_counts(
             ev.Drawn(at=now, round=state.round_number, cohort=(), waiting=len(pool)), state, rows, without
         )
-        if len(pool) < _least(state):
+        if len(pool) < state.plan.fewest_devices:
             return replace(drawn, others=self._fleet.reasons_of_ineligible(state, rows, now))
         digest = self._digest_of(pool)
         if digest is None:
@@ -113,19 +113,13 @@ def _written(state: RunState, fleet: Fleet, store: Store, blobs: Blobs, now: flo
     if state.phase != "selecting" or state.deadline is None:
         return None
     pool = fleet.waiting(store, state, now)
-    if not _is_due(state, pool, now) or len(pool) < _least(state):
+    if not _is_due(state, pool, now) or len(pool) < state.plan.fewest_devices:
         return None
     return pool, blobs.put(_listed(pool))
 
 
 def _is_due(state: RunState, pool: Pool, now: float) -> bool:
     return len(pool) >= state.plan.cohort.pool_count or state.deadline is None or now >= state.deadline
-
-
-def _least(state: RunState) -> int:
-    """The fewest devices from which a cohort is drawn."""
-    cohort, secure = state.plan.cohort, state.plan.secure
-    return cohort.quorum_count if secure is None else secure.fewest_advertisers(cohort)
 
 
 def _listed(pool: Pool) -> bytes:

@@ -39,12 +39,11 @@ class Standstill:
             return ""
         if state.round is None:
             return ""
-        worker = f"no worker has the datacenter round ({state.round.because})" if state.phase == "leasing" else ""
         parts = [
             self._in_vain(state),
             self._left_before(state, state.round_number - 1),
             self._departures(state),
-            worker,
+            self._no_worker(state),
             self.of_round(state),
         ]
         return printable("; ".join(part for part in parts if part), _LONGEST)
@@ -90,6 +89,18 @@ class Standstill:
         left = len(current.members) - current.count("withdrawn", "refused")
         return current.departures if left < state.plan.cohort.goal else ""
 
+    def _no_worker(self, state: RunState) -> str:
+        """That the datacenter round waits, and why the run is not paused after so many abandoned rounds."""
+        if state.phase != "leasing":
+            return ""
+        most, found = state.plan.finish.abandoned, f"no worker has the datacenter round ({state.current.because})"
+        if most is None or state.abandoned < most:
+            return found
+        return (
+            f"{found}; that finish.abandoned = {most} is reached pauses the run only when the datacenter has "
+            "tried: start a worker ('quorate datacenter join'), wait for devices, or pause the run"
+        )
+
     def _no_authority(self, state: RunState) -> str:
         """Why a secure round has no header, or no roster: nobody vouches for its devices now."""
         secure = state.secure
@@ -101,9 +112,7 @@ class Standstill:
         current, now = state.current, self._core.clock.now()
         if current.phase != "selecting" or now < current.opened_at + _PATIENCE_S:
             return ""
-        least = state.plan.cohort.quorum_count
-        if state.plan.secure is not None:
-            least = state.plan.secure.fewest_advertisers(state.plan.cohort)
+        least = state.plan.fewest_devices
         waiting = self._fleet.count_eligible(state, self._fleet.counts())
         if waiting >= least:
             return ""

@@ -49,8 +49,8 @@ def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...
 def fleet_is_back(state: RunState, at: float, waiting: int) -> bool:
     """Whether so many eligible waiting devices end a datacenter round that no worker has.
 
-    A run that fell back returns to its devices as soon as a whole cohort waits; where no worker takes the round, a
-    quorum is enough, as it is when a cohort is drawn. A round that is the datacenter's by plan first
+    A run that fell back returns to its devices as soon as a whole cohort waits; where no worker takes the round, the
+    fewest are enough with which a round begins. A round that is the datacenter's by plan first
     waits ``wait_s`` for a worker.
     """
     section, current = state.plan.datacenter, state.round
@@ -58,7 +58,7 @@ def fleet_is_back(state: RunState, at: float, waiting: int) -> bool:
         return False
     if not current.planned and waiting >= section.devices_back(state.plan.cohort):
         return True
-    return at >= current.deadline and waiting >= state.plan.cohort.quorum_count
+    return at >= current.deadline and waiting >= state.plan.fewest_devices
 
 
 def leased(state: RunState, event: ev.Leased) -> Step:

@@ -13,6 +13,7 @@ from coordinator.engine import rounds
 from coordinator.engine import state as states
 from coordinator.engine.phases import round_kind
 from coordinator.engine.phases.leasing import fleet_is_back, reason_against
+from tests.coordinator.engine.secure_story import SecureStory
 from tests.coordinator.engine.story import FALLBACK, Story, digest_of, every, only, plan, refusal
 
 BY_PLAN: dict[str, Any] = {"data": "proxy", "every": 2, "wait_s": 25, "lease_s": 40, "max_s": 300}
@@ -408,3 +409,15 @@ def test_which_workers_can_take_a_round(more: dict[str, Any], sentence: str | No
     assert (found is None) == (sentence is None)
     assert sentence is None or sentence in str(found)
     assert reason_against(plan(), **usual) == "the plan asks for no datacenter rounds"
+
+
+def test_repro_a_secure_run_returned_to_its_devices_with_too_few_for_a_roster() -> None:
+    """The quorum is 4 of goal 6; no roster is smaller than the plan's minimum_cohort."""
+    story = SecureStory(secure={"minimum_cohort": 5}, datacenter=FALLBACK)
+    story.created()
+    story.drawn_from("a")
+    state = story.state
+    assert state.phase == "leasing"
+    assert state.current.deadline is not None
+    late = state.current.deadline + 1
+    assert [fleet_is_back(state, late, waiting) for waiting in (4, 5)] == [False, True]

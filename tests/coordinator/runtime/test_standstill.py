@@ -162,3 +162,14 @@ def test_a_failure_before_the_last_commit_stands_in_no_runs_way() -> None:
     world.clock.at += 1
     world.coordinator.core.failures.note(DiskFull("Could not write a blob: the disk is full."))
     assert "the disk is full" in stalled(world)
+
+
+def test_a_run_whose_datacenter_has_no_worker_says_why_it_is_not_paused(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create(finish={"rounds": 5, "abandoned": 1}, datacenter={"data": "proxy", "patience": 1})
+    world.check_in()
+    withdraw(world)
+    assert world.coordinator.operators.run("marks").phase == "leasing"
+    line = stalled(world)
+    assert "no worker has the datacenter round (1 federated round in a row had to be abandoned)" in line
+    assert "that finish.abandoned = 1 is reached pauses the run only when the datacenter has tried" in line
