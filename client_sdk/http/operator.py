@@ -36,6 +36,7 @@ from client_sdk.protocol.operators import (
     UnbarDevice,
 )
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
+from client_sdk.protocol.sessions import LinkCreated
 from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import canonical_bytes
 from client_sdk.tensors import digest as digest_of
@@ -145,6 +146,11 @@ class OperatorClient:
     def revoke_key(self, key: str) -> KeyView:
         """Make an API key invalid, permanently."""
         return self._ask("POST", Route.REVOKE_KEY.format(key=key), KeyView)
+
+    def login_link(self) -> str:
+        """A link with which a browser on the coordinator's machine logs in as the owner of this key, once and within
+        five minutes."""
+        return self._ask("POST", Route.SESSION_LINKS, LinkCreated).url(self.coordinator)
 
     def audit(self, after: int = 0, limit: int = 1000) -> list[AuditView]:
         """Rows of the audit with a number above ``after``, in order, at most ``limit``."""

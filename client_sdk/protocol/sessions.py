@@ -16,8 +16,8 @@ from client_sdk.protocol.names import Message
 
 REQUEST_HEADER = "Quorate-Request"
 REQUEST_VALUE = "1"
-LINK_FRAGMENT = "login="
-"""What comes before the token in the fragment of a one-time link: ``http://127.0.0.1:8470/#login=ql_...``"""
+LINK_FRAGMENT = "#login="
+"""What comes before the token of a one-time link. Browsers send no fragment: it is in no log and no Referer."""
 
 LoginWay = Literal["key", "oidc", "local"]
 
@@ -73,3 +73,7 @@ class LinkCreated(Message):
     """Only this answer has it: the coordinator stores a hash."""
     expires_at: float
     """Unix seconds."""
+
+    def url(self, coordinator: str) -> str:
+        """The link: the page of the coordinator at this URL exchanges the token."""
+        return f"{coordinator.rstrip('/')}/{LINK_FRAGMENT}{self.token}"

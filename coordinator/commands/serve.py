@@ -85,6 +85,11 @@ def _ready(ready: Ready) -> None:
         console.print(line, soft_wrap=True)
 
     tell(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}")
+    if ready.page is not None and settings.on_loopback and sys.stdout.isatty():
+        tell(f"  The dashboard:    {ready.login_link()}")
+        tell("                    logs one browser in, within five minutes")
+    elif ready.page is not None:
+        tell(f"  The dashboard:    {url}/")
     tell(f"  The API's page:   {url}/docs")
     tell(f"  Owner's API key:  in the file {ready.key_file}; commands of this user find it there")
     if inside is not None:
@@ -104,6 +109,7 @@ def _ready_json(ready: Ready) -> None:
     line: dict[str, object] = {
         "url": ready.url,
         "docs": f"{ready.url}/docs",
+        "dashboard": None if ready.page is None else f"{ready.url}/",
         "key_file": str(ready.key_file.resolve()),
         "data": str(ready.settings.data.resolve()),
         "authority": ready.settings.authority,

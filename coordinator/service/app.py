@@ -99,6 +99,7 @@ def create_app(
         root_path_in_servers=False,
     )
     app.state.service = service
+    app.state.page = _mount_pages(app)
     app.router.routes += [
         *table_routes(service, Uploads(service), table),
         *checkpoint_routes(service),
@@ -106,7 +107,7 @@ def create_app(
         *revocation_routes(service),
         *issuer_login_routes(service),
         *(declared(route, Permission.NOBODY) for route in more(service)),
-        *process_routes(service, _mount_pages(app)),
+        *process_routes(service, app.state.page or DOCS_PATH),
     ]
     for route in app.router.routes:
         if getattr(route, "path", None) == app.openapi_url:
@@ -160,13 +161,13 @@ def _routes(app: FastAPI) -> list[APIRoute]:
     return [route for route in app.router.routes if isinstance(route, APIRoute)]
 
 
-def _mount_pages(app: FastAPI) -> str:
+def _mount_pages(app: FastAPI) -> str | None:
     """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name).
     They are for everybody: what they show they read over the API, with the reader's key.
 
-    Returns the path to which a browser is redirected from ``/``: the first page, or the docs where none is installed.
+    Returns the path of the first page, to which a browser is redirected from ``/``; None where none is installed.
     """
-    first = ""
+    first = None
     for page in sorted(entry_points(group="quorate.pages"), key=lambda page: page.name):
         try:
             mount = Mount(f"/{page.name}", page.load()(), name=page.name)
@@ -175,4 +176,4 @@ def _mount_pages(app: FastAPI) -> str:
         else:
             app.router.routes.append(declared(mount, Permission.NOBODY))
             first = first or f"/{page.name}/"
-    return first or DOCS_PATH
+    return first

@@ -43,7 +43,7 @@ _NO_FIELDS = frozenset({"body", "query", "path", "constrained-str"})
 """Parts of pydantic's locations that are no fields of a request: where it stood, and the branch of a union."""
 _SECRETS = frozenset({"secret", "who", "key", "token"})
 """Fields of messages whose values are not repeated: senders log what they are answered."""
-_WHOLE = frozenset({"extra_forbidden", "json_invalid"})
+_WHOLE = frozenset({"extra_forbidden", "json_invalid", "model_type"})
 """Types of errors whose input is a text that we know nothing of: it may be a secret too."""
 
 

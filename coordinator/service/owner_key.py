@@ -34,6 +34,13 @@ def owner_key(folder: Path, access: OperatorAccess) -> Path:
     return path
 
 
+def login_link(url: str, key_file: Path, access: OperatorAccess) -> str:
+    """A link with which a browser logs in as the owner of the file's key, once and within five minutes."""
+    owner = access.keys.operator(read_key(key_file))
+    access.audit.record("quorate serve", "link.create", owner.id)
+    return access.sessions.create_link(owner).url(url)
+
+
 def write_secret(path: Path, text: str) -> None:
     """Writes one line that only the file's owner can read, and waits until it is on the disk. OSError."""
     write_private(path, f"{text}\n".encode())

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +36,7 @@ from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
-from coordinator.service.owner_key import noted, owner_key
+from coordinator.service.owner_key import login_link, noted, owner_key
 from coordinator.service.revocations import fetch_from
 from coordinator.service.serving import Serving
 from coordinator.service.sockets import HttpServer
@@ -84,6 +85,10 @@ class Ready:
     settings: Settings
     inside: Inside | None
     """The authority in this process, where there is one."""
+    page: str | None
+    """The path of the installed page; None where there is none."""
+    login_link: Callable[[], str]
+    """Makes a link with which a browser on this machine logs in as the owner, once."""
 
 
 def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: MakeInside) -> None:
@@ -133,7 +138,8 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: Ma
 
             def ready() -> None:
                 collect_only_what_is_new()
-                on_ready(Ready(url, key_file, settings, inside))
+                link = partial(login_link, url, key_file, coordinator.access)
+                on_ready(Ready(url, key_file, settings, inside, app.state.page, link))
 
             with noted(url, key_file):
                 HttpServer(app, listener, ready, certificate).run()

@@ -88,6 +88,10 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
             "fleet", "fleet", "--token-file", str(token), *at, *_fleet(setting), "--folder", str(folder / "devices")
         )
         with OperatorClient(url) as operator:
+            if ready["dashboard"] is not None and screen.is_terminal:
+                screen.note(
+                    f"The dashboard; the link logs one browser in, within five minutes: {operator.login_link()}"
+                )
             runs = _Runs(setting, folder, operator, children, screen, stop, at)
             plain, secure, model = runs.play()
             seconds = time.monotonic() - began

@@ -31,6 +31,8 @@ class Screen(Protocol):
 
     every_s: float
     """Seconds between two journals."""
+    is_terminal: bool
+    """Whether it goes to a person's terminal, and into no file."""
 
     def command(self, line: str) -> None:
         """A command line is about to run."""
@@ -49,6 +51,7 @@ class Plain:
     """Lines, each printed once: when a cohort is selected, and when a round is settled."""
 
     every_s = 0.5
+    is_terminal = False
 
     def __init__(self) -> None:
         self._selected: set[tuple[str, int]] = set()
@@ -76,6 +79,7 @@ class Json:
     """One JSON object a line for each round, once it is settled."""
 
     every_s = 0.5
+    is_terminal = False
 
     def __init__(self) -> None:
         self._shown_to: Counter[str] = Counter()
@@ -107,6 +111,7 @@ class Terminal:
     """A table that is redrawn several times a second, with a bar for the open round."""
 
     every_s = 0.3
+    is_terminal = True
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import Route
-from coordinator.access import LOCAL_OWNER
+from client_sdk.protocol.problems import ProblemError
+from coordinator.access import LOCAL_OWNER, OperatorAccess
 from coordinator.access.sessions import LINK_S, MOST, SESSION_S
 from tests.coordinator.service.browser import Browser
 from tests.coordinator.world import World
@@ -155,6 +159,14 @@ def test_what_is_no_key_is_refused_and_not_repeated(logins: Logins, key: str) ->
     assert logins.browser.cookies == {}
 
 
+def test_a_key_that_stands_where_a_message_should_is_not_repeated(logins: Logins) -> None:
+    key = logins.key()
+    for content in (json.dumps(key), key, json.dumps({"keys": key}), json.dumps({"key": [key]})):
+        answer = logins.browser.ask("POST", Route.SESSIONS, content=content)
+        assert answer.status_code == 422
+        assert key[:30] not in answer.text
+
+
 def test_the_store_and_the_audit_have_no_secret(logins: Logins) -> None:
     key = logins.key()
     logins.browser.log_in(key[:-1] + ("0" if key[-1] != "0" else "1"))
@@ -214,6 +226,25 @@ def test_a_link_opens_one_session_of_the_owner(logins: Logins) -> None:
     assert [row.kind for row in logins.world.store.logins()] == ["session"]
     logins.world.coordinator.access.keys.revoke(LOCAL_OWNER, id_of(key))
     assert logins.browser.me().status_code == 401
+
+
+def test_of_replicas_that_get_a_link_at_the_same_moment_one_opens_a_session(logins: Logins) -> None:
+    token, together = link_of(logins), threading.Barrier(4)
+    opened: list[str] = []
+
+    def follow_it(access: OperatorAccess) -> None:
+        together.wait(10)
+        with suppress(ProblemError):
+            opened.append(access.sessions.open_by_link(token).secret)
+
+    replicas = [logins.world.replica().access for _ in range(4)]
+    threads = [threading.Thread(target=follow_it, args=(access,)) for access in replicas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(opened) == 1
+    assert [row.kind for row in logins.world.store.logins()] == ["session"]
 
 
 def test_a_link_holds_for_five_minutes_and_as_long_as_its_key(logins: Logins) -> None:
