@@ -25,6 +25,10 @@ from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
 
+CHANGE_NOTHING = frozenset({Route.CHECK_PLAN})
+"""Routes that are POST because what they are asked about is long."""
+
+
 class Audited:
     def __init__(self) -> None:
         self.world = World(0)
@@ -60,7 +64,7 @@ def audited() -> Iterator[Audited]:
 
 def test_every_request_of_operators_that_changes_something_is_audited_and_who_registers_and_leaves() -> None:
     for entry in TABLE:
-        changes = entry.method != "GET" and entry.permission.of_operators
+        changes = entry.method != "GET" and entry.permission.of_operators and entry.route not in CHANGE_NOTHING
         of_holders = entry.permission is Permission.CERTIFIED or entry.name == "leave-and-forget"
         assert (entry.audited is not None) == (changes or of_holders), entry.name
         if entry.audited is not None:
