@@ -24,7 +24,6 @@ from tests.coordinator.requests.entries import EXTENDED
 from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
-
 CHANGE_NOTHING = frozenset({Route.CHECK_PLAN})
 """Routes that are POST because what they are asked about is long."""
 
