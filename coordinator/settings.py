@@ -125,7 +125,9 @@ class Settings(NetworkSettings):
     send_idle_s: float = Field(default=60.0, gt=0, le=600, allow_inf_nan=False)
     """A receiver that accepts no byte of its answer for this long is disconnected."""
     streams: int = Field(default=256, ge=1, le=65_536)
-    """Event streams held open at the same time."""
+    """Streams of a run's events held open at the same time."""
+    viewers: int = Field(default=512, ge=1, le=65_536)
+    """Viewers of the stream of all runs at the same time, as dashboards are."""
     threads: int = Field(default=8, ge=2, le=256)
     """Threads for blocking work (database, files, validation). Requests that wait for the disk at the same time share a
     commit; more than 8 threads cost CPU and save no time on two cores. Held check-ins and event streams need none."""

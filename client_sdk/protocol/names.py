@@ -98,6 +98,7 @@ class Route(StrEnum):
     RUN_CHECKPOINTS = "/v1/runs/{run}/checkpoints"
     METRICS = "/v1/runs/{run}/metrics"
     EVENTS = "/v1/runs/{run}/events"
+    STREAM = "/v1/stream"
     DEVICES = "/v1/devices"
     DEVICE = "/v1/devices/{device}"
     FLEET = "/v1/fleet"

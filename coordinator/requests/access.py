@@ -10,6 +10,8 @@ from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.audit_chain import AuditHead
 
+LOGINS = "logins"
+"""The key that is woken when credentials end."""
 _PAGE = 1000
 
 
@@ -32,7 +34,7 @@ def revoke(to: Coordinator, operator: Operator, *, key: KeyId) -> KeyView:
 
 def wake_streams(to: Coordinator) -> None:
     """Lets each stream look whether its caller's credentials still hold."""
-    to.core.signals.wake_many([f"run:{log.run}" for log in to.core.logs()])
+    to.core.signals.wake_many([LOGINS, *(f"run:{log.run}" for log in to.core.logs())])
 
 
 def audit(to: Coordinator, operator: Operator, *, after: AfterRow = 0, limit: Limit = 1000) -> list[AuditView]:

@@ -36,6 +36,7 @@ from coordinator.service.revocations import FetchList, ListKeeper, revocation_ro
 from coordinator.service.routes import table_routes
 from coordinator.service.serving import Serving
 from coordinator.service.stream import stream_routes
+from coordinator.service.stream_all import live_routes
 from coordinator.service.uploads import Uploads
 from coordinator.settings import Settings
 
@@ -104,6 +105,7 @@ def create_app(
         *table_routes(service, Uploads(service), table),
         *checkpoint_routes(service),
         *stream_routes(service),
+        *live_routes(service),
         *revocation_routes(service),
         *issuer_login_routes(service),
         *(declared(route, Permission.NOBODY) for route in more(service)),

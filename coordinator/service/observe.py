@@ -53,6 +53,7 @@ class Meters:
         self.streams = Gauge("quorate_event_streams", "Event streams open now", registry=self.registry)
         self.uploads = Gauge("quorate_uploads", "Bodies being received now", registry=self.registry)
         self.open_streams = 0
+        self.live = Gauge("quorate_stream_viewers", "Viewers of the stream of all runs now", registry=self.registry)
         self.viewers = 0
         """Of the stream of all runs."""
         self.times = RequestTimes(_SECONDS)
@@ -89,6 +90,11 @@ class Meters:
         finally:
             self.open_streams -= 1
             self.streams.set(self.open_streams)
+
+    def count_viewers(self, viewers: int) -> None:
+        """How many view the stream of all runs now."""
+        self.viewers = viewers
+        self.live.set(viewers)
 
     def text(self, sees: Callable[[str], bool] | None = None) -> bytes:
         """The exposition format; with ``sees`` only what concerns runs for which it is true. Reads the store: call it

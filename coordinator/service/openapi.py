@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from client_sdk.protocol import access, devices, insight, names, operators, problems, secure, sessions, workers
+from client_sdk.protocol import access, devices, insight, live, names, operators, problems, secure, sessions, workers
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Body, Table
 from coordinator.service.describing import SCHEMES
@@ -114,7 +114,13 @@ def complete(app: FastAPI, table: Table, public_url: str | None) -> None:
             document = plain()
             document["servers"] = [{"url": public_url or "/"}]
             schemas = document["components"]["schemas"]
-            models: list[type[BaseModel]] = [problems.Problem, operators.EventView, *_messages(table)]
+            models: list[type[BaseModel]] = [
+                problems.Problem,
+                operators.EventView,
+                live.LiveSnapshot,
+                live.LivePatch,
+                *_messages(table),
+            ]
             for model in models:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schemas.update(schema.pop("$defs", {}))
@@ -149,7 +155,7 @@ def _messages(table: Table) -> list[type[BaseModel]]:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (access, devices, insight, names, operators, secure, sessions, workers, problems)
+    rooms = (access, devices, insight, live, names, operators, secure, sessions, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

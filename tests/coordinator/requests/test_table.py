@@ -38,8 +38,9 @@ OTHER = key_of("another key")
 HTTP_ALONE = {
     ("GET", Route.EVENTS), ("GET", Route.CHECKPOINT), ("HEAD", Route.CHECKPOINT), ("GET", Route.REVOCATIONS),
     ("GET", Route.REVOCATION_LIST), ("GET", Route.SESSION_OIDC), ("GET", Route.OIDC_CALLBACK),
+    ("GET", Route.STREAM),
 }  # fmt: skip
-"""The stream of a run's events, downloads, the authority's own bytes, and the redirects to an issuer and back."""
+"""The streams, downloads, the authority's own bytes, and the redirects to an issuer and back."""
 
 
 def served(table: Table = TABLE) -> set[tuple[str, str]]:

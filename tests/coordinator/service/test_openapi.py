@@ -47,7 +47,8 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = 57
+OPERATIONS = 58
+STREAMS = (Route.EVENTS, Route.STREAM)
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
 schemathesis.openapi.media_type(OCTETS_MEDIA_TYPE, st.binary(max_size=200))
@@ -129,7 +130,7 @@ def cases(service: Service, operation: Any) -> st.SearchStrategy[Any]:
 
     An event stream that follows would never end.
     """
-    fixed: dict[str, Any] = {"query": {"follow": "false"}} if operation.path == Route.EVENTS else {}
+    fixed: dict[str, Any] = {"query": {"follow": "false"}} if operation.path in STREAMS else {}
     known = {name: value for name, value in service.known.items() if f"{{{name}}}" in operation.path}
     allowed = [operation.as_strategy(**fixed)]
     if known:
@@ -142,7 +143,7 @@ def explore(service: Service, operation: Any, examples: int) -> None:
     """Sends so many requests to one operation, others each time, and checks each answer."""
     requests = cases(service, operation)
     # The document describes the JSON in an event's data, schemathesis expects the event around it; test_stream.py.
-    excluded = [response_schema_conformance] if operation.path == Route.EVENTS else []
+    excluded = [response_schema_conformance] if operation.path in STREAMS else []
     suppressed = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
     whose = st.one_of(st.just("owner"), st.sampled_from(sorted({**service.tokens, **service.signing})))

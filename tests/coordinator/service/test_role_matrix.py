@@ -118,7 +118,7 @@ class Matrix:
             headers[BESIDE[route.path]], message = json.dumps(message), None
 
         async def send() -> httpx2.Response:
-            query = {"follow": "false"} if path.endswith("/events") else {}
+            query = {"follow": "false"} if path.endswith(("/events", "/stream")) else {}
             return await self.http.request(method, path, headers=headers, params=query, json=message, auth=auth)
 
         return asyncio.run(send())

@@ -1,0 +1,223 @@
+"""The viewers of the stream of all runs, and the one task that serves them.
+
+While there are viewers, the task looks each second for what has changed, once for each distinct scope, and wakes those
+who wait. A viewer takes frames at its own pace: one that is slow delays nobody, and where it falls too far behind, it
+gets a snapshot in place of what it has missed. The task also looks whether credentials still hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+from client_sdk.protocol.merge_patch import Json
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.access import Operator
+from coordinator.requests import Permission, identify
+from coordinator.requests.access import LOGINS
+from coordinator.service.core import Service
+from coordinator.service.errors import log
+from coordinator.service.stream_feeds import Feed, News, RunBoard, Scope
+from coordinator.store.port import StoreError
+
+TICK_S = 1.0
+"""Seconds between two frames of a scope, at least."""
+_FLEET_S = 5.0
+"""Seconds for which the counts of the fleet are kept."""
+_HEARTBEAT_S = 15.0
+_RECONNECT_MS = 2000
+_FEEDS = 64
+"""Scopes that are remembered, with viewers or without."""
+
+
+@dataclass(eq=False, slots=True)
+class Viewer:
+    credentials: str
+    scope: Scope
+    feed: Feed
+    expires_at: float | None
+    position: int | None = None
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Fleet:
+    at: float = float("-inf")
+    counts: Json = field(default_factory=dict)
+
+
+class Viewers:
+    """Of one service. All methods but ``_looked`` and ``_checked`` belong to the event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._board = RunBoard(service.coordinator)
+        self._feeds: OrderedDict[Scope, Feed] = OrderedDict()
+        self._viewers: set[Viewer] = set()
+        self._news: asyncio.Future[None] | None = None
+        """Done when there may be something for a viewer."""
+        self._task: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()
+        self._fleet = _Fleet()
+        self._checked_at = 0.0
+        self._logins = 0
+
+    async def frames(self, viewer: Viewer, *, follow: bool) -> AsyncIterator[bytes]:
+        """What one viewer is sent, from a snapshot or its position on; ends with its credentials, or with the
+        service."""
+        loop, spoke = asyncio.get_running_loop(), 0.0
+        try:
+            yield format_sse_event(retry=_RECONNECT_MS)
+            while True:
+                news = self._next()
+                feed, ahead = viewer.feed, viewer.feed.number
+                if viewer.position != ahead:
+                    piece = feed.after(viewer.position, len(self._viewers))
+                    viewer.position, spoke = ahead, loop.time()
+                    yield piece
+                elif loop.time() - spoke >= _HEARTBEAT_S:
+                    spoke = loop.time()
+                    yield KEEPALIVE_COMMENT
+                if viewer.ended or not follow or self._service.stopping:
+                    return
+                if viewer.position == feed.number:
+                    await asyncio.shield(news)
+        finally:
+            self._leave(viewer)
+
+    async def join(self, credentials: str, last_event_id: str | None) -> Viewer:
+        """One more viewer, with a feed that has a state. ProblemError where it may not view, or *busy*."""
+        service = self._service
+        operator = await service.work(self._identified, credentials)
+        if len(self._viewers) >= service.settings.viewers:
+            detail = f"{service.settings.viewers} viewers are connected already."
+            raise problem("busy", detail, retry_after_s=30)
+        scope = scope_of(operator)
+        feed = self._feed(scope, operator)
+        viewer = Viewer(credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
+        idle = not feed.viewers
+        self._viewers.add(viewer)
+        feed.viewers += 1
+        service.meters.count_viewers(len(self._viewers))
+        try:
+            if idle:
+                await self._look([feed])
+        except BaseException:
+            self._leave(viewer)
+            raise
+        if self._task is None:
+            self._task = asyncio.create_task(self._serve())
+        return viewer
+
+    def _leave(self, viewer: Viewer) -> None:
+        if viewer in self._viewers:
+            self._viewers.discard(viewer)
+            viewer.feed.viewers -= 1
+            self._service.meters.count_viewers(len(self._viewers))
+
+    def _feed(self, scope: Scope, operator: Operator) -> Feed:
+        feed = self._feeds.get(scope)
+        if feed is None:
+            feed = self._feeds[scope] = Feed(operator.sees, whole=operator.sees_everything)
+            while len(self._feeds) > _FEEDS:
+                self._feeds.popitem(last=False)
+        self._feeds.move_to_end(scope)
+        return feed
+
+    def _next(self) -> asyncio.Future[None]:
+        if self._news is None or self._news.done():
+            self._news = asyncio.get_running_loop().create_future()
+        return self._news
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    # ------------------------------------------------------------ the task
+
+    async def _serve(self) -> None:
+        """Until there is no viewer."""
+        loop = asyncio.get_running_loop()
+        beat = loop.time()
+        try:
+            while self._viewers and not self._service.stopping:
+                await asyncio.sleep(TICK_S)
+                try:
+                    news = await self._look(list({viewer.feed for viewer in self._viewers}))
+                    news |= await self._check(loop.time())
+                except (StoreError, ProblemError) as error:
+                    log.warning("the stream of all runs waits for the database", reason=str(error))
+                    continue
+                if loop.time() - beat >= _HEARTBEAT_S:
+                    beat, news = loop.time(), True
+                if news:
+                    self._wake()
+        finally:
+            self._task = None
+            self._wake()
+            if self._viewers and not self._service.stopping:
+                self._task = asyncio.create_task(self._serve())
+
+    async def _look(self, feeds: list[Feed]) -> bool:
+        """Whether one of the feeds has a new frame now."""
+        async with self._looking:
+            found = await self._service.work(self._looked, feeds)
+            for feed, news in found:
+                feed.take(news)
+        return bool(found)
+
+    def _looked(self, feeds: list[Feed]) -> list[tuple[Feed, News]]:
+        views = self._board.views(lambda run: any(feed.sees(run) for feed in feeds))
+        counts = self._counts() if any(feed.whole for feed in feeds) else None
+        found = []
+        for feed in feeds:
+            seen = {run: view for run, view in views.items() if feed.sees(run)}
+            news = feed.news(seen, counts if feed.whole else None)
+            if news is not None:
+                found.append((feed, news))
+        return found
+
+    def _counts(self) -> Json:
+        now = self._service.coordinator.core.clock.now()
+        if not 0 <= now - self._fleet.at < _FLEET_S:
+            counts = self._service.coordinator.insight.fleet.counts()
+            self._fleet = _Fleet(now, counts.model_dump(mode="json"))
+        return self._fleet.counts
+
+    async def _check(self, at: float) -> bool:
+        """Marks the viewers whose credentials hold no longer. Whether there is one. Credentials are looked up where
+        some were revoked in this process, and each ``reread_s`` for what other replicas did; that their time is over
+        is seen at once."""
+        now, logins = self._service.coordinator.core.clock.now(), self._service.signals.version(LOGINS)
+        over = {viewer for viewer in self._viewers if viewer.expires_at is not None and viewer.expires_at <= now}
+        if logins != self._logins or at - self._checked_at >= self._service.settings.reread_s:
+            self._logins, self._checked_at = logins, at
+            over |= await self._service.work(self._checked, list(self._viewers))
+        for viewer in over:
+            viewer.ended = True
+        return bool(over)
+
+    def _checked(self, viewers: Iterable[Viewer]) -> set[Viewer]:
+        """Those that may not view any longer, or see other runs now."""
+        scopes: dict[str, Scope | None] = {}
+        for credentials in {viewer.credentials for viewer in viewers}:
+            scopes[credentials] = None
+            with contextlib.suppress(ProblemError):
+                scopes[credentials] = scope_of(self._identified(credentials))
+        return {viewer for viewer in viewers if scopes[viewer.credentials] != viewer.scope}
+
+    def _identified(self, credentials: str) -> Operator:
+        caller = identify(self._service.coordinator, Permission.VIEWER, credentials, scoped=True)
+        if not isinstance(caller, Operator):
+            raise problem("unauthenticated", "send an operator's API key")
+        return caller
+
+
+def scope_of(operator: Operator) -> Scope:
+    """What distinguishes what an operator sees from what others see."""
+    return ("*",) if operator.sees_everything else tuple(sorted({str(grant.scope) for grant in operator.grants}))
