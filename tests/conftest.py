@@ -6,6 +6,7 @@ It knows nothing of Quorate's rooms.
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import signal
 import tempfile
@@ -57,6 +58,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
         items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """What was collected and imported lives until the end. Python's garbage collector need not look through it again
+    and again, which took a tenth of the time of all fast tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _not_in_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:

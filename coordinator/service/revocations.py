@@ -80,9 +80,9 @@ class ListKeeper:
 
 def revocation_routes(service: Service) -> list[LeanRoute]:
     """GET of the newest list, and of each by its digest."""
-    identities = service.coordinator.identities
 
     def encoded() -> bytes:
+        identities = service.coordinator.identities
         held = identities.list()
         if held is None:
             raise problem("busy", identities.trouble(), retry_after_s=30)
@@ -95,7 +95,7 @@ def revocation_routes(service: Service) -> list[LeanRoute]:
         return Response(await service.work(encoded), media_type=REVOCATIONS_MEDIA_TYPE)
 
     def find(digest: str) -> bytes:
-        found = identities.list_named(digest)
+        found = service.coordinator.identities.list_named(digest)
         if found is None:
             raise problem("unknown-list", f"there is no list {digest} here that is in date")
         return found

@@ -6,6 +6,7 @@ database's lock: processes that start together migrate once, and a crash leaves 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import cast
 
 from alembic import command
@@ -37,8 +38,9 @@ def migrate(engine: Engine) -> None:
         connection.commit()
 
 
+@cache
 def newest() -> str:
-    """The revision that this code uses."""
+    """The revision that this code uses; the steps are read once in a process."""
     return cast("str", ScriptDirectory.from_config(_config()).get_current_head())
 
 

@@ -211,7 +211,7 @@ def test_a_run_of_an_older_version_goes_on_with_its_own_weights(tmp_path: Path) 
 
 
 def test_objects_from_before_a_simulation_are_not_scanned_for_garbage_until_the_last_one_ends() -> None:
-    gc.unfreeze()  # what a search for schedules has frozen in this process, if there was one
+    gc.unfreeze()  # what tests/conftest.py and a search for schedules have frozen in this process
     with garbage_frozen():
         with garbage_frozen():
             assert gc.get_freeze_count() > 0
@@ -223,4 +223,4 @@ def test_objects_from_before_a_simulation_are_not_scanned_for_garbage_until_the_
             pass
         assert gc.get_freeze_count() > 0, "what the user has frozen stays frozen"
     finally:
-        gc.unfreeze()
+        gc.freeze()

@@ -60,7 +60,7 @@ def test_every_entry_is_served_by_http_also_one_that_is_added() -> None:
     assert served(EXTENDED) - served() == {(entry.method, entry.route) for entry in (DIRECT, HELD, BODY)}
 
 
-@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry.method} {entry.route}")
+@pytest.mark.parametrize("entry", list(TABLE), ids=lambda entry: f"{entry.method} {entry.route}")
 def test_an_entry_says_what_it_is(entry: Any) -> None:
     names = {name for name in entry.parameters if f"{{{name}}}" in entry.route}
     assert entry.route.format(**dict.fromkeys(names, "x")).count("{") == 0

@@ -16,9 +16,9 @@ from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.operators import EventView
 from client_sdk.protocol.workers import WorkerPoll
 from coordinator.access import LOCAL_OWNER, Grant, Operator
-from coordinator.service import create_app
 from coordinator.service.stream import _events
 from coordinator.settings import Settings
+from tests.coordinator.service.apps import give_back, lent
 from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
@@ -31,7 +31,7 @@ class Served:
 
     def __init__(self) -> None:
         self.world = World(8)
-        self.app = create_app(self.world.coordinator, Settings(reread_s=20))
+        self.app = lent(self.world.coordinator, Settings(reread_s=20))
         self.service = self.app.state.service
         for number, name in enumerate(("red", "blue")):
             model = self.world.model()
@@ -69,6 +69,7 @@ def served() -> Iterator[Served]:
     made = Served()
     yield made
     made.service.close()
+    give_back(made.app)
 
 
 def test_runs_are_listed_within_the_scope(served: Served) -> None:

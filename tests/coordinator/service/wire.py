@@ -14,9 +14,9 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION
 from client_sdk.protocol.workers import RESULT_HEADER
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.service import create_app
 from coordinator.settings import Settings
 from tests.coordinator.certified import headers
+from tests.coordinator.service.apps import give_back, lent
 from tests.coordinator.world import World
 
 ORIGIN = "http://localhost"
@@ -60,7 +60,7 @@ class Wire:
     """The service of one coordinator."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self.app = create_app(coordinator, Settings(max_hold_s=0))
+        self.app = lent(coordinator, Settings(max_hold_s=0))
 
     def send(self, request: Sent) -> httpx2.Response:
         async def send() -> httpx2.Response:
@@ -74,6 +74,7 @@ class Wire:
 
     def close(self) -> None:
         self.app.state.service.close()
+        give_back(self.app)
 
 
 def kind(answer: httpx2.Response) -> str:
