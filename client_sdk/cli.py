@@ -76,8 +76,7 @@ class Rooms(TyperGroup):
         if own is not None:
             return own
         likely = [room for room, commands in ROOMS.items() if cmd_name in commands]
-        others = [room for room in [*ROOMS, *_other_rooms()] if room not in likely]
-        for room in [*likely, *others]:
+        for room in _likely_first(likely):
             found = _room(room)
             if found is not None and cmd_name in found:
                 return found[cmd_name]
@@ -192,6 +191,13 @@ def _entries(room: str) -> Iterator[EntryPoint]:
 
 def _other_rooms() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)} - set(ROOMS))
+
+
+def _likely_first(likely: list[str]) -> Iterator[str]:
+    """All rooms, the likely ones first. Those of other packages are looked up where no other has the command."""
+    yield from likely
+    yield from (room for room in ROOMS if room not in likely)
+    yield from _other_rooms()
 
 
 def _placeholder(room: str, name: str) -> Any:

@@ -28,7 +28,7 @@ IN_CI = os.environ.get("QUORATE_CI", "") not in ("", "0")
 
 # No deadline: how long one example takes says more about the machine than about the code.
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("local", max_examples=60, **_COMMON)
+settings.register_profile("local", max_examples=30, **_COMMON)
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 settings.register_profile("soak", max_examples=5_000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "local"))

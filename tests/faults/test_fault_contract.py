@@ -156,6 +156,7 @@ def test_a_world_asks_for_it_in_a_storm_only_and_where_it_is_possible(fault: str
     assert not any(impossible.strikes(fault, "here") for _ in range(100))
 
 
+@pytest.mark.slow
 def test_left_out_it_strikes_no_more(fault: str) -> None:
     shape, names = met(fault).shape, met(fault).world.chance.struck
     first = names.index(of(fault, names)[0])

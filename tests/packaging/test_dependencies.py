@@ -157,7 +157,10 @@ def test_what_a_room_imports_is_declared(room: Room) -> None:
     assert not undeclared
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.extra)
+@pytest.mark.parametrize(
+    "room",  # all tests are many files to read
+    [pytest.param(room, id=room.extra, marks=[pytest.mark.slow] * (room.extra == "dev")) for room in ROOMS],
+)
 def test_what_is_declared_is_imported_by_its_room(room: Room) -> None:
     used = {name for module in modules_of(room) for name in DISTRIBUTIONS.get(module, {module})}
     by_name = {name for extra, name in BY_NAME if extra == room.extra}

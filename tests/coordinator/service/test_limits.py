@@ -167,6 +167,7 @@ def test_half_a_head_is_refused_in_time(hasty: Server, begun: bytes) -> None:
         assert connection.closed()
 
 
+@pytest.mark.slow
 def test_a_head_in_drops_has_no_more_time(hasty: Server) -> None:
     with RawConnection(hasty.url) as connection:
         connection.send(b"GET / HTTP/1.1\r\nX: ")
@@ -183,6 +184,7 @@ def drop_by_drop(connection: RawConnection) -> RawAnswer:
     raise AssertionError("there is no answer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"\r\n\r\n"])
 def test_a_connection_without_a_request_closes(hasty: Server, sent: bytes) -> None:
     with RawConnection(hasty.url) as connection:
@@ -190,6 +192,7 @@ def test_a_connection_without_a_request_closes(hasty: Server, sent: bytes) -> No
         assert connection.closed()
 
 
+@pytest.mark.slow
 def test_blank_lines_do_not_hold_an_answered_connection(hasty: Server) -> None:
     with RawConnection(hasty.url) as connection:
         connection.send(head())
@@ -214,6 +217,7 @@ def lines(server: Server, *more: str, body: bytes = b"") -> list[str]:
     return [*more, *server.device().lines("POST", Route.CHECK_IN, body)]
 
 
+@pytest.mark.slow
 def test_a_message_that_never_comes_is_truncated(hasty: Server) -> None:
     with RawConnection(hasty.url) as connection:
         connection.send(head(Route.CHECK_IN, *lines(hasty, "Content-Length: 100"), method="POST") + b"{")
@@ -222,6 +226,7 @@ def test_a_message_that_never_comes_is_truncated(hasty: Server) -> None:
         assert "after 1 bytes" in answer.json()["detail"]
 
 
+@pytest.mark.slow
 def test_a_body_in_drops_is_too_slow(hasty: Server) -> None:
     """A byte every 50 ms: never idle, and below the slowest rate."""
     digest = "0" * 64
@@ -273,6 +278,7 @@ def test_the_rest_of_a_refused_body_is_read_for_some_seconds_only(server: Server
         assert connection.read().json() == {"ok": True}, "who sends the rest goes on"
 
 
+@pytest.mark.slow
 def test_a_receiver_that_reads_nothing_is_disconnected(hasty: Server) -> None:
     """The meter counts a download when its file and its socket are closed. The client sees nothing: its window is
     full."""

@@ -61,6 +61,7 @@ def test_the_limits_are_those_that_security_states() -> None:
     assert [str(network) for network in chosen.unlimited] == ["127.0.0.1/32", "::1/128"]
 
 
+@pytest.mark.slow
 def test_requests_of_an_address_are_counted_before_they_are_routed(strict: Server) -> None:
     source = "127.0.0.2"
     for _ in range(12):
@@ -76,6 +77,7 @@ def test_requests_of_an_address_are_counted_before_they_are_routed(strict: Serve
     assert strict.meter('quorate_problems_total{kind="too-many-requests"}') >= 1
 
 
+@pytest.mark.slow
 def test_who_goes_on_is_closed_without_an_answer(strict: Server) -> None:
     source, answered = "127.0.0.4", 0
     for _ in range(40):
@@ -85,6 +87,7 @@ def test_who_goes_on_is_closed_without_an_answer(strict: Server) -> None:
     assert answered == 24
 
 
+@pytest.mark.slow
 def test_many_bad_credentials_end_the_connection_and_there_is_no_new_one(strict: Server) -> None:
     source = "127.0.0.5"
     bad = ("Quorate-Protocol: 2", "Authorization: Bearer nobody", "Content-Length: 2")
@@ -99,6 +102,7 @@ def test_many_bad_credentials_end_the_connection_and_there_is_no_new_one(strict:
         assert before.read().status == 200
 
 
+@pytest.mark.slow
 def test_connections_of_an_address_are_bounded(strict: Server) -> None:
     source = "127.0.0.6"
     idle = [RawConnection(strict.url, source) for _ in range(3)]
@@ -115,6 +119,7 @@ def test_connections_of_an_address_are_bounded(strict: Server) -> None:
         raise AssertionError("the places were not given back")
 
 
+@pytest.mark.slow
 def test_requests_of_a_device_are_counted_wherever_it_is(strict: Server) -> None:
     device, other = strict.device(), strict.device()
     for _ in range(7):  # after its registration
@@ -134,6 +139,7 @@ def begin(server: Server, device: Device, path: str, body: bytes, sent: bytes) -
     return connection
 
 
+@pytest.mark.slow
 def test_a_device_has_a_few_bodies_under_way(strict: Server) -> None:
     run = strict.create_run("several-bodies")
     device = strict.device(run)
