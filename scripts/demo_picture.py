@@ -34,6 +34,9 @@ class LastScreen(Terminal):
         self.console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
         super().__init__(self.console)
 
+    def note(self, line: str) -> None:
+        self.console.print(Text(line))  # a picture has no terminal that wraps long lines
+
     def show(self, journal: Journal, final: bool = False) -> None:
         if final:
             self.console.print(picture(journal, COLUMNS))

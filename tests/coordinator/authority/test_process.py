@@ -23,7 +23,7 @@ from coordinator.authority.folder import opened
 from coordinator.authority.revoking import current_list
 from tests.coordinator.authority.test_commands import lines
 
-READY_S = 30.0
+READY_S = 120.0
 
 
 def start(folder: Path, port: int) -> subprocess.Popen[str]:

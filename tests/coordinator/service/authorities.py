@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-READY_S = 30.0
+READY_S = 120.0
 
 
 @dataclass

@@ -21,7 +21,7 @@ import pytest
 from client_sdk.protocol.names import Route
 from tests.coordinator.service.devices import Device, model_bytes, plan
 
-READY_S = 30.0
+READY_S = 120.0
 NO_AUTHORITY = "--no-authority"
 """Among the options of ``Server.start``: a coordinator without any. It is no option of the command."""
 
