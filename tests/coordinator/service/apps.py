@@ -7,10 +7,12 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 
+from coordinator.requests import TABLE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import create_app
 from coordinator.service.core import Service
 from coordinator.service.edge import Edge
+from coordinator.service.process_report import MeterReport
 from coordinator.settings import Settings
 
 _idle: list[FastAPI] = []
@@ -33,6 +35,8 @@ def lent(coordinator: Coordinator, settings: Settings) -> FastAPI:
     lender = app.state.service.coordinator
     lender.now = coordinator
     fresh = Service(lender, settings, coordinator.core.signals)
+    fresh.meters.times.know(TABLE)
+    coordinator.insight.system.process = MeterReport(fresh.meters)
     vars(app.state.service).update(vars(fresh))
     app.user_middleware.clear()
     app.middleware_stack = None
