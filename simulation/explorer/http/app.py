@@ -47,12 +47,13 @@ def _built(replica: int) -> tuple[FastAPI, CurrentCoordinator]:
 
 
 class _Unused:
-    """What an application reads of a coordinator while it is built."""
+    """What an application reads of a coordinator while it is built: of all parts, only the settings matter."""
 
     def __init__(self, settings: Settings) -> None:
-        self.core = self
-        self.signals = self.identities = None
         self.settings = settings
+
+    def __getattr__(self, part: str) -> _Unused:
+        return self
 
 
 class _Log:
