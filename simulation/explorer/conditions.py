@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from coordinator.runtime import run_log
@@ -39,3 +39,26 @@ def quiet_failures() -> Iterator[None]:
         yield
     finally:
         storage.disabled = before
+
+
+class _Lines(logging.Handler):
+    def __init__(self, wrote: Callable[[str], None]) -> None:
+        super().__init__()
+        self._wrote = wrote
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._wrote(f"{record.getMessage()} {record.exc_text or record.exc_info or ''} {record.__dict__}")
+
+
+@contextmanager
+def log_read(wrote: Callable[[str], None]) -> Iterator[None]:
+    """``wrote`` is called with each line of the coordinator's log, with all that the record has."""
+    logger, handler = logging.getLogger("quorate"), _Lines(wrote)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)

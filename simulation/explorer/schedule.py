@@ -13,14 +13,14 @@ After every step the ``InvariantWatch`` checks the durable state against the inv
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from client_sdk.device.record import Record
 from client_sdk.protocol.devices import Registered
 from coordinator.runtime.held_list import list_row
 from coordinator.store.port import AuthorityRow, DeviceRow, Transaction, WorkerRow
 from simulation.explorer import invariants
-from simulation.explorer.conditions import crypto_of, quiet_failures, small_pages
+from simulation.explorer.conditions import crypto_of, log_read, quiet_failures, small_pages
 from simulation.explorer.credentials import Credentials
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
@@ -92,6 +92,7 @@ class Schedule:
             opened(world) as self.durable,
             small_pages(),
             quiet_failures(),
+            log_read(world.wrote) if shape.secure else nullcontext(),
             parsed_once(),
             self._over_http(),
             crypto_of(shape),

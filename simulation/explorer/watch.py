@@ -55,6 +55,8 @@ class InvariantWatch:
         self.changes = 0
         """How often a run was found, or an event of one."""
         self._clocks_jump = not world.possible.isdisjoint(("clock-ahead", "clock-back"))
+        self._audited = 0
+        """The last row of the audit that was searched for secrets."""
         self.acknowledged: dict[tuple[str, int, str], str] = {}
         """(run, round, device) -> digest of the update for which a receipt was given."""
 
@@ -121,13 +123,16 @@ class InvariantWatch:
                 invariants.round_ended(self.world.register, self.durable, run, ending)
                 if ending.kind == "secure":
                     secure_checks.round_ended(self.durable, run, ending)
+                    self._audited = secure_checks.hidden_rows(
+                        self.world.vectors, self.durable, run.run, ending.round, self._audited
+                    )
                 if ending.committed and self.world.shape.secure:
                     run.tensors = tensors_of(invariants.read(self.durable, run.digest))
         invariants.rows_agree(self.durable, run, moved=(run.round, run.phase) != first)
 
     def _look_at_secure(self, run: Followed, event: EventRow) -> None:
         world = self.world
-        secure_checks.hidden(world.vectors, self.durable, [json.dumps(event.body)])
+        secure_checks.hidden(world.vectors, self.durable, [json.dumps(event.body), *world.taken_log()])
         left_out = world.dishonest | world.authority.left_out.keys() | world.authority.short
         secure_checks.blamed(world.vectors, left_out, run, event)
         if event.kind == "Opened":

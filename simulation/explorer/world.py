@@ -40,6 +40,8 @@ class World:
         """Of all signed requests of the schedule."""
         self.register = Register(shape)
         self.vectors = Vectors()
+        self._written: list[str] = []
+        """Lines of the coordinator's log since the last look."""
         self.dishonest: set[str] = set()
         """Ids of the devices that lie."""
         self._rates, self._focus = shape.rates, shape.focus
@@ -81,6 +83,15 @@ class World:
     def met(self, event: str) -> None:
         """An event has met a phase."""
         self.coverage.event(event, self.phase)
+
+    def wrote(self, line: str) -> None:
+        """The coordinator has written this line to its log."""
+        self._written.append(line)
+
+    def taken_log(self) -> list[str]:
+        """The lines that the coordinator has written since the last call."""
+        taken, self._written = self._written, []
+        return taken
 
     def log(self, line: str) -> None:
         if self.trace is not None:

@@ -1,7 +1,7 @@
 """The checks of secure rounds against the store's rows, the blobs and what the devices have put in.
 
-``hidden`` is invariant 6: no blob, event or snapshot holds a vector without its masks, or a secret of a device, of a
-device that vanished neither. ``round_ended``: what was committed is the sum of the survivors, to the last bit.
+``hidden`` and ``hidden_rows`` are invariant 6: no blob, event, snapshot, refusal, row of the audit and line of the
+coordinator's log holds a vector without its masks, or a secret of a device, of a device that vanished neither. ``round_ended``: what was committed is the sum of the survivors, to the last bit.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from simulation.explorer.secure.vectors import Vectors, lane_bits_of, levels_of
 
 SIGNATURE_BYTES = 64
 DIGEST_BYTES = 32
+_MOST = 1000
+"""Rows of the audit that are read at once."""
 
 
 def spooled(durable: Durable, run: Followed) -> None:
@@ -46,10 +48,26 @@ def hidden(vectors: Vectors, durable: Durable, texts: Iterable[str] = ()) -> Non
             for secret, whose in vectors.secret.items():
                 if secret in data:
                     raise Broken("unmasked", f"the blob {digest[:12]} holds {whose}")
+    _silent(vectors, texts)
+
+
+def hidden_rows(vectors: Vectors, durable: Durable, run: str, round: int, audited: int) -> int:
+    """Nor do the rows that a round has left: the run's snapshot, its refusals, and the audit after the row ``audited``.
+    Returns the last row of the audit."""
+    store = durable.store
+    row = store.run(run)
+    snapshot = [] if row is None or row.snapshot is None else [json.dumps(row.snapshot)]
+    audit = store.audit_of_all(audited, _MOST)
+    _silent(vectors, [*snapshot, *map(str, store.refusals(run, round)), *(str(entry) for _, entry in audit)])
+    return max((number for number, _ in audit), default=audited)
+
+
+def _silent(vectors: Vectors, texts: Iterable[str]) -> None:
+    """No text holds a secret, in hexadecimal or as Python shows bytes."""
     for text in texts:
         for secret, whose in vectors.secret.items():
-            if secret.hex() in text:
-                raise Broken("unmasked", f"a row holds {whose}: {text[:200]}")
+            if secret.hex() in text or repr(secret)[2:-1] in text:
+                raise Broken("unmasked", f"a text of the coordinator holds {whose}: {text[:200]}")
 
 
 def blamed(vectors: Vectors, dishonest: Container[str], run: Followed, event: EventRow) -> None:

@@ -17,6 +17,7 @@ from tests.faults.mutants import (
     offers,
     runtime,
     secure,
+    secure_attempts,
     storage,
     written,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "offers",
     "runtime",
     "secure",
+    "secure_attempts",
     "storage",
     "written",
 ]

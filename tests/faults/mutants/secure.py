@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -226,3 +227,16 @@ def _innocent_barred() -> Patches:
 def _barred_for_ever() -> Patches:
     """A bar does not end."""
     return [(lifecycle, "still_barred", lambda barred, number: barred)]
+
+
+@mutant("rebuilt-secret-logged", "unmasked", **CALM)
+def _rebuilt_secret_logged() -> Patches:
+    """The coordinator's log has a secret that was rebuilt for a sum."""
+    rebuilt = Opening.open
+
+    def told(self: Opening) -> OpenedSum:
+        opened = rebuilt(self)
+        logging.getLogger("quorate.secure").info("opened with %s", next(iter(opened.secrets.values())).hex())
+        return opened
+
+    return [(Opening, "open", told)]
