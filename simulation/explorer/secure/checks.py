@@ -1,7 +1,8 @@
 """The checks of secure rounds against the store's rows, the blobs and what the devices have put in.
 
 ``hidden`` and ``hidden_rows`` are invariant 6: no blob, event, snapshot, refusal, row of the audit and line of the
-coordinator's log holds a vector without its masks, or a secret of a device, of a device that vanished neither. ``round_ended``: what was committed is the sum of the survivors, to the last bit.
+coordinator's log holds a vector without its masks, or a secret of a device, of a device that vanished neither.
+``round_ended``: what was committed is the sum of the survivors, to the last bit.
 """
 
 from __future__ import annotations
