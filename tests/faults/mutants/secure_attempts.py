@@ -60,8 +60,8 @@ def _accuser_barred() -> Patches:
 
 @mutant("too-few-shared", "log", "deadline", focus=("secure-vanish", "sharing"), **VANISHING)
 def _too_few_shared() -> Patches:
-    """An exchange of shares goes on with fewer devices than the plan's quorum, or the threshold, asks for."""
-    return [(sharing, "enough", lambda quorum, secure, present, sharers: True)]
+    """An exchange goes on with fewer devices than the plan's quorum, or the threshold, asks for."""
+    return [(attempts, "enough", lambda quorum, secure, present, sharers: True)]
 
 
 @mutant("left-out-comes-back", "log", focus=("secure-lie", "sharing"), **LYING)
@@ -75,4 +75,4 @@ def _left_out_comes_back() -> Patches:
             following = following.with_round(replace(following.current, excluded={}))
         return following, effects
 
-    return [(place, "fresh", forgiving) for place in (sharing, masking)]
+    return [(place, "fresh", forgiving) for place in (attempts, sharing, masking) if hasattr(place, "fresh")]
