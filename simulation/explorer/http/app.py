@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 from fastapi import FastAPI
@@ -51,6 +52,7 @@ class _Unused:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.insight = SimpleNamespace(system=SimpleNamespace())
 
     def __getattr__(self, part: str) -> _Unused:
         return self
