@@ -24,8 +24,8 @@ help: ## Say what there is
 	@echo "Quorate. Targets:"
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1|\2/' | awk -F'|' '{printf "%-16s%s\n", $$1, $$2}'
 
-install: $(STAMP) ## Create .venv with every extra, the project and its `quorate` script
-	@true
+install: $(STAMP) ## Create .venv with every extra, the project and its `quorate` script; build the dashboard
+	@$(BIN)/python scripts/dashboard.py
 
 $(STAMP): pyproject.toml requirements/lock.txt requirements/torch.txt scripts/install.py scripts/pip_settings.py
 	@python=$$(scripts/find_python.sh) && "$$python" -u scripts/install.py
@@ -35,7 +35,7 @@ demo: install ## Train MNIST on 400 devices of this machine (SECURE=1: all round
 	@$(BIN)/quorate demo
 
 test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrows it)
-	@for package in nginx postgresql systemd; do scripts/debian.sh $$package || true; done
+	@for package in chromium nginx postgresql systemd; do scripts/debian.sh $$package || true; done
 	@$(BIN)/python -m pytest $(call only,$(ONLY)) $(ARGS)
 
 fast: install ## Run what takes under two minutes on two cores: no slow tests (WORKERS=0 keeps to one process)

@@ -51,6 +51,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "new": "Start a project: a learner, a plan, data and a test.",
         "simulate": "Run a plan on simulated clients.",
     },
+    "dashboards": {
+        "dashboard": "Show the dashboard of a coordinator that is somewhere else.",
+    },
 }
 """Name of the package's entry point and extra -> its commands, each with its help text."""
 

@@ -164,15 +164,18 @@ def _routes(app: FastAPI) -> list[APIRoute]:
 
 
 def _mount_pages(app: FastAPI) -> str | None:
-    """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name).
-    They are for everybody: what they show they read over the API, with the reader's key.
+    """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name,
+    or None where it has nothing to show). They are for everybody: what they show they read over the API, as the reader.
 
     Returns the path of the first page, to which a browser is redirected from ``/``; None where none is installed.
     """
     first = None
     for page in sorted(entry_points(group="quorate.pages"), key=lambda page: page.name):
         try:
-            mount = Mount(f"/{page.name}", page.load()(), name=page.name)
+            shown = page.load()()
+            if shown is None:
+                continue
+            mount = Mount(f"/{page.name}", shown, name=page.name)
         except Exception as error:  # noqa: BLE001 - a page that is broken must not stop the coordinator
             log.error("a page could not be loaded", page=page.name, exc_info=error)
         else:

@@ -34,10 +34,19 @@ def test_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
         assert f"{package}/py.typed" in names
 
 
-def test_sdist_holds_the_tests_and_their_mutants(tmp_path: Path) -> None:
+def test_wheel_carries_the_dashboards_page_and_not_its_sources(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "dashboards/built/index.html" in names, "it was built without Node.js"
+    assert [name for name in names if name.startswith("dashboards/built/assets/") and name.endswith(".js")]
+    assert not [name for name in names if name.startswith("dashboards/web/")]
+
+
+def test_sdist_holds_the_tests_their_mutants_and_the_dashboards_page(tmp_path: Path) -> None:
     succeed(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"dashboards/built/index.html", "dashboards/web/package-lock.json", "scripts/dashboard_hook.py"} <= names
+    assert not [name for name in names if "node_modules" in name]
     assert {f"{package}/__init__.py" for package in PACKAGES} <= names
     assert {"tests/faults/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
 

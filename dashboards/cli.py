@@ -1,0 +1,50 @@
+"""The command of ``quorate`` that shows the dashboard of a coordinator somewhere else. ``client_sdk.cli`` finds ``app``
+by its entry point."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from client_sdk.terminal import DEFAULT_URL, Url, errors_as_sentences, fail, say
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _commands() -> None:
+    """The dashboard."""
+
+
+@app.command(epilog="Example: quorate dashboard --coordinator https://fl.example.org")
+@errors_as_sentences
+def dashboard(
+    coordinator: Url = DEFAULT_URL,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on this machine; 0: any free one.")] = 8471,
+) -> None:
+    """Serve the dashboard on this machine, for a coordinator that is somewhere else. Ctrl-C ends it.
+
+    It answers on 127.0.0.1 only, passes requests on to that one coordinator, and verifies its certificate. You log in
+    with an API key of the coordinator. `quorate serve` has the same page at its own address.
+    """
+    import uvicorn
+
+    from client_sdk.http.transport import trust
+    from coordinator.service.process import bind
+    from dashboards.proxy import create_proxy
+    from dashboards.site import page
+
+    shown = page()
+    if shown is None:
+        fail("This installation has no page: there was no Node.js when it was made. Install a released package.")
+    listener = bind("127.0.0.1", port)
+    taken = listener.getsockname()[1]
+    proxied = create_proxy(coordinator, taken, shown, trust())
+    say(f"The dashboard of {coordinator} is at http://127.0.0.1:{taken}/. Ctrl-C ends it.")
+    options = uvicorn.Config(proxied, log_level="warning", server_header=False, timeout_graceful_shutdown=1, ws="none")
+    uvicorn.Server(options).run([listener])
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,89 @@
+// Requests to the API that serves this page, by the session's cookie. A refusal is thrown as the problem document says it.
+import type { paths } from "./schema";
+
+/** Where the API is: the page lies one folder below it, under any prefix. */
+export const BASE = new URL("..", document.baseURI);
+
+type Method = "get" | "post" | "delete";
+/** Paths that have this method. */
+type Paths<M extends Method> = { [P in keyof paths]: paths[P] extends Record<M, object> ? P : never }[keyof paths];
+type Operation<P extends keyof paths, M extends Method> = paths[P] extends Record<M, infer O> ? O : never;
+/** The JSON of the answer that is no refusal. */
+export type Answer<P extends keyof paths, M extends Method> =
+  Operation<P, M> extends { responses: infer R }
+    ? { [S in keyof R]: S extends 200 | 201 ? (R[S] extends { content: { "application/json": infer A } } ? A : never) : never }[keyof R]
+    : never;
+type Body<P extends keyof paths, M extends Method> =
+  Operation<P, M> extends { requestBody?: { content: { "application/json": infer B } } } ? B : undefined;
+export type Values = Record<string, string | number | undefined>;
+
+/** A refusal, in the API's own words. */
+export class Refusal extends Error {
+  constructor(
+    readonly status: number,
+    readonly kind: string,
+    detail: string,
+  ) {
+    super(detail);
+  }
+
+  /** Whether the session has ended, or there was none. */
+  get needsLogin(): boolean {
+    return this.status === 401;
+  }
+}
+
+/** The address of a path of the API; `{name}` in it is filled from `values`, and the rest of them are its query. */
+export function address(path: string, values: Values = {}): URL {
+  const left = { ...values };
+  const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => {
+    const value = left[name];
+    delete left[name];
+    return encodeURIComponent(String(value));
+  });
+  const url = new URL(filled.replace(/^\//, ""), BASE);
+  for (const [name, value] of Object.entries(left)) if (value !== undefined) url.searchParams.set(name, String(value));
+  return url;
+}
+
+export function get<P extends Paths<"get">>(path: P, values?: Values, signal?: AbortSignal): Promise<Answer<P, "get">> {
+  return ask("GET", path, values, undefined, signal) as Promise<Answer<P, "get">>;
+}
+
+export function post<P extends Paths<"post">>(path: P, body?: Body<P, "post">, values?: Values): Promise<Answer<P, "post">> {
+  return ask("POST", path, values, body) as Promise<Answer<P, "post">>;
+}
+
+export function remove<P extends Paths<"delete">>(path: P, values?: Values): Promise<Answer<P, "delete">> {
+  return ask("DELETE", path, values) as Promise<Answer<P, "delete">>;
+}
+
+async function ask(method: string, path: string, values?: Values, body?: unknown, signal?: AbortSignal): Promise<unknown> {
+  const headers: Record<string, string> = { Accept: "application/json" };
+  if (method !== "GET") headers["Quorate-Request"] = "1";
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response: Response;
+  try {
+    response = await fetch(address(path, values), {
+      method,
+      headers,
+      cache: "no-store",
+      credentials: "same-origin",
+      body: body === undefined ? null : JSON.stringify(body),
+      signal: signal ?? null,
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Refusal(0, "unreachable", "The coordinator does not answer. Is it running, and is the network there?");
+  }
+  if (!response.ok) throw await refusalOf(response);
+  return response.status === 204 ? undefined : response.json();
+}
+
+async function refusalOf(response: Response): Promise<Refusal> {
+  const found: unknown = await response.json().catch(() => null);
+  const problem = typeof found === "object" && found !== null ? (found as Record<string, unknown>) : {};
+  const detail = typeof problem.detail === "string" ? problem.detail : `The coordinator answered ${response.status}.`;
+  const kind = typeof problem.type === "string" ? problem.type.replace(/^.*\//, "") : "";
+  return new Refusal(response.status, kind, detail);
+}

@@ -1,0 +1,17 @@
+// The messages of the API, by the names that they have there. `schema.d.ts` is generated from the API's description.
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type RunView = Schemas["RunView"];
+export type RoundView = Schemas["RoundView"];
+export type Funnel = Schemas["Funnel"];
+export type SecureView = Schemas["SecureView"];
+export type ExchangeView = Schemas["ExchangeView"];
+export type CheckpointView = Schemas["CheckpointView"];
+export type MetricView = Schemas["MetricView"];
+export type AuditView = Schemas["AuditView"];
+export type AuditHeadView = Schemas["AuditHeadView"];
+export type Me = Schemas["Me"];
+export type LoginWays = Schemas["LoginWays"];
+export type Role = Me["grants"][number]["role"];

@@ -1,0 +1,52 @@
+// What the page knows of the federation at this moment: the snapshot of the stream, and the patches that followed.
+import type { RunView } from "../api/types";
+import { merged } from "./merge";
+
+/** connecting: nothing has come yet. live: frames come. lost: they did, and the connection is gone since `since`. */
+export type Link = { status: "connecting" } | { status: "live" } | { status: "lost"; since: number };
+
+export interface Live {
+  link: Link;
+  runs: Readonly<Record<string, RunView>>;
+  /** Parts beside runs, as the stream sends them: fleet, system. */
+  rest: Readonly<Record<string, unknown>>;
+}
+
+export type Frame =
+  | { kind: "snapshot"; data: { runs: RunView[] } & Record<string, unknown> }
+  | { kind: "patch"; data: { run?: string; patch?: object } & Record<string, unknown> };
+
+export type Happening = { kind: "frame"; frame: Frame } | { kind: "opened" } | { kind: "lost"; at: number } | { kind: "whole"; live: Live };
+
+export const NOTHING: Live = { link: { status: "connecting" }, runs: {}, rest: {} };
+
+/** The next state. Pure: time is in the happening. */
+export function next(live: Live, happening: Happening): Live {
+  switch (happening.kind) {
+    case "whole":
+      return happening.live;
+    case "opened":
+      return live.link.status === "lost" ? { ...live, link: { status: "live" } } : live;
+    case "lost":
+      return live.link.status === "lost" ? live : { ...live, link: { status: "lost", since: happening.at } };
+    case "frame":
+      return { ...framed(live, happening.frame), link: { status: "live" } };
+  }
+}
+
+function framed(live: Live, frame: Frame): Live {
+  if (frame.kind === "snapshot") {
+    const { runs, ...rest } = frame.data;
+    return { ...live, runs: Object.fromEntries(runs.map((run) => [run.run, run])), rest };
+  }
+  const { run, patch, ...rest } = frame.data;
+  const others = Object.keys(rest).length ? (merged(live.rest, rest) as Record<string, unknown>) : live.rest;
+  if (run === undefined) return { ...live, rest: others };
+  return { ...live, runs: { ...live.runs, [run]: merged(live.runs[run], patch) as RunView }, rest: others };
+}
+
+/** Runs for a list: those that go on first, then the newest. */
+export function inOrder(runs: Readonly<Record<string, RunView>>): RunView[] {
+  const over = (run: RunView) => Number(run.status === "finished" || run.status === "stopped");
+  return Object.values(runs).sort((a, b) => over(a) - over(b) || b.created_at - a.created_at);
+}

@@ -1,0 +1,8 @@
+import { createRoot } from "react-dom/client";
+import { App } from "./App";
+import "./styles/base.css";
+import "./styles/parts.css";
+import "./styles/screens.css";
+
+const root = document.getElementById("root");
+if (root) createRoot(root).render(<App />);

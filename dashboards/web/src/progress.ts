@@ -1,0 +1,82 @@
+// What a run's rounds say of its pace and its health. Pure functions of what the API said and of the time.
+import type { RoundView, RunView } from "./api/types";
+import { duration, sentence } from "./format";
+
+const PACE_OF = 10;
+
+/** Seconds from one committed round to the next: the median of the last ten. Null before there are two. */
+export function pace(rounds: readonly RoundView[]): number | null {
+  const closed = rounds.filter((round) => round.status === "committed" && round.closed_at != null).map((round) => round.closed_at as number);
+  const last = closed.slice(-PACE_OF - 1);
+  const gaps = last.slice(1).map((at, i) => at - (last[i] ?? at));
+  if (!gaps.length) return null;
+  gaps.sort((a, b) => a - b);
+  const middle = gaps.length >> 1;
+  return gaps.length % 2 ? (gaps[middle] ?? null) : ((gaps[middle - 1] ?? 0) + (gaps[middle] ?? 0)) / 2;
+}
+
+/** Seconds until the run has its rounds, at its pace; null where that cannot be said. */
+export function left(run: RunView, rounds: readonly RoundView[]): number | null {
+  const each = pace(rounds);
+  if (each === null || run.status !== "running" || run.stalled || run.trouble || run.exhausted) return null;
+  return each * Math.max(0, run.rounds_wanted - run.rounds_committed);
+}
+
+export type Tone = "good" | "busy" | "warn" | "bad" | "idle";
+export interface Health {
+  tone: Tone;
+  /** One or two words. */
+  word: string;
+  sentence: string;
+  /** A command that helps, where one does. */
+  command: string | null;
+}
+
+/** Whether the run goes on, in one sentence, and what to do where it does not. */
+export function health(run: RunView): Health {
+  const state = (tone: Tone, word: string, sentence: string, command: string | null = null): Health => ({ tone, word, sentence, command });
+  if (run.trouble) return state("bad", "trouble", run.trouble, `quorate status ${run.run}`);
+  if (run.status === "finished") return state("good", "finished", sentence(run.reason), `quorate checkpoint get ${run.run} -o model.safetensors`);
+  if (run.status === "stopped") return state("idle", "stopped", sentence(run.reason));
+  if (run.exhausted) return state("bad", "exhausted", run.exhausted, `quorate run advance ${run.run}`);
+  if (run.status === "paused") return state("idle", "paused", sentence(run.reason) || "Paused.", `quorate run resume ${run.run}`);
+  if (run.stalled) return state("warn", "stands still", sentence(run.stalled), stalledCommand(run));
+  return state("busy", "live", PHASES[run.phase], null);
+}
+
+function stalledCommand(run: RunView): string {
+  if (run.phase === "leasing") return "quorate datacenter join --token-file FILE --data NAME";
+  if (run.phase === "selecting") return "quorate device --token-file FILE --data DATA";
+  return `quorate rounds ${run.run}`;
+}
+
+/** What happens in each phase. */
+export const PHASES: Readonly<Record<RunView["phase"], string>> = {
+  idle: "Between two rounds.",
+  selecting: "Waiting for devices, of which it selects a cohort.",
+  collecting: "The cohort trains and sends its updates.",
+  leasing: "Waiting for a datacenter worker to take the round.",
+  training: "A datacenter worker trains the round.",
+  sharing: "The devices share their secrets with each other.",
+  masking: "The devices send their masked updates.",
+  agreeing: "The devices sign who survived.",
+  unmasking: "The devices reveal what removes the masks of the sum.",
+  committing: "The next checkpoint is computed and committed.",
+};
+
+/** How long the round has taken, or took. */
+export function roundSeconds(round: RoundView, now: number): number {
+  return (round.closed_at ?? now) - round.opened_at;
+}
+
+/** How many reports close a round, from the run's plan; null where it does not say. */
+export function goal(run: RunView): number | null {
+  const cohort = (run.plan as { cohort?: { goal?: unknown } }).cohort;
+  return typeof cohort?.goal === "number" ? cohort.goal : null;
+}
+
+/** "3 min 20 s"; null where that cannot be said. */
+export function eta(run: RunView, rounds: readonly RoundView[]): string | null {
+  const seconds = left(run, rounds);
+  return seconds === null ? null : duration(seconds);
+}

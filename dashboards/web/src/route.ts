@@ -1,0 +1,41 @@
+// Which screen is shown: the part of the address behind `#`, so that the page works below any path.
+import { useSyncExternalStore } from "react";
+
+export type Route =
+  | { screen: "runs" }
+  | { screen: "run"; run: string; section: RunSection }
+  | { screen: "audit" }
+  | { screen: "missing"; path: string };
+export const RUN_SECTIONS = ["live", "secure", "checkpoints"] as const;
+export type RunSection = (typeof RUN_SECTIONS)[number];
+
+export function parse(hash: string): Route {
+  const path = hash.replace(/^#\/?/, "").split("?")[0] ?? "";
+  const [first = "", second, third = "live", ...more] = path.split("/").map(decoded);
+  if (first === "" || (first === "runs" && second === undefined)) return { screen: "runs" };
+  const section = RUN_SECTIONS.find((name) => name === third);
+  if (first === "runs" && second && section && !more.length) return { screen: "run", run: second, section };
+  if (first === "audit" && second === undefined) return { screen: "audit" };
+  return { screen: "missing", path };
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export function runPath(run: string, section: RunSection = "live"): string {
+  return `#/runs/${encodeURIComponent(run)}${section === "live" ? "" : `/${section}`}`;
+}
+
+function subscribe(listener: () => void): () => void {
+  addEventListener("hashchange", listener);
+  return () => removeEventListener("hashchange", listener);
+}
+
+export function useRoute(): Route {
+  return parse(useSyncExternalStore(subscribe, () => location.hash));
+}

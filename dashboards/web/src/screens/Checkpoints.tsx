@@ -1,0 +1,54 @@
+// The line of a run's checkpoints: each with its digest, its parent, its metrics, and its bytes to download.
+import { address, get } from "../api/client";
+import type { CheckpointView, RunView } from "../api/types";
+import { EmptyState, Panel, Problem } from "../components/parts";
+import { Table } from "../components/Table";
+import { bytes, clock, count, metric, short } from "../format";
+import { useResource } from "../live/context";
+import { useNow } from "../useNow";
+import { useMetrics, useRounds } from "../useRun";
+
+export function Checkpoints({ run }: { run: RunView }) {
+  const now = useNow();
+  const line = useResource<CheckpointView[]>(`${run.run} ${run.version}`, (signal) => get("/v1/runs/{run}/checkpoints", { run: run.run }, signal));
+  const metrics = useMetrics(run);
+  const rounds = useRounds(run);
+  const reports = new Map((rounds.data ?? []).map((round) => [round.round, round.funnel.reported]));
+  const scores = new Map<number, string[]>();
+  for (const one of metrics.data ?? []) scores.set(one.version, [...(scores.get(one.version) ?? []), `${one.name} ${metric(one.value)} (${one.source})`]);
+  if (line.error) return <Problem text={line.error} />;
+  if (!line.data) return <p className="note">Loading …</p>;
+  return (
+    <div className="panels">
+      <Panel title="Checkpoints" note={`${count(line.data.length)} in one line: each names its parent`} wide>
+        {line.data.length ? (
+          <Table
+            caption="Checkpoints, the newest first"
+            rows={[...line.data].reverse()}
+            rowKey={(one) => one.version}
+            columns={[
+              { name: "version", cell: (one) => <b>{count(one.version)}</b>, figures: true },
+              { name: "digest", cell: (one) => <code title={one.digest}>{short(one.digest)}</code> },
+              { name: "parent", cell: (one) => (one.parent ? <code title={one.parent}>{short(one.parent)}</code> : "none: the first") },
+              { name: "from", cell: (one) => (one.round === null ? one.origin || "an upload" : `round ${one.round}`) },
+              { name: "updates", cell: (one) => (one.round === null ? "" : count(reports.get(one.round) ?? 0)), figures: true },
+              { name: "metrics", cell: (one) => <span className="two-lines">{(scores.get(one.version) ?? []).join(", ")}</span> },
+              { name: "size", cell: (one) => bytes(one.bytes), figures: true },
+              { name: "made", cell: (one) => clock(one.created_at, now), figures: true },
+              {
+                name: "file",
+                cell: (one) => (
+                  <a href={address("/v1/checkpoints/{digest}", { digest: one.digest }).href} download={`${run.run}-${one.version}.safetensors`} aria-label={`Download version ${one.version}`}>
+                    Download
+                  </a>
+                ),
+              },
+            ]}
+          />
+        ) : (
+          <EmptyState title="There are no checkpoints." />
+        )}
+      </Panel>
+    </div>
+  );
+}

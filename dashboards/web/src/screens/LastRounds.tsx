@@ -1,0 +1,99 @@
+// The rounds of a run: how long each took and what it received, and the last of them one by one.
+import type { RoundView } from "../api/types";
+import { axis, Chart } from "../components/Chart";
+import { Badge, EmptyState, Panel } from "../components/parts";
+import { Table } from "../components/Table";
+import { bytes, count, duration } from "../format";
+import { roundSeconds, type Tone } from "../progress";
+import { useNow } from "../useNow";
+
+const SHOWN = 200;
+const TONES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
+
+export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
+  const closed = rounds.filter((round) => round.closed_at != null).slice(-SHOWN);
+  if (!closed.length) return null;
+  const last = closed.at(-1);
+  return (
+    <Panel title="Time and bytes of each round" note={closed.length === SHOWN ? `the last ${SHOWN}` : ""}>
+      <Chart
+        label="Seconds and received bytes of each round"
+        version={`${last?.round} ${last?.closed_at}`}
+        height={264}
+        rows={[...closed].reverse()}
+        rowKey={(round) => round.round}
+        columns={[
+          { name: "round", cell: (round) => count(round.round), figures: true },
+          { name: "time", cell: (round) => duration(roundSeconds(round, 0)), figures: true },
+          { name: "received", cell: (round) => bytes(round.bytes_in), figures: true },
+          { name: "status", cell: (round) => round.status },
+        ]}
+        option={(paint) => ({
+          xAxis: axis(paint, { type: "category", data: closed.map((round) => String(round.round)), splitLine: { show: false } }),
+          yAxis: [
+            axis(paint, { type: "value", axisLabel: { color: paint("muted"), formatter: (s: number) => duration(s) } }),
+            axis(paint, { type: "value", minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b) } }),
+          ],
+          series: [
+            {
+              type: "bar",
+              name: "time",
+              data: closed.map((round) => roundSeconds(round, 0)),
+              itemStyle: { color: paint("series-1"), borderRadius: [2, 2, 0, 0] },
+              barMaxWidth: 22,
+              tooltip: { valueFormatter: (s: number) => duration(s) },
+            },
+            {
+              type: "line",
+              name: "received",
+              yAxisIndex: 1,
+              data: closed.map((round) => round.bytes_in),
+              itemStyle: { color: paint("series-2") },
+              symbol: "diamond",
+              showSymbol: closed.length < 40,
+              tooltip: { valueFormatter: (b: number) => bytes(b) },
+            },
+          ],
+        })}
+      />
+    </Panel>
+  );
+}
+
+function Reports({ round }: { round: RoundView }) {
+  if (round.kind === "datacenter") return "by a worker";
+  return (
+    <>
+      {count(round.funnel.reported)} <span className="note">of {count(round.funnel.selected)}</span>
+    </>
+  );
+}
+
+export function LastRounds({ rounds }: { rounds: readonly RoundView[] }) {
+  const now = useNow();
+  const shown = rounds.slice(-SHOWN).reverse();
+  return (
+    <Panel title="Rounds" note={rounds.length > SHOWN ? `the last ${SHOWN} of ${count(rounds.length)}` : ""} wide={!shown.some((round) => round.closed_at != null)}>
+      {shown.length ? (
+        <Table
+          caption="Rounds, the newest first"
+          height={300}
+          rows={shown}
+          rowKey={(round) => round.round}
+          columns={[
+            { name: "round", cell: (round) => count(round.round), figures: true },
+            { name: "status", cell: (round) => <Badge tone={TONES[round.status]}>{round.status}</Badge> },
+            { name: "reported", cell: (round) => <Reports round={round} />, figures: true },
+            { name: "time", cell: (round) => duration(roundSeconds(round, now)), figures: true },
+            { name: "received", cell: (round) => bytes(round.bytes_in), figures: true },
+            { name: "why", cell: (round) => <span className="two-lines">{round.reason || round.because || round.departures}</span> },
+          ]}
+        />
+      ) : (
+        <EmptyState title="No round has been opened yet." command="quorate device --token-file FILE --data DATA">
+          A round opens when enough devices wait. Start one:
+        </EmptyState>
+      )}
+    </Panel>
+  );
+}

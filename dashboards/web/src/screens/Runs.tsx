@@ -1,0 +1,68 @@
+// All runs in scope: which go on, how far they are, and which need somebody.
+import type { RunView } from "../api/types";
+import { Badge, EmptyState, Progress } from "../components/parts";
+import { ago, count, many } from "../format";
+import { useLive } from "../live/context";
+import { inOrder } from "../live/state";
+import { goal, health } from "../progress";
+import { runPath } from "../route";
+import { useNow } from "../useNow";
+
+export function Runs() {
+  const live = useLive();
+  const runs = inOrder(live.runs);
+  const states = runs.map(health);
+  const going = states.filter((state) => state.tone === "busy").length;
+  const wanting = states.filter((state) => state.tone === "warn" || state.tone === "bad").length;
+  const loading = live.link.status === "connecting";
+  return (
+    <>
+      <header className="screen-head">
+        <h1>Runs</h1>
+        {!loading && (
+          <p className="lead">
+            {many(runs.length, "run")}, {count(going)} live{wanting ? `, ${count(wanting)} in need of somebody` : ""}.
+          </p>
+        )}
+      </header>
+      {loading && <p className="note">Loading …</p>}
+      {!loading && !runs.length && (
+        <EmptyState title="There are no runs yet." command="quorate run create examples/mnist-small.toml">
+          Create one from a plan:
+        </EmptyState>
+      )}
+      <ul className="cards">
+        {runs.map((run, i) => (
+          <li key={run.run}>{states[i] && <Card run={run} state={states[i]} />}</li>
+        ))}
+      </ul>
+    </>
+  );
+}
+
+function Card({ run, state }: { run: RunView; state: ReturnType<typeof health> }) {
+  const now = useNow();
+  const wanted = goal(run);
+  return (
+    <a className={`card tone-${state.tone}`} href={runPath(run.run)}>
+      <span className="card-head">
+        <strong className="cut">{run.run}</strong>
+        <Badge tone={state.tone}>{state.word}</Badge>
+      </span>
+      <span className="card-figures">
+        <span>
+          round <b>{count(run.rounds_committed)}</b> of {count(run.rounds_wanted)}
+        </span>
+        <span>
+          reported <b>{count(run.funnel.reported)}</b>
+          {wanted !== null && ` of ${count(wanted)}`}
+        </span>
+      </span>
+      <Progress part={run.rounds_committed} whole={run.rounds_wanted} label={`Rounds of ${run.run}`} tone={state.tone} />
+      <span className="note two-lines">{state.sentence}</span>
+      <span className="note">
+        {run.kind}, created {ago(run.created_at, now)}
+      </span>
+    </a>
+  );
+}

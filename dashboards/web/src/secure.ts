@@ -1,0 +1,28 @@
+// What a secure round was: in one line what the coordinator could see of it, and what it could not.
+import type { RoundView, SecureView } from "./api/types";
+import { count } from "./format";
+
+export type SecureRound = RoundView & { secure: SecureView };
+
+function came(secure: SecureView, exchange: string): number {
+  return secure.exchanges.find((one) => one.exchange === exchange)?.came ?? 0;
+}
+
+/** Devices that shared their secrets and vanished before they sent a masked update. */
+export function vanished(secure: SecureView): number {
+  const masking = secure.exchanges.find((one) => one.exchange === "mask");
+  return masking ? Math.max(0, came(secure, "share") - masking.came) : 0;
+}
+
+/** As `quorate rounds --secure` says it. */
+export function seen(round: SecureRound): string {
+  const { secure } = round;
+  if (!secure.opened)
+    return "The coordinator saw which devices sent which messages, when and how long; it could see no update and no sum of updates.";
+  const gone = vanished(secure);
+  const recovered = gone ? ` ${count(gone)} vanished before they masked, and their masks were removed from the sum.` : "";
+  return (
+    `The coordinator saw the sum of ${count(came(secure, "mask"))} updates, its total weight ${count(round.weight)}, and which devices are in it; ` +
+    `it could see no single update, and no sum of fewer, where at most the devices collude for which the plan allows.${recovered}`
+  );
+}

@@ -1,0 +1,50 @@
+// What the API says of one run beside its view: its rounds and its metrics, asked again when the run has moved.
+import { useEffect, useRef, useState } from "react";
+import { get } from "./api/client";
+import type { MetricView, RoundView, RunView } from "./api/types";
+import { type Resource, useResource } from "./live/context";
+
+const PAGE = 1000;
+const ROUND_MS = 2000;
+const METRICS_MS = 5000;
+
+/** The rounds in order. Those that were closed are not asked for again. */
+export function useRounds(run: RunView): Resource<RoundView[]> {
+  const seq = useSlowly(run.seq, ROUND_MS);
+  const key = [run.run, run.round, run.version, run.phase, run.status, seq].join(" ");
+  return useResource<RoundView[]>(key, async (signal, before) => {
+    const closed = (before ?? []).filter((round) => round.status !== "open");
+    let after = closed.at(-1)?.round ?? 0;
+    for (;;) {
+      const page = await get("/v1/runs/{run}/rounds", { run: run.run, after, limit: PAGE }, signal);
+      closed.push(...page);
+      const last = page.at(-1);
+      if (page.length < PAGE || !last) return closed;
+      after = last.round;
+    }
+  });
+}
+
+/** All metrics of the run's checkpoints, also those that an evaluator reports between two rounds. */
+export function useMetrics(run: RunView): Resource<MetricView[]> {
+  const seq = useSlowly(run.seq, METRICS_MS);
+  const key = [run.run, run.version, run.status, seq].join(" ");
+  return useResource<MetricView[]>(key, (signal) => get("/v1/runs/{run}/metrics", { run: run.run }, signal));
+}
+
+/** The value, changed at most once in so many milliseconds. */
+function useSlowly<T>(value: T, ms: number): T {
+  const [shown, setShown] = useState(value);
+  const changed = useRef(0);
+  useEffect(() => {
+    const timer = setTimeout(
+      () => {
+        changed.current = Date.now();
+        setShown(value);
+      },
+      Math.max(0, changed.current + ms - Date.now()),
+    );
+    return () => clearTimeout(timer);
+  }, [value, ms]);
+  return shown;
+}

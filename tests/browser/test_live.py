@@ -1,0 +1,126 @@
+"""A run in the browser: numbers change without a reload and are those of the API; what stands still says why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_sdk.protocol.names import Route
+from tests.browser.conftest import Visitor
+from tests.coordinator.service.conftest import Server
+from tests.coordinator.service.devices import Device
+
+pytestmark = [pytest.mark.service, pytest.mark.slow]
+
+Visit = Callable[..., Visitor]
+HTML = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def shown(page: Any, stage: str) -> str:
+    return str(page.locator(f"[data-stage={stage}]").inner_text())
+
+
+def until(page: Any, stage: str, number: int) -> None:
+    page.locator(f"[data-stage={stage}]", has_text=re.compile(f"^{number}$")).wait_for()
+
+
+def trained(device: Device) -> None:
+    """The device takes part in one round."""
+    work = device.wait_for_work()
+    device.started(work).raise_for_status()
+    device.put(work, device.body(work)).raise_for_status()
+
+
+def test_the_numbers_change_without_a_reload_and_are_those_of_the_api(visit: Visit, server: Server) -> None:
+    run = server.create_run("watched", select=3, goal=3, cohort={"select_s": 600}, finish={"rounds": 2})
+    page = visit().log_in(server.key)
+    page.evaluate("window.sameDocument = true")
+    page.get_by_role("link", name=run).first.click()
+    page.get_by_role("heading", name=run).wait_for()
+    devices = [server.device(run, slot) for slot in range(3)]
+    for device in devices:
+        device.check_in()
+    works = [device.wait_for_work() for device in devices]
+    until(page, "selected", 3)
+    for device, work in zip(devices[:2], works, strict=False):
+        device.started(work).raise_for_status()
+        device.put(work, device.body(work)).raise_for_status()
+    until(page, "reported", 2)
+    funnel = server.http.get(Route.RUN.format(run=run)).json()["funnel"]
+    assert {stage: shown(page, stage) for stage in funnel} == {stage: str(count) for stage, count in funnel.items()}
+    assert page.locator("[data-fact=reports]").inner_text() == "2 / 3"
+    devices[2].started(works[2]).raise_for_status()
+    devices[2].put(works[2], devices[2].body(works[2])).raise_for_status()
+    page.locator("[data-fact=rounds]", has_text="1 / 2").wait_for()
+    page.get_by_role("cell", name="committed").wait_for()
+    assert page.evaluate("window.sameDocument"), "the page was not loaded again"
+
+
+def test_a_text_of_a_device_is_text(visit: Visit, server: Server) -> None:
+    run = server.create_run("hostile", select=2, goal=2, cohort={"select_s": 600})
+    devices = [server.device(run, slot) for slot in range(2)]
+    for device in devices:
+        device.check_in()
+    works = [device.wait_for_work() for device in devices]
+    page = visit().log_in(server.key)
+    page.get_by_role("link", name=run).first.click()
+    devices[0].withdraw(works[0], HTML).raise_for_status()
+    page.get_by_text(HTML).first.wait_for()
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_run_that_stands_still_says_why_and_what_to_do(visit: Visit, server: Server) -> None:
+    run = server.create_run("still", select=5, goal=5, cohort={"select_s": 600})
+    page = visit().log_in(server.key)
+    page.get_by_role("link", name=run).first.click()
+    page.get_by_text("0 eligible devices wait; a round needs at least 5.").wait_for()
+    assert page.get_by_text("quorate device --token-file").count()
+
+
+def test_a_run_is_paused_resumed_and_stopped(visit: Visit, server: Server) -> None:
+    run = server.create_run("steered")
+    page = visit().log_in(server.key)
+    page.get_by_role("link", name=run).first.click()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("button", name="Pause", exact=True).wait_for()
+    page.get_by_role("button", name="Stop …").click()
+    page.get_by_role("button", name="Stop permanently").click()
+    page.get_by_role("heading", name=run).wait_for()
+    page.locator(".badge", has_text="stopped").first.wait_for()
+    assert server.http.get(Route.RUN.format(run=run)).json()["status"] == "stopped"
+    done = [row["action"] for row in server.http.get(Route.AUDIT).json() if row["run"] == run]
+    assert done[-3:] == ["run.pause", "run.resume", "run.stop"]
+
+
+def test_eight_tabs_share_one_stream(visit: Visit, server: Server) -> None:
+    visitor = visit()
+    visitor.log_in(server.key)
+    tabs = [visitor.page, *(visitor.open("/", visitor.tab()) for _ in range(7))]
+    run = server.create_run("shared")
+    for tab in tabs:
+        tab.get_by_role("link", name=run).first.wait_for()
+    assert server.http.get(Route.SYSTEM).json()["viewers"] == 1
+
+
+def test_the_connection_comes_back_after_a_restart(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("restarted")
+    server = Server.start(folder)
+    visitor = Visitor(chromium, server.url)
+    try:
+        visitor.log_in(server.key)
+        server.create_run("before")
+        visitor.page.get_by_role("link", name="before").first.wait_for()
+        server.stop()
+        visitor.page.get_by_text("Connection lost since").wait_for()
+        server = Server.start(folder, port=int(server.url.rsplit(":", 1)[1]))
+        server.create_run("after")
+        visitor.page.get_by_role("link", name="after").first.wait_for(timeout=40_000)
+        assert visitor.page.get_by_text("Connection lost since").count() == 0
+        visitor.expect("ERR_|Failed to load")
+    finally:
+        server.stop()
+        visitor.close()
