@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Url, errors_as_sentences, fail, say
+from client_sdk.terminal import DEFAULT_URL, KeyFile, Url, errors_as_sentences, fail, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -22,12 +22,23 @@ def _commands() -> None:
 def dashboard(
     coordinator: Url = DEFAULT_URL,
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on this machine; 0: any free one.")] = 8471,
+    login: Annotated[
+        bool, typer.Option("--login", help="Print a one-time link to a coordinator on this machine, and serve nothing.")
+    ] = False,
+    key_file: KeyFile = None,
 ) -> None:
     """Serve the dashboard on this machine, for a coordinator that is somewhere else. Ctrl-C ends it.
 
     It answers on 127.0.0.1 only, passes requests on to that one coordinator, and verifies its certificate. You log in
-    with an API key of the coordinator. `quorate serve` has the same page at its own address.
+    with an API key of the coordinator. `quorate serve` has the same page at its own address; `--login` prints a link
+    that logs one browser in there, within five minutes.
     """
+    if login:
+        from client_sdk.http.operator import OperatorClient
+
+        with OperatorClient(coordinator, key_file=key_file) as operator:
+            say(operator.login_link())
+        return
     import uvicorn
 
     from client_sdk.http.transport import trust

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
@@ -59,9 +60,11 @@ def test_a_wrong_key_is_refused_in_a_sentence(visit: Visit) -> None:
 
 
 def test_a_link_opens_the_page_once_and_leaves_the_address(visit: Visit, server: Server) -> None:
-    token = server.http.post(Route.SESSION_LINKS).raise_for_status().json()["token"]
+    with OperatorClient(server.url, key=server.key) as operator:
+        link = operator.login_link()
+    token = link.partition("#login=")[2]
     first, second = visit(), visit()
-    page = first.open(f"/#login={token}")
+    page = first.open(link.removeprefix(server.url))
     page.get_by_role("heading", name="Runs").wait_for()
     assert token not in page.url
     assert not [url for url in first.requests if token in url.partition("#")[0]]

@@ -41,7 +41,7 @@ LONG = (
 """Commands that end by themselves, but later: they are run by ``make soak``."""
 ELSEWHERE = {
     "serve": "runs until it is stopped; the scenarios below start it",
-    "dashboard": "runs until it is stopped; tests/browser/test_login.py starts it",
+    "dashboard": "tests/dashboards and tests/browser run it",
     "device": "runs until it is stopped; the scenarios below start it",
     "datacenter join": "runs until it is stopped; tests/coordinator/datacenter/test_agent_join.py starts it",
     "datacenter follow": "runs until it is stopped; tests/coordinator/datacenter/test_multi_machine.py starts it",
