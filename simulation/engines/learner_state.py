@@ -125,7 +125,8 @@ def _is_large(value: Any) -> bool:
 def _bytes(value: Any, most: int) -> int:
     """About how many bytes a plain value has. It stops counting above ``most``."""
     if not isinstance(value, dict | list | tuple | set | frozenset):
-        return int(getattr(value, "nbytes", 8))
+        size = getattr(value, "nbytes", 8)  # of a class that has it: a descriptor
+        return size if isinstance(size, int) else 8
     total = 0
     for item in value.values() if isinstance(value, dict) else value:
         total += _bytes(item, most - total)

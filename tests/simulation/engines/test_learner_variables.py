@@ -16,6 +16,7 @@ from simulation.engines.learner_state import LearnerState, RemembersClients
 SEEN: dict[str, float] = {}
 LENGTHS_CACHE: dict[int, int] = {}
 TABLE = np.zeros(2, np.float32)
+Array = np.ndarray
 LARGE = {"parts": [np.zeros(1 << 22, np.float32), np.zeros(1, np.float32)]}
 calls = 0
 
@@ -139,6 +140,18 @@ def test_functions_caches_and_constants_are_no_state() -> None:
     serial = simulate(PLAN, without_state, CLIENTS, init=START, progress=False)
     processes = simulate(PLAN, without_state, CLIENTS, init=START, engine="processes", workers=2, progress=False)
     assert serial.checkpoints[2].digest == processes.checkpoints[2].digest
+
+
+def test_repro_a_learner_that_names_a_class_of_arrays_is_trained() -> None:
+    """The class has ``nbytes`` too, which is no number there."""
+
+    def checked(model: Any, data: Any, task: Any) -> Update:
+        assert isinstance(data[0], Array)
+        return moved(model, data)
+
+    options: dict[str, Any] = {"init": START, "progress": False}
+    found = [simulate(PLAN, checked, CLIENTS, engine=name, **options) for name in ("serial", "processes")]
+    assert found[0].checkpoint()["w"].tolist() == found[1].checkpoint()["w"].tolist()
 
 
 def test_large_values_are_not_compared_and_methods_are(monkeypatch: pytest.MonkeyPatch) -> None:
