@@ -123,9 +123,10 @@ class OperatorClient:
         """Scores of one checkpoint; reported again they replace the earlier ones."""
         return self._ask("POST", Route.METRICS.format(run=run), list[MetricView], report)
 
-    def devices(self, after: str = "", limit: int = 1000) -> list[DeviceView]:
-        """Devices whose id sorts after ``after``, at most ``limit``."""
-        return self._ask("GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit})
+    def devices(self, after: str = "", limit: int = 1000, **wanted: str) -> list[DeviceView]:
+        """Devices whose id sorts after ``after``, at most ``limit``. ``wanted``: only those of this ``state`` or
+        ``device_class``, or with ``q`` in their id or label."""
+        return self._ask("GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit, **wanted})
 
     def workers(self) -> list[WorkerView]:
         """All workers, by id."""

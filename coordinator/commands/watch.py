@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.protocol.operators import DeviceView, RoundView
+from client_sdk.protocol.operators import DeviceState, DeviceView, RoundView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
 from coordinator.commands.runs import RunName
@@ -92,13 +92,26 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
 
 
 @errors_as_sentences
-def devices(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
-    """List the registered devices, with their state and the time when each was last seen."""
+def devices(
+    state: Annotated[
+        DeviceState | None, typer.Option(help="Devices in this state: away, waiting, assigned or left.")
+    ] = None,
+    device_class: Annotated[
+        str, typer.Option("--class", metavar="CLASS", help="Devices whose label begins so, before its first '/'.")
+    ] = "",
+    match: Annotated[str, typer.Option(metavar="TEXT", help="Devices with this text in their id or label.")] = "",
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """List the registered devices: what each does now, when it was last seen, and how often it took part."""
     from client_sdk.http.operator import OperatorClient
 
+    given = {"state": state, "device_class": device_class, "q": match}
+    wanted = {name: value for name, value in given.items() if value}
     found: list[DeviceView] = []
     with OperatorClient(coordinator, key_file=key_file) as client:
-        while page := client.devices(after=found[-1].device if found else "", limit=PAGE):
+        while page := client.devices(after=found[-1].device if found else "", limit=PAGE, **wanted):
             found += page
             if len(page) < PAGE:
                 break
@@ -106,13 +119,23 @@ def devices(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
         say_json(found)
         return
     rows = [
-        (row.device, row.state, row.run, row.round, row.examples_cap, moment(row.last_seen_at), row.label or None)
+        (
+            row.device,
+            row.state,
+            row.run,
+            row.round,
+            row.rounds_joined,
+            row.refusals,
+            row.examples_cap,
+            moment(row.last_seen_at),
+            row.label or None,
+        )
         for row in found
     ]
     say_table(
-        ("device", "state", "run", "round", "examples", "last seen", "label"),
+        ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", "label"),
         rows,
-        "No devices yet. One joins: quorate device --token-file FILE --data DATA",
+        "No device is so." if wanted else "No devices yet. One joins: quorate device --token-file FILE --data DATA",
     )
 
 

@@ -127,6 +127,11 @@ def test_a_run_from_its_plan_to_its_checkpoint(server: Server, quorate: Quorate)
     (fleet,) = quorate.json("devices")
     assert device.id in {row["device"] for row in fleet}
     assert device.id in quorate.text("devices")
+    assert {row["device"]: row["rounds_joined"] for row in fleet}[device.id] == 2
+    (matching,) = quorate.json("devices", "--match", device.id[:12])
+    assert device.id in {row["device"] for row in matching}
+    assert quorate.json("devices", "--state", "left") == [[]]
+    assert quorate.text("devices", "--class", "phone").strip() == "No device is so."
 
     (got,) = quorate.json("checkpoint", "get", run, "-o", "final.safetensors")
     assert got["digest"] == view.checkpoint

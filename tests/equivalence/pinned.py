@@ -85,6 +85,16 @@ _SECURE_VIEW = {
     "left_out": 1,
     "opened": True,
     "exchanges": [_EXCHANGE_VIEW],
+    "earlier": [
+        {
+            "reason": "one complains",
+            "ended_at": 2.5,
+            "roster": 8,
+            "threshold": 6,
+            "signers": 6,
+            "exchanges": [_EXCHANGE_VIEW],
+        }
+    ],
 }
 _DATACENTER_TASK = {
     "data": "mnist",
