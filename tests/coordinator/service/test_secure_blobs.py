@@ -40,7 +40,7 @@ def test_repro_a_refused_masked_vector_deletes_no_blob_of_others(world: Half) ->
         world.phones[0], "PUT", Route.SECURE_MESSAGE, body=body, beside=SecureSigned(signature=""), stage="mask"
     )
     assert kind(told) == "duplicate"
-    assert [row.digest for row in world.store.refusals(RUN, 1)] == [checkpoint]
+    assert not [row for row in world.store.refusals(RUN, 1) if row.digest is not None], "its bytes are not read"
     world.play()
     assert world.coordinator.operators.run(RUN).version == 1
     assert {row.digest for row in world.store.checkpoints(RUN)} <= set(world.stored())

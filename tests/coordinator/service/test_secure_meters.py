@@ -37,7 +37,8 @@ def test_a_secure_round_that_is_summed_is_counted_with_its_devices(world: Served
         outcome: found[f'quorate_round_devices_total{{outcome="{outcome}"}}']
         for outcome in ("reported", "withdrawn", "late", "dropped", "refused")
     }
-    assert by_outcome["reported"] == 6, "their keys came; who vanished later is in the round's own row"
+    assert by_outcome["reported"] == 5, "one sent its keys and shares, and vanished before its vector"
+    assert by_outcome["dropped"] == 1
     assert sum(by_outcome.values()) == 6, by_outcome
     route = f'method="PUT",route="{Route.SECURE_MESSAGE}"'
     accepted = found[f'quorate_requests_total{{{route},status="200"}}']
