@@ -65,7 +65,7 @@ lock: install ## Resolve requirements/lock.txt again (UPGRADE=1 takes the newest
 	@$(BIN)/python scripts/lock.py
 
 clean: ## Remove .venv and every cache
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .mutate build dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .mutate build dist dashboards/built dashboards/web/node_modules
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ONLY is a path (perhaps with ::test) where it exists, and a marker expression otherwise.

@@ -50,6 +50,7 @@ def dashboard(
     if shown is None:
         fail("This installation has no page: there was no Node.js when it was made. Install a released package.")
     listener = bind("127.0.0.1", port)
+    listener.listen()  # who reads the line below may connect at once
     taken = listener.getsockname()[1]
     proxied = create_proxy(coordinator, taken, shown, trust())
     say(f"The dashboard of {coordinator} is at http://127.0.0.1:{taken}/. Ctrl-C ends it.")

@@ -20,6 +20,8 @@ SCREENS = {
     "standstill": "#/runs/empty",
     "secure": "#/runs/seen/secure",
     "checkpoints": "#/runs/seen/checkpoints",
+    "fleet": "#/fleet",
+    "system": "#/system",
     "audit": "#/audit",
     "missing": "#/nothing",
 }
@@ -27,7 +29,7 @@ SCREENS = {
 
 @pytest.fixture(scope="module")
 def run(server: Server) -> str:
-    """A run with two rounds, metrics, and a run beside it without any."""
+    """A run with two rounds, metrics, a device, and a run beside it without any."""
     server.create_run("empty", select=3)
     name = server.create_run("seen", finish={"rounds": 2})
     device = server.device(name)

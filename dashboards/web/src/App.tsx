@@ -15,6 +15,8 @@ import { useTheme } from "./theme";
 
 // Charts come with the screens that have some, so that the others are there sooner.
 const Run = lazy(() => import("./screens/Run"));
+const Fleet = lazy(() => import("./screens/Fleet"));
+const System = lazy(() => import("./screens/System"));
 
 type State = { me: Me } | { me: null; why: string };
 
@@ -81,6 +83,10 @@ function Screen() {
       return <Runs />;
     case "run":
       return <Run key={route.run} id={route.run} section={route.section} />;
+    case "fleet":
+      return <Fleet />;
+    case "system":
+      return <System />;
     case "audit":
       return <Audit />;
     case "missing":

@@ -81,6 +81,16 @@ function Navigation({ route }: { route: Route }) {
             )}
           </li>
         ))}
+        {may(me, "viewer", "*") && (
+          <>
+            <Item href="#/fleet" here={route.screen === "fleet"}>
+              Fleet
+            </Item>
+            <Item href="#/system" here={route.screen === "system"}>
+              System
+            </Item>
+          </>
+        )}
         {me.grants.some((grant) => grant.role === "owner") && (
           <Item href="#/audit" here={route.screen === "audit"}>
             Audit

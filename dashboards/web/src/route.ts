@@ -1,10 +1,12 @@
 // Which screen is shown: the part of the address behind `#`, so that the page works below any path.
 import { useSyncExternalStore } from "react";
 
+/** Screens that belong to no run. */
+export const WHOLE_SCREENS = ["fleet", "system", "audit"] as const;
 export type Route =
   | { screen: "runs" }
   | { screen: "run"; run: string; section: RunSection }
-  | { screen: "audit" }
+  | { screen: (typeof WHOLE_SCREENS)[number] }
   | { screen: "missing"; path: string };
 export const RUN_SECTIONS = ["live", "secure", "checkpoints"] as const;
 export type RunSection = (typeof RUN_SECTIONS)[number];
@@ -15,7 +17,8 @@ export function parse(hash: string): Route {
   if (first === "" || (first === "runs" && second === undefined)) return { screen: "runs" };
   const section = RUN_SECTIONS.find((name) => name === third);
   if (first === "runs" && second && section && !more.length) return { screen: "run", run: second, section };
-  if (first === "audit" && second === undefined) return { screen: "audit" };
+  const whole = WHOLE_SCREENS.find((name) => name === first);
+  if (whole && second === undefined) return { screen: whole };
   return { screen: "missing", path };
 }
 

@@ -3,7 +3,8 @@ import { useState } from "react";
 import type { ExchangeView, RunView } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Fact, Panel, Problem, Shape } from "../components/parts";
-import { bytes, count, duration } from "../format";
+import { Table } from "../components/Table";
+import { bytes, count, duration, sentence } from "../format";
 import { type SecureRound, seen, vanished } from "../secure";
 import { useRounds } from "../useRun";
 import { useNow } from "../useNow";
@@ -42,6 +43,7 @@ export function Secure({ run }: { run: RunView }) {
       <Panel title="Exchanges" note={`attempt ${shown.secure.attempts} of round ${shown.round}`} wide>
         <Strip exchanges={shown.secure.exchanges} />
       </Panel>
+      <Earlier round={shown} />
       <ExchangeChart round={shown} />
     </div>
   );
@@ -97,7 +99,7 @@ function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
                 </div>
                 <p className="note">
                   {count(found.needed)} needed; {bytes(found.bytes)} in {duration((found.ended_at ?? now) - found.began_at)}
-                  {over && found.expected > found.came && `; ${count(found.expected - found.came)} vanished`}
+                  {over && found.expected > found.came && `; ${count(found.expected - found.came)} vanished, or came too late`}
                 </p>
               </>
             ) : (
@@ -107,6 +109,26 @@ function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
         );
       })}
     </ol>
+  );
+}
+
+function Earlier({ round }: { round: SecureRound }) {
+  const given = round.secure.earlier.map((attempt, i) => ({ ...attempt, number: i + 1 }));
+  if (!given.length) return null;
+  return (
+    <Panel title="Attempts that were given up" wide>
+      <Table
+        caption="Attempts that were given up"
+        rows={given}
+        rowKey={(attempt) => attempt.number}
+        columns={[
+          { name: "attempt", cell: (attempt) => count(attempt.number), figures: true },
+          { name: "why", cell: (attempt) => sentence(attempt.reason) },
+          { name: "reached", cell: (attempt) => attempt.exchanges.at(-1)?.exchange ?? "no exchange" },
+          { name: "roster", cell: (attempt) => count(attempt.roster), figures: true },
+        ]}
+      />
+    </Panel>
   );
 }
 

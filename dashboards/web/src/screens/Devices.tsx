@@ -1,0 +1,81 @@
+// The table of devices, a page at a time: the server filters, so that ten thousand are as quick as ten.
+import { useDeferredValue, useState } from "react";
+import { get } from "../api/client";
+import type { DeviceView } from "../api/types";
+import { Badge, Panel, Problem } from "../components/parts";
+import { Table } from "../components/Table";
+import { ago, count } from "../format";
+import { useResource } from "../live/context";
+import type { Tone } from "../progress";
+import { runPath } from "../route";
+import { useNow } from "../useNow";
+
+const PAGE = 50;
+const EVERY_S = 10;
+const TONES: Readonly<Record<DeviceView["state"], Tone>> = { waiting: "good", assigned: "busy", away: "idle", left: "bad" };
+const STATES = Object.keys(TONES) as DeviceView["state"][];
+
+export function Devices({ classes }: { classes: readonly string[] }) {
+  const now = useNow();
+  const [state, setState] = useState("");
+  const [ofClass, setOfClass] = useState("");
+  const [typed, setTyped] = useState("");
+  /** The last device of each page before this one. */
+  const [ends, setEnds] = useState<string[]>([]);
+  const words = useDeferredValue(typed.trim());
+  const after = ends.at(-1) ?? "";
+  const asked = { after, limit: PAGE + 1, state: state || undefined, device_class: ofClass || undefined, q: words || undefined };
+  const found = useResource<DeviceView[]>(`${JSON.stringify(asked)} ${Math.floor(now / EVERY_S)}`, (signal) => get("/v1/devices", asked, signal));
+  const rows = (found.data ?? []).slice(0, PAGE);
+  const filter = (set: (value: string) => void) => (event: { target: { value: string } }) => {
+    setEnds([]);
+    set(event.target.value);
+  };
+  return (
+    <Panel title="Devices" wide note={rows.length ? `page ${ends.length + 1}` : ""}>
+      <div className="filters">
+        <input type="search" aria-label="Id or label" placeholder="id or label" maxLength={64} value={typed} onChange={filter(setTyped)} />
+        <select aria-label="State" value={state} onChange={filter(setState)}>
+          <option value="">every state</option>
+          {STATES.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </select>
+        <select aria-label="Class" value={ofClass} onChange={filter(setOfClass)}>
+          <option value="">every class</option>
+          {classes.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </select>
+      </div>
+      <Problem text={found.error} />
+      {found.data && !rows.length ? (
+        <p className="note">No device is as asked for.</p>
+      ) : (
+        <Table
+          caption="Table of devices"
+          rows={rows}
+          rowKey={(device) => device.device}
+          columns={[
+            { name: "device", cell: (device) => <code>{device.device}</code> },
+            { name: "label", cell: (device) => device.label },
+            { name: "class", cell: (device) => device.device_class },
+            { name: "state", cell: (device) => <Badge tone={TONES[device.state]}>{device.state}</Badge> },
+            { name: "in", cell: (device) => (device.run ? <a href={runPath(device.run)}>{`${device.run}, round ${device.round ?? ""}`}</a> : "") },
+            { name: "seen", cell: (device) => (device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)), figures: true },
+            { name: "rounds joined", cell: (device) => count(device.rounds_joined), figures: true },
+            { name: "refusals", cell: (device) => count(device.refusals), figures: true },
+          ]}
+        />
+      )}
+      <p className="pager">
+        <button type="button" disabled={!ends.length} onClick={() => setEnds(ends.slice(0, -1))}>
+          Previous
+        </button>
+        <button type="button" disabled={(found.data?.length ?? 0) <= PAGE} onClick={() => setEnds([...ends, rows.at(-1)?.device ?? ""])}>
+          Next
+        </button>
+      </p>
+    </Panel>
+  );
+}
