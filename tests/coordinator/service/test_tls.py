@@ -104,7 +104,11 @@ def test_everything_that_names_a_place_names_the_public_url(secure: Server) -> N
     run = secure.create_run("placed")
     assert secure.http.get(f"/v1/runs/{run}").status_code == 200
     home = secure.http.get(secure.url + "/")
-    assert (home.status_code, home.headers["location"]) == (307, f"{PREFIX}/docs")
+    assert home.status_code == 307
+    # The dashboard where it is built, and the API's page where it is not.
+    assert home.headers["location"] in (f"{PREFIX}/dashboard/", f"{PREFIX}/docs")
+    shown = secure.http.get(secure.url.removesuffix(PREFIX) + home.headers["location"])
+    assert (shown.status_code, shown.headers["content-type"].split(";")[0]) == (200, "text/html")
     assert secure.http.get("/openapi.json").json()["servers"] == [{"url": secure.url}]
     assert 'src="docs.js"' in secure.http.get("/docs").text
     assert secure.http.get("/docs.js").status_code == 200
