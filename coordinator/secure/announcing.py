@@ -56,7 +56,8 @@ class Authority:
 
 def run_digest(run: str, *, created_at: float, init: str, plan_digest: str) -> bytes:
     """``AttemptHeader.run_digest``: SHA-256 of what the run was created with and when (Unix seconds)."""
-    said = json.dumps([run, created_at, init, plan_digest], allow_nan=False)
+    # A whole number of seconds is written alike, whether a clock gave it or a database.
+    said = json.dumps([run, float(created_at), init, plan_digest], allow_nan=False)
     return hashlib.sha256(DOMAIN + b"run" + said.encode()).digest()
 
 

@@ -22,9 +22,10 @@ AXE = Path(__file__).resolve().parents[2] / "dashboards" / "web" / "node_modules
 READY_MS = 20_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser. Tests skip where there is none, or no page."""
+    """A browser. Tests skip where there is none, or no page. It ends with the module: as long as Playwright runs, no
+    other test of the process can have an event loop."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make install")
     if shutil.which(CHROMIUM) is None:
         pytest.skip("Chromium is not here: scripts/debian.sh chromium")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -165,8 +166,9 @@ class TransactionContract:
             tx.put_waiting(rows.waiting(f"d{n}") for n in range(1, 21))
 
         def draw(run: str) -> None:
-            for _ in range(10):
-                with store.transaction(run) as tx:
+            """Until nobody waits. Where another run was first with a device, the whole draw is made again."""
+            while store.waiting(0):
+                with contextlib.suppress(Conflict), store.transaction(run) as tx:
                     pool = tx.waiting(0)
                     tx.put_claims([rows.claim(row.device, run=run) for row in pool[:2]])
 
