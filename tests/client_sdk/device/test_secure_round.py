@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.device.actions import Save, Send
+from client_sdk.protocol.names import Route
 from client_sdk.secagg.actions import Keep
 from tests.client_sdk.device.secure_world import finish, world_with
 
@@ -38,6 +39,27 @@ def test_everything_is_stored_before_it_is_sent_and_is_the_same_each_time() -> N
         if isinstance(action, Send) and action.method == "PUT" and action.path["stage"] != "unmask":
             assert Keep in before[place - 2 : place], "a step is kept, then sent"
     assert all(len(sent) == 1 for sent in phone.sent.values())
+
+
+def test_nothing_but_the_exchanges_leaves_the_device_in_a_secure_round() -> None:
+    """No metric, no seconds, no number of examples and no step, all of which a plain round's report says."""
+    world, (phone, *_) = world_with(1)
+    finish(world, [phone])
+    said: dict[str, set[str]] = {}
+    for send in phone.sends:
+        if send.route is not Route.CHECK_IN:
+            said.setdefault(send.route.name, set()).update(
+                () if send.message is None else type(send.message).model_fields
+            )
+            assert send.update is None
+            assert (send.octets is not None) == (send.route is Route.SECURE_MESSAGE), "no body but the exchanges' own"
+    assert said == {
+        "STARTED": {"attempt"},
+        "SECURE": {"hold_s"},
+        "SECURE_MESSAGE": {"signature", "body", "certificate"},
+        "SECURE_ANSWER": {"hold_s"},
+        "OUTCOME": set(),
+    }
 
 
 def crashes() -> list[tuple[int, str]]:

@@ -74,7 +74,7 @@ def test_no_secret_is_kept_longer_than_a_step_needs_it() -> None:
     member = coordinator.members[0]
     drawn = member.live(coordinator.header).secrets
     assert drawn is not None
-    own = [drawn.self_mask, drawn.mask_key.private, drawn.share_key.private]
+    own = [drawn.self_mask, drawn.mask_key.private, drawn.share_key.private, drawn.dealing]
     for place in range(6):
         coordinator.members[place].tell(roster)
         coordinator.hear_share(place)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from client_sdk.credentials.certificate import certify
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
@@ -22,7 +23,9 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, message_bytes, sum_bytes, sum_of
+from coordinator.secure.performing import drop
 from coordinator.secure.requests import OVER, ArrivedMessage, SecureRequests
+from tests.client_sdk.secagg.attempt import AUTHORITY_KEY
 from tests.coordinator.secure.world import STAGES, World
 
 
@@ -377,6 +380,26 @@ def test_a_sum_that_comes_too_late_is_not_kept() -> None:
     world.assert_clean()
 
 
+def test_a_certificate_that_expires_before_the_attempt_is_refused_on_arrival() -> None:
+    """Clocks differ: in the middle of the attempt some devices would take it, and others not."""
+    world = World(5, secure={"expires_s": 3600})
+    phone = world.phones[4]
+    key = phone.member.device.signer
+    short = certify(
+        AUTHORITY_KEY,
+        id=phone.name,
+        holder="device",
+        public_key=bytes.fromhex(key.public_hex),
+        not_before=0,
+        not_after=1000 + 3599,
+    )
+    phone.member.device = replace(phone.member.device, certificate=short.encoded)
+    world.play()
+    assert "expired" in phone.refusals[0]
+    assert not [event for event in world.happened(ev.Advertised) if event.device == phone.name]
+    assert world.survivors() == [one.name for one in world.phones[:4]]
+
+
 def test_actions_that_are_over_do_nothing() -> None:
     world = World(5)
     done: list[fx.Action] = []
@@ -395,6 +418,38 @@ def test_actions_that_are_over_do_nothing() -> None:
     assert world.state is before
     assert set(world.ever) == passed
     assert not any(isinstance(effect, fx.Refused) for effect in world.effects[effects:])
+
+
+def test_actions_of_an_older_attempt_read_and_submit_nothing() -> None:
+    world = World(7)
+    for phone in world.phones[:3]:
+        phone.stops = "share"
+    world.play(lambda w: len(w.happened(ev.Announced)) == 2)
+    assert world.state.current.attempt == 1
+    submitted: list[ev.Event] = []
+    honest = world.log.submit
+
+    def noted(make: Any) -> Any:
+        event = make(world.state, world.at)
+        submitted.extend([] if event is None else [event])
+        return honest(make)
+
+    world.log.submit = noted  # type: ignore[method-assign]
+    for action in (fx.Announce(round=1, attempt=0), fx.Open(round=1, attempt=0)):
+        world.perform(action)
+    assert submitted == []
+
+
+def test_bytes_that_the_round_names_are_not_dropped_with_a_refused_message() -> None:
+    """The same bytes may have been accepted from another request meanwhile."""
+    world = World(4)
+    world.play(lambda w: w.state.phase == "masking")
+    secure = world.state.secure
+    assert secure is not None
+    named, stranger = next(iter(secure.shared.values())), world.blobs.put(b"refused")
+    drop(world.log, world.blobs, named)
+    drop(world.log, world.blobs, stranger)
+    assert (world.blobs.has(named), world.blobs.has(stranger)) == (True, False)
 
 
 def test_an_action_may_be_performed_twice() -> None:

@@ -332,7 +332,7 @@ class World:
         self.requests = self.secure.requests
 
     def _authority(self, until: float | None = None) -> Authority:
-        return Authority.of(self.authority.trusted, self.authority.revocations, at=0)
+        return Authority.of(self.authority.trusted, self.authority.revocations, at=0, until=until)
 
     def crash_at(self, points: int | Iterable[int] | None) -> None:
         """Counted from now."""
