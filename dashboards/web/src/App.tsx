@@ -17,6 +17,7 @@ import { useTheme } from "./theme";
 const Run = lazy(() => import("./screens/Run"));
 const Fleet = lazy(() => import("./screens/Fleet"));
 const System = lazy(() => import("./screens/System"));
+const Round = lazy(() => import("./screens/Round"));
 
 type State = { me: Me } | { me: null; why: string };
 
@@ -87,6 +88,8 @@ function Screen() {
       return <Fleet />;
     case "system":
       return <System />;
+    case "round":
+      return <Round key={`${route.run}/${route.round}`} id={route.run} number={route.round} />;
     case "audit":
       return <Audit />;
     case "missing":

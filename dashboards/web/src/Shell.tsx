@@ -6,7 +6,7 @@ import { ago, clock, many } from "./format";
 import { useLive, useSession } from "./live/context";
 import { inOrder } from "./live/state";
 import { health } from "./progress";
-import { type Route, type RunSection, runPath, useRoute } from "./route";
+import { type Route, type RunSection, roundPath, runPath, useRoute } from "./route";
 import { may } from "./roles";
 import { useTheme } from "./theme";
 import { useNow } from "./useNow";
@@ -52,7 +52,7 @@ function Navigation({ route }: { route: Route }) {
   const { me } = useSession();
   const live = useLive();
   const shown = inOrder(live.runs).slice(0, MOST_RUNS);
-  const at = route.screen === "run" ? route.run : null;
+  const at = route.screen === "run" || route.screen === "round" ? route.run : null;
   return (
     <nav className="side" aria-label="Screens">
       <a className="brand" href="#/runs">
@@ -70,13 +70,14 @@ function Navigation({ route }: { route: Route }) {
               </span>
               <span className="cut">{run.run}</span>
             </a>
-            {at === run.run && route.screen === "run" && (
+            {at === run.run && (route.screen === "run" || route.screen === "round") && (
               <ul>
                 {SECTIONS.map(([section, title]) => (
-                  <Item key={section} href={runPath(run.run, section)} here={route.section === section}>
+                  <Item key={section} href={runPath(run.run, section)} here={route.screen === "run" && route.section === section}>
                     {title}
                   </Item>
                 ))}
+                {route.screen === "round" && <Item href={roundPath(run.run, route.round)} here>{`Round ${route.round}`}</Item>}
               </ul>
             )}
           </li>

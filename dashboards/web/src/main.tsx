@@ -3,6 +3,7 @@ import { App } from "./App";
 import "./styles/base.css";
 import "./styles/parts.css";
 import "./styles/screens.css";
+import "./styles/lanes.css";
 
 const root = document.getElementById("root");
 if (root) createRoot(root).render(<App />);

@@ -7,6 +7,7 @@ export type Route =
   | { screen: "runs" }
   | { screen: "run"; run: string; section: RunSection }
   | { screen: (typeof WHOLE_SCREENS)[number] }
+  | { screen: "round"; run: string; round: number }
   | { screen: "missing"; path: string };
 export const RUN_SECTIONS = ["live", "secure", "checkpoints"] as const;
 export type RunSection = (typeof RUN_SECTIONS)[number];
@@ -19,6 +20,7 @@ export function parse(hash: string): Route {
   if (first === "runs" && second && section && !more.length) return { screen: "run", run: second, section };
   const whole = WHOLE_SCREENS.find((name) => name === first);
   if (whole && second === undefined) return { screen: whole };
+  if (first === "runs" && second && third === "rounds" && /^[1-9]\d{0,8}$/.test(more.join("/"))) return { screen: "round", run: second, round: Number(more[0]) };
   return { screen: "missing", path };
 }
 
@@ -32,6 +34,10 @@ function decoded(part: string): string {
 
 export function runPath(run: string, section: RunSection = "live"): string {
   return `#/runs/${encodeURIComponent(run)}${section === "live" ? "" : `/${section}`}`;
+}
+
+export function roundPath(run: string, round: number): string {
+  return `${runPath(run)}/rounds/${round}`;
 }
 
 function subscribe(listener: () => void): () => void {

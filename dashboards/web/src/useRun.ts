@@ -33,7 +33,7 @@ export function useMetrics(run: RunView): Resource<MetricView[]> {
 }
 
 /** The value, changed at most once in so many milliseconds. */
-function useSlowly<T>(value: T, ms: number): T {
+export function useSlowly<T>(value: T, ms: number): T {
   const [shown, setShown] = useState(value);
   const changed = useRef(0);
   useEffect(() => {

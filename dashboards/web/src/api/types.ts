@@ -19,3 +19,6 @@ export type SystemView = Schemas["SystemView"];
 export type Me = Schemas["Me"];
 export type LoginWays = Schemas["LoginWays"];
 export type Role = Me["grants"][number]["role"];
+export type Lane = Schemas["Lane"];
+export type LaneBucket = Schemas["LaneBucket"];
+export type LanesView = Schemas["LanesView"];

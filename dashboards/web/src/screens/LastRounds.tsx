@@ -5,6 +5,7 @@ import { Badge, EmptyState, Panel } from "../components/parts";
 import { Table } from "../components/Table";
 import { bytes, count, duration } from "../format";
 import { roundSeconds, type Tone } from "../progress";
+import { roundPath } from "../route";
 import { useNow } from "../useNow";
 
 const SHOWN = 200;
@@ -69,7 +70,16 @@ function Reports({ round }: { round: RoundView }) {
   );
 }
 
-export function LastRounds({ rounds }: { rounds: readonly RoundView[] }) {
+/** Its row leads there, wherever it is clicked. */
+function RoundLink({ run, round }: { run: string; round: number }) {
+  return (
+    <a className="row-link" href={roundPath(run, round)} aria-label={`Round ${round}`}>
+      {count(round)}
+    </a>
+  );
+}
+
+export function LastRounds({ run, rounds }: { run: string; rounds: readonly RoundView[] }) {
   const now = useNow();
   const shown = rounds.slice(-SHOWN).reverse();
   return (
@@ -81,7 +91,7 @@ export function LastRounds({ rounds }: { rounds: readonly RoundView[] }) {
           rows={shown}
           rowKey={(round) => round.round}
           columns={[
-            { name: "round", cell: (round) => count(round.round), figures: true },
+            { name: "round", cell: (round) => <RoundLink run={run} round={round.round} />, figures: true },
             { name: "status", cell: (round) => <Badge tone={TONES[round.status]}>{round.status}</Badge> },
             { name: "reported", cell: (round) => <Reports round={round} />, figures: true },
             { name: "time", cell: (round) => duration(roundSeconds(round, now)), figures: true },

@@ -27,7 +27,7 @@ export function LiveRun({ run }: { run: RunView }) {
         </Panel>
         <MetricCurves found={found} planned={planned} run={run} />
         <RoundCharts rounds={all} />
-        <LastRounds rounds={all} />
+        <LastRounds run={run.run} rounds={all} />
       </div>
     </>
   );

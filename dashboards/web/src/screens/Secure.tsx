@@ -73,7 +73,7 @@ const MEANINGS: Readonly<Record<ExchangeView["exchange"], string>> = {
 };
 const ORDER = Object.keys(MEANINGS) as ExchangeView["exchange"][];
 
-function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
+export function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
   const now = useNow();
   return (
     <ol className="strip">
@@ -112,7 +112,7 @@ function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
   );
 }
 
-function Earlier({ round }: { round: SecureRound }) {
+export function Earlier({ round }: { round: SecureRound }) {
   const given = round.secure.earlier.map((attempt, i) => ({ ...attempt, number: i + 1 }));
   if (!given.length) return null;
   return (
@@ -132,7 +132,7 @@ function Earlier({ round }: { round: SecureRound }) {
   );
 }
 
-function ExchangeChart({ round }: { round: SecureRound }) {
+export function ExchangeChart({ round }: { round: SecureRound }) {
   const rows = round.secure.exchanges;
   if (!rows.length) return null;
   const ended = rows.map((one) => (one.ended_at != null ? one.ended_at - one.began_at : 0));
