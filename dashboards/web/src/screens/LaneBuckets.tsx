@@ -1,9 +1,9 @@
 // A round of more than 1,000 devices: how many began and how many ended how, in equal parts of its time.
 import type { LaneBucket, RoundView } from "../api/types";
-import { axis, Chart, SERIES } from "../components/Chart";
+import { axis, Chart } from "../components/Chart";
 import { Panel } from "../components/parts";
 import { count, duration, many } from "../format";
-import { ENDS } from "../lanes";
+import { ENDS, TONES } from "../lanes";
 
 export function LaneBuckets({ round, buckets, devices }: { round: RoundView; buckets: readonly LaneBucket[]; devices: number }) {
   const begin = buckets[0]?.from_at ?? round.opened_at;
@@ -54,7 +54,7 @@ export function LaneBuckets({ round, buckets, devices }: { round: RoundView; buc
               stack: "ends",
               name: end,
               data: buckets.map((one) => one.ends?.[end] ?? 0),
-              itemStyle: { color: paint(SERIES[i % SERIES.length] ?? "text"), ...(i ? { decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 2 + 2 * i], rotation: i * 0.7 } } : {}) },
+              itemStyle: { color: paint(TONES[end]), ...(i ? { decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 2 + 2 * i], rotation: i * 0.7 } } : {}) },
             })),
           ],
         })}
