@@ -80,22 +80,6 @@ def test_a_run_that_stands_still_says_why_and_what_to_do(visit: Visit, server: S
     assert page.get_by_text("quorate device --token-file").count()
 
 
-def test_a_run_is_paused_resumed_and_stopped(visit: Visit, server: Server) -> None:
-    run = server.create_run("steered")
-    page = visit().log_in(server.key)
-    page.get_by_role("link", name=run).first.click()
-    page.get_by_role("button", name="Pause", exact=True).click()
-    page.get_by_role("button", name="Resume", exact=True).click()
-    page.get_by_role("button", name="Pause", exact=True).wait_for()
-    page.get_by_role("button", name="Stop …").click()
-    page.get_by_role("button", name="Stop permanently").click()
-    page.get_by_role("heading", name=run).wait_for()
-    page.locator(".badge", has_text="stopped").first.wait_for()
-    assert server.http.get(Route.RUN.format(run=run)).json()["status"] == "stopped"
-    done = [row["action"] for row in server.http.get(Route.AUDIT).json() if row["run"] == run]
-    assert done[-3:] == ["run.pause", "run.resume", "run.stop"]
-
-
 def test_eight_tabs_share_one_stream(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)

@@ -74,7 +74,7 @@ def test_a_link_opens_the_page_once_and_leaves_the_address(visit: Visit, server:
     second.expect("401")
 
 
-def test_a_viewer_may_look_and_not_act(visit: Visit, server: Server) -> None:
+def test_a_viewer_sees_the_runs_of_its_scope(visit: Visit, server: Server) -> None:
     server.create_run("looked-at")
     server.create_run("hidden")
     page = visit().log_in(made(server, role="viewer", scope="looked-*")[1])
@@ -82,8 +82,6 @@ def test_a_viewer_may_look_and_not_act(visit: Visit, server: Server) -> None:
     assert page.get_by_text("hidden").count() == 0
     page.get_by_role("link", name="looked-at").first.click()
     page.get_by_role("heading", name="looked-at").wait_for()
-    for action in ("Pause", "Resume", "Stop …", "Advance"):
-        assert page.get_by_role("button", name=action, exact=True).count() == 0
     assert page.get_by_role("link", name="Audit").count() == 0
 
 
