@@ -72,6 +72,15 @@ def test_at_the_deadline_it_goes_on_if_those_who_can_be_shown_enough_can_rebuild
     assert whole.state.spent == SIX[:4]
 
 
+def test_on_a_ring_as_many_sign_as_devices_ask_for_of_the_whole_roster() -> None:
+    """Each device has enough signers near it, and reveals nothing before more of the whole roster have signed."""
+    story = ring("agreeing", signers=8)
+    for device in "abcdefg":
+        story.signed(device)
+    assert story.state.phase == "agreeing"
+    assert ended(story.tick(20)) == ("abandoned", "7 of 8 survivors signed the list, and it takes 8")
+
+
 def test_it_is_given_up_as_soon_as_too_few_can_still_sign() -> None:
     story = SecureStory().agreeing()
     story.withdraws("a")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.datafolder import BLOBS_FOLDER
+from coordinator.store.rows import EventRow
 from coordinator.verify.secure import LoggedSecure, against_secure
 from tests.coordinator.served import RUN
 from tests.coordinator.verify.history import Doctor, doctored, violations
@@ -127,3 +128,26 @@ def test_each_departure_is_named(changes: dict[str, Any], words: str) -> None:
     found = list(against_secure(3, logged(**changes), set(FIVE)))
     assert [(wrong.invariant, wrong.round) for wrong in found] == [("secure", 3)]
     assert words in found[0].what
+
+
+def test_what_an_older_attempt_had_says_nothing_of_the_last_one() -> None:
+    """The roster, the signatures and the shares that a sum needs are those of the attempt in which it was opened."""
+    older: list[tuple[str, dict[str, Any]]] = [
+        ("Announced", {"attempt": 0}),
+        ("Rostered", {"digest": "", "order": sorted(FIVE), "threshold": 5, "signers": 5}),
+        *(("Signed", {"digest": "", "device": device}) for device in sorted(FIVE)),
+        *(("Revealed", {"digest": "", "device": device}) for device in sorted(FIVE)),
+    ]
+    opened: list[tuple[str, dict[str, Any]]] = [("Opened", {"digest": "0" * 64})]
+    restarted: list[tuple[str, dict[str, Any]]] = [("Announced", {"attempt": 1})]
+
+    def words(events: list[tuple[str, dict[str, Any]]]) -> str:
+        account = LoggedSecure()
+        for seq, (kind, body) in enumerate(events):
+            account.add(EventRow(seq=seq, at=0.0, kind=kind, body=body))
+        return "; ".join(wrong.what for wrong in against_secure(3, account, set(FIVE)))
+
+    assert words([*older, *opened]) == ""
+    found = words([*older, *restarted, *opened])
+    assert "a, b, c, d, e count, and are not in its roster" in found
+    assert "0 survivors signed the list" in found
