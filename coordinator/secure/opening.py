@@ -46,7 +46,7 @@ class Sum:
     """The sum that the round learns."""
 
     lanes: Lanes
-    """The sum of the survivors' lanes, modulo 2^bits: weight and canary are the last two."""
+    """The sum of the survivors' lanes, modulo 2^bits: the digits of the weight and the canary are the last."""
     weight: int
 
 

@@ -22,8 +22,8 @@ The values are the same on every machine, since every number in them is exact or
   examples goes by the order of logarithms of 64-bit draws, in which a last bit decides nothing.
 
 Who arrives comes from numpy's PCG64, who is shuffled where from torch's generator: other releases of these may draw
-otherwise. Not held here: secure rounds, which are not served yet, but for their plans and events (their bytes are held
-by the secagg tests); raw updates on disk, since a simulation keeps none, whatever the plan's retention.
+otherwise. Not held here: secure rounds, but for their plans and events (their bytes are held by the secagg tests); raw
+updates on disk, since a simulation keeps none, whatever the plan's retention.
 """
 
 from __future__ import annotations

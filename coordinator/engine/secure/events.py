@@ -115,7 +115,7 @@ class Opened(OfAttempt):
     """Of the sum's blob."""
     bytes: int
     weight: int
-    """The total of the weight lane."""
+    """The total of the survivors' weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
