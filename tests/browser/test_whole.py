@@ -42,6 +42,7 @@ def test_the_fleet_is_that_of_the_api_a_page_at_a_time(visit: Visit, server: Ser
     table.get_by_text(devices[50]).wait_for()
     assert table.locator("tbody code").all_inner_texts() == devices[50:]
     page.get_by_label("Id or label").fill(devices[7])
+    table.get_by_text(devices[8]).wait_for(state="detached")
     table.get_by_text(devices[7]).wait_for()
     assert table.locator("tbody tr").count() == 1
     page.get_by_label("Id or label").fill("")

@@ -9,10 +9,13 @@ import { useNow } from "../useNow";
 import { Devices } from "./Devices";
 
 const EVERY_S = 15;
+/** How the API names all classes beyond those that it lists: no class of a device. */
+const OTHERS = "other classes";
 const STATES = [
   ["waiting", "in the pool"],
   ["assigned", "in a round"],
   ["away", "not heard now"],
+  ["left", "asked to be forgotten"],
 ] as const;
 
 export default function Fleet() {
@@ -22,6 +25,7 @@ export default function Fleet() {
   const found = fleet.data;
   // The stream has the newest counts.
   const counts = { ...found?.by_state, ...(live.rest.fleet as Partial<FleetView["by_state"]> | undefined) };
+  const registered = STATES.reduce((sum, [state]) => sum + (counts[state] ?? 0), 0);
   return (
     <>
       <header className="screen-head">
@@ -30,12 +34,12 @@ export default function Fleet() {
       </header>
       <Problem text={fleet.error} />
       {!found && !fleet.error && <p className="note">Loading …</p>}
-      {found && !found.by_class.length && (
+      {found && !registered && (
         <EmptyState title="No device has registered yet." command="quorate device --token-file FILE --data DATA">
           A device registers when it first runs:
         </EmptyState>
       )}
-      {found && found.by_class.length > 0 && (
+      {found && registered > 0 && (
         <>
           <dl className="facts">
             {STATES.map(([state, meaning]) => (
@@ -45,7 +49,7 @@ export default function Fleet() {
           <div className="panels">
             <Availability fleet={found} />
             <Classes fleet={found} />
-            <Devices classes={found.by_class.map((one) => one.device_class)} />
+            <Devices classes={found.by_class.map((one) => one.device_class).filter((name) => name !== OTHERS)} />
           </div>
         </>
       )}
