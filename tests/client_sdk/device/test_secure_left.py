@@ -116,6 +116,25 @@ def test_the_clear_values_are_overwritten_in_memory_when_a_list_is_signed_and_wh
     assert not any(one.any() for one in given)
 
 
+def test_a_device_that_withdraws_deletes_the_secrets_of_its_attempt_before_it_says_so() -> None:
+    """The coordinator may not be there for long, or may want them to stay: it answered with bytes that are no shares."""
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    world.play(done=lambda _: steps(phone) == [Step.SHARED])
+    left: list[int] = []
+
+    def gone(send: Send) -> Reply:
+        if send.route is not Route.WITHDRAWN:
+            return None
+        left.append(len(phone.storage.load_secure().live))
+        return Unreachable("gone", world.at) if len(left) < 3 else None
+
+    phone.interfere = gone
+    phone.change = lambda found, send: Octets(content=b"?") if send.route is Route.SECURE_ANSWER else found
+    finish(world, [phone])
+    assert left == [0, 0, 0]
+    assert phone.history == [(1, "withdrawn")]
+
+
 def test_an_attempt_that_goes_on_asks_for_no_list() -> None:
     """It keeps to its own: a coordinator that shows that one no more cannot make the device leave."""
     world, (phone,) = world_with(1)
