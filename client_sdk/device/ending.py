@@ -49,12 +49,13 @@ class RoundEnds(Enrolling):
     def _withdraw(self, assignment: Assignment, reason: str) -> Steps[str | None]:
         reason = short(reason)
         yield from self.save(withdrawal=reason)
-        yield from self._forget(assignment)
         yield from self._send_withdrawal(assignment, reason)
         return (yield from self._end("withdrawn", reason))
 
     def _send_withdrawal(self, assignment: Assignment, reason: str) -> Steps[None]:
-        """The coordinator assigns this round no more: neither does the device train the same again."""
+        """The coordinator assigns this round no more: neither does the device train the same again. Its secrets of the
+        round go first, since the coordinator may never answer."""
+        yield from self._forget(assignment)
         message = Withdrawal(attempt=assignment.attempt, reason=reason)
         yield from self.ask(self.of_round("POST", Route.WITHDRAWN, assignment, Noted, message))
 

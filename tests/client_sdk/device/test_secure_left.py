@@ -116,23 +116,31 @@ def test_the_clear_values_are_overwritten_in_memory_when_a_list_is_signed_and_wh
     assert not any(one.any() for one in given)
 
 
-def test_a_device_that_withdraws_deletes_the_secrets_of_its_attempt_before_it_says_so() -> None:
-    """The coordinator may not be there for long, or may want them to stay: it answered with bytes that are no shares."""
+@pytest.mark.parametrize(
+    ("why", "result"), [("nonsense", "withdrawn"), ("invalid-update", "refused"), ("late", "dropped")]
+)
+def test_repro_a_device_that_withdraws_deletes_the_secrets_of_its_attempt_before_it_says_so(
+    why: str, result: str
+) -> None:
+    """A coordinator may never answer that: one that sent bytes that are no shares, or refused what was sent to it."""
     world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
-    world.play(done=lambda _: steps(phone) == [Step.SHARED])
+    world.play(done=lambda _: steps(phone) == [Step.ADVERTISED if why == "late" else Step.SHARED])
     left: list[int] = []
 
-    def gone(send: Send) -> Reply:
+    def lying(send: Send) -> Reply:
+        if send.route is (Route.SECURE_ANSWER if why == "late" else Route.SECURE_MESSAGE) and why != "nonsense":
+            return RequestRefused(problem(why, "It is refused.").problem, world.at)
         if send.route is not Route.WITHDRAWN:
             return None
         left.append(len(phone.storage.load_secure().live))
         return Unreachable("gone", world.at) if len(left) < 3 else None
 
-    phone.interfere = gone
-    phone.change = lambda found, send: Octets(content=b"?") if send.route is Route.SECURE_ANSWER else found
+    phone.interfere = lying
+    if why == "nonsense":
+        phone.change = lambda found, send: Octets(content=b"?") if send.route is Route.SECURE_ANSWER else found
     finish(world, [phone])
     assert left == [0, 0, 0]
-    assert phone.history == [(1, "withdrawn")]
+    assert [found for _, found in phone.history] == [result]
 
 
 def test_an_attempt_that_goes_on_asks_for_no_list() -> None:
