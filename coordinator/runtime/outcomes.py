@@ -24,9 +24,7 @@ class Outcomes:
         state = self._core.log(run).catch_up()
         if not 1 <= round <= state.round_number:
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
-        settled = self.settled(device, run, round)
-        if isinstance(settled, Outcome):
-            return settled
+        # First: an attempt of this round that was given up leaves refusals, and the round goes on.
         if state.round is not None and round == state.round.number and device in state.round.members:
             member = state.round.members[device]
             result = {"reported": "pending", "withdrawn": "withdrawn", "refused": "refused"}.get(member.status)
@@ -42,6 +40,9 @@ class Outcomes:
                     "digest": member.digest,
                 }
             )
+        settled = self.settled(device, run, round)
+        if settled is not None:
+            return settled
         refusal = views.latest_refusal(self._core.store.refusals(run, round), device)
         if refusal is not None:
             return Outcome(

@@ -321,3 +321,18 @@ def test_a_complaint_starts_another_attempt_without_the_two(world: Served) -> No
     answer = world.ask(world.phones[4], "POST", Route.SECURE_COMPLAINT, {"dealers": [dealer]})
     assert answer.status_code == 200
     assert world.state.secure.complaints == {world.rows[4].device: (dealer,)}
+
+
+def test_repro_a_device_whose_attempt_was_given_up_is_still_in_the_round(world: Served) -> None:
+    """Its masked vector was recorded as refused with the attempt, and the device was told that its part was over."""
+    world.secure_run(cohort={"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60})
+    for phone in world.phones[4:]:
+        phone.stops = "mask"
+    world.begin()
+    world.play(lambda: world.state.current.attempt == 0 and world.state.phase == "masking")
+    world.play()
+    world.pass_time(21)
+    assert world.state.current.attempt == 1, world.state
+    assert {row.kind for row in world.store.refusals(RUN, 1)} == {"abandoned"}
+    told = world.ask(world.phones[0], "GET", Route.OUTCOME)
+    assert told.json()["result"] == "pending"

@@ -179,9 +179,9 @@ def _refusal_recorded_again() -> Patches:
     """A late update is recorded each time that it is sent."""
     record_late = Outcomes.record_late
 
-    def always(self: Outcomes, device: str, run: str, round: int) -> None:
+    def always(self: Outcomes, device: str, run: str, round: int, reason: str) -> None:
         with patch.object(outcomes.views, "latest_refusal", lambda rows, device: None):
-            record_late(self, device, run, round)
+            record_late(self, device, run, round, reason)
 
     return [(Outcomes, "record_late", always)]
 

@@ -29,7 +29,7 @@ def _blob_before_fsync() -> Patches:
         check_complete(self._complete)
         target = self._owner.folder / digest[:2] / digest
         self._owner.make_prefix(digest[:2])
-        self._file.replace(target)
+        self.path.replace(target)
         files._fsync_folder(target.parent)
         self._discard()
         self._file, self._committed = target, True
