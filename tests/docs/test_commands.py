@@ -127,7 +127,9 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
     ) as server:
         assert server.stdout is not None
         try:
-            printed = "".join(server.stdout.readline() for _ in range(5))
+            printed = ""
+            while "--token-file" not in printed and (line := server.stdout.readline()):
+                printed += line
             url = re.search(r"http://[\d.:]+", printed)
             file = re.search(r"quorate device --token-file (\S+) --data", printed)
             assert url is not None

@@ -19,7 +19,7 @@ from tests.client_sdk.http.http_authority import HttpAuthority, authority
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 
 LEARNER = "my_learner_of_tests:train"
-MARKS = Memory(revocations=4, spent={bytes(32): bytes([7]) * 32}, learners=frozenset({"other:net"}))
+MARKS = Memory(revocations=4, spent=frozenset({bytes(32)}), learners=frozenset({"other:net"}))
 
 
 @pytest.fixture

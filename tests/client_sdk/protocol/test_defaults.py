@@ -73,7 +73,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Withdrawal": {"attempt": 0},
     "Work": {"steps": 0, "steps_planned": 0, "epochs": 0.0, "examples_seen": 0, "complete": True},
     "CreateRun": {"origin": ""},
-    "DeviceView": {"run": None, "round": None},
+    "DeviceView": {
+        "run": None,
+        "round": None,
+        "device_class": "unlabelled",
+        "rounds_joined": 0,
+        "refusals": 0,
+    },
     "Funnel": {
         "waiting": 0,
         "selected": 0,
@@ -105,7 +111,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "departures": "",
     },
     "ExchangeView": {"ended_at": None},
-    "SecureView": {"roster": 0, "threshold": 0, "signers": 0, "left_out": 0, "opened": False, "exchanges": ()},
+    "AttemptView": {"roster": 0, "threshold": 0, "signers": 0, "exchanges": ()},
+    "SecureView": {
+        "roster": 0,
+        "threshold": 0,
+        "signers": 0,
+        "left_out": 0,
+        "opened": False,
+        "exchanges": (),
+        "earlier": (),
+    },
     "RunView": {
         "kind": "federated",
         "authority": None,
