@@ -43,6 +43,7 @@ def test_the_bare_loop_trains_the_same_rounds() -> None:
         assert furthest(ours.model(), bare.world) > 1e-4
 
 
+@pytest.mark.slow
 def test_another_model_is_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "furthest", lambda model, world: 1e-3)
     with pytest.raises(SystemExit, match="wrong results"):

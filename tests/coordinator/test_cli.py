@@ -289,6 +289,7 @@ def test_the_way_to_load_a_checkpoint_suits_its_dtypes(tmp_path: Path, dtype: np
 # ------------------------------------------------------------ access
 
 
+@pytest.mark.slow
 def test_an_owner_gives_a_key_that_reads_one_run_and_takes_it_back(server: Server, tmp_path: Path) -> None:
     quorate = Quorate(server, tmp_path)
     server.create_run("lent")

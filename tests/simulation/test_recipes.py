@@ -113,6 +113,7 @@ def test_what_makes_no_sense_is_refused(clients: Clients, words: str, arguments:
         recipes.centralized(LEARNER, clients, test=TEST, rounds=1, **arguments)
 
 
+@pytest.mark.slow
 def test_stragglers_are_dropped_or_count(clients: Clients):
     options = {"rounds": 3, "per_round": 6, "epochs": 4, "batch_size": 2, "stragglers": 0.5, "test": TEST, "seed": 3}
     dropped = recipes.fedprox_with_stragglers(LEARNER, clients, partial="refuse", mu=0.0, **options)

@@ -286,6 +286,7 @@ def test_datacenter_of_plan_and_call_must_agree() -> None:
 # ------------------------------------------------------------ folder, resume, Ctrl-C
 
 
+@pytest.mark.slow
 def test_interrupted_run_goes_on_in_its_folder_to_the_same_bits(tmp_path: Path) -> None:
     behaviour = Behaviour(dropout=0.1, stragglers=0.2)
     asked: dict[str, Any] = {"behaviour": behaviour, "test": examples(seed=9), "progress": False}

@@ -66,6 +66,7 @@ def happened_in(history: History) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cohort",
     [

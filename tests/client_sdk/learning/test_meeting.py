@@ -47,6 +47,7 @@ def test_every_meeting_has_a_word_of_its_own_also_of_fewer_and_of_more_ranks() -
     assert len(set(words)) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 1])
 def test_who_comes_early_waits_for_who_comes_late_and_takes_no_earlier_one_for_it(late: int) -> None:
     """As it is where one machine starts its ranks again long before another does."""
@@ -62,6 +63,7 @@ def test_who_comes_early_waits_for_who_comes_late_and_takes_no_earlier_one_for_i
     assert ranks.came[0] == ranks.came[1] != before
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_while_they_meet_is_waited_for_and_its_successor_counts() -> None:
     ranks = Ranks()
     first = ranks.start(0, 3)

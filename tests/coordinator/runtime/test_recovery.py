@@ -196,6 +196,7 @@ def test_dead_at_any_point_on_sqlite() -> None:
             assert play.story() == story, play.crashes
 
 
+@pytest.mark.slow
 def test_dying_again_while_it_recovers() -> None:
     story, points = undisturbed()
     for point, later in itertools.product(range(5, points, 17), (1, 2, 3)):

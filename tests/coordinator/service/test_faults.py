@@ -162,6 +162,7 @@ def scripted(tmp_path: Path) -> Scripted:
     return Scripted(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_bug_is_reported_without_a_stack_trace(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     scripted.failure = RuntimeError("a secret detail")
     with serving(scripted) as http:

@@ -53,6 +53,7 @@ def padded(size: int) -> bytes:
     return plain.replace(b"X: ", b"X: " + b"x" * (size - counted))
 
 
+@pytest.mark.slow
 def test_a_head_may_have_32_kib_and_no_byte_more(server: Server) -> None:
     assert Settings().max_head_bytes == 32 * KIB
     assert ask(server.url, padded(32 * KIB)).json() == {"ok": True}

@@ -100,6 +100,7 @@ def test_a_held_request_for_the_header_is_woken_when_it_is_announced(world: Serv
     run(scenario())
 
 
+@pytest.mark.slow
 def test_three_hundred_held_requests_cost_nothing_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others send in the same exchange wakes nobody; the roster wakes each device once."""
     world = Served(MANY)

@@ -82,6 +82,7 @@ def serial(server: Server, pair: Pair) -> str:
             return str(connection.getpeercert()["serialNumber"])  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_round_over_tls_under_a_path(secure: Server) -> None:
     run = secure.create_run("over-tls")
     device = secure.device(run)

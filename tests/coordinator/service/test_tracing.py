@@ -213,6 +213,7 @@ def test_no_request_chooses_its_trace_and_none_tells_a_secret(traced: Traced) ->
     assert [secret for secret in (traced.key, "qk_planted", "Signature") if secret in told] == []
 
 
+@pytest.mark.slow
 def test_deadlines_begin_traces_of_their_own(traced: Traced) -> None:
     traced.create_run("late", cohort={"select_s": 0.05})
     until(lambda: any(draw.parent is None for draw in traced.found("action Draw", run="late")))

@@ -68,6 +68,7 @@ def result(value: float = 5.0) -> bytes:
     return to_bytes({**MODEL, "marks": np.full(64, value, np.float32)})
 
 
+@pytest.mark.slow
 def test_a_round_from_poll_to_receipt(server: Server) -> None:
     worker = fallen_back(server, "center")
     lease = worker.poll().json()
@@ -120,6 +121,7 @@ def test_a_poll_is_held_to_its_end(server: Server) -> None:
     assert "no datacenter round is open: run late-center is selecting round 1" in answer["reason"]
 
 
+@pytest.mark.slow
 def test_a_worker_without_work_gets_a_reason(server: Server) -> None:
     worker = fallen_back(server, "choosy", nproc=4)
     answer = worker.poll().json()
