@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from simulation.demo.command import closing_lines
-from simulation.demo.director import direct
+from simulation.demo.director import directed
 from simulation.demo.journal import Journal
 from simulation.demo.screen import Terminal, picture
 from simulation.demo.setting import Setting
@@ -49,9 +49,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
         screen.console.print(Text("$ quorate demo --folder demo", style="bold"))
-        result = direct(setting, Path("demo"), screen, Event())
-        for line in closing_lines(setting, Path("demo"), result, ascii_only=False):
-            screen.note(line)
+        with directed(setting, Path("demo"), screen, Event()) as played:
+            for line in closing_lines(setting, Path("demo"), played.result, ascii_only=False):
+                screen.note(line)
         os.chdir("/")
     svg = screen.console.export_svg(title="quorate demo", unique_id="demo")
     IMAGE.write_text(svg, "utf-8")

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -23,12 +23,14 @@ from client_sdk.commands.stopping import handling
 from client_sdk.terminal import Failure, note, say, say_json
 from simulation.demo.children import StoppedByUser
 from simulation.demo.curve import plot
-from simulation.demo.director import Result, direct
+from simulation.demo.director import Played, Result, directed
 from simulation.demo.screen import Json, Plain, Screen, Terminal
 from simulation.demo.setting import Setting
 
 CLOSE_ENOUGH = 0.005
 """Accuracies of the federated run and of the bare loop differ by at most half a point."""
+LOOK_S = 0.5
+"""Seconds between two looks at what runs after the last round."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,14 +40,23 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
         raise Failure(f"The folder of {report} does not exist; make it, or name another file.")
     place = _folder(folder)
     screen = _screen(as_json)
+    finished = False
     with _stopped_by_signals() as stop:
         try:
-            result = direct(setting, place, screen, stop)
+            with directed(setting, place, screen, stop) as played:
+                finished = True
+                _conclude(setting, place, played.result, report, as_json)
+                if screen.is_terminal and played.result.has_page:
+                    _keep_up(played, stop)
         except Exception as error:
-            if not isinstance(error, StoppedByUser) and not stop.is_set():
+            if finished or (not isinstance(error, StoppedByUser) and not stop.is_set()):
                 raise
             note(f"Stopped. The work so far is in {place}.")
             raise typer.Exit(130) from None
+
+
+def _conclude(setting: Setting, place: Path, result: Result, report: Path | None, as_json: bool) -> None:
+    """Print and write the result. Failure where it is too far from the bare loop's."""
     if report is not None:
         report.write_text(json.dumps(result.report(), indent=1) + "\n", "utf-8")
     if as_json:
@@ -55,6 +66,20 @@ def run_demo(setting: Setting, folder: Path | None, report: Path | None, as_json
             say(line)
     if result.bare_accuracy is not None and abs(result.bare_accuracy - result.compared_accuracy) > CLOSE_ENOUGH:
         raise Failure(f"The accuracies differ by more than {100 * CLOSE_ENOUGH:g} points.")
+
+
+def _keep_up(played: Played, stop: Event) -> None:
+    """Keep the coordinator, its page and its devices until the user stops them. Failure where one of them ends.
+
+    The demo is complete, so this is no error then."""
+    say("")
+    say("The dashboard stays up. This link logs one browser in, within five minutes:")
+    say(f"    {played.operator.login_link()}")
+    say(f"Another link: quorate dashboard --login --coordinator {played.result.url}")
+    say("Ctrl-C ends it.")
+    while not stop.wait(LOOK_S):
+        with suppress(StoppedByUser):
+            played.children.look()
 
 
 def closing_lines(setting: Setting, folder: Path, result: Result, *, ascii_only: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""The sequence of a demo: starts the commands, waits for its runs, returns the result.
+"""The sequence of a demo: starts the commands, waits for its runs, hands out the result while all of it still runs.
 
 It uses the commands and the operators' API. ``screen`` prints, ``children`` starts and ends processes, ``following``
 waits for a run.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -39,6 +41,8 @@ class Result:
     seconds: float
     """From the first command to the last score."""
     bare_accuracy: float | None
+    has_page: bool = False
+    """Whether the coordinator serves a dashboard."""
 
     @property
     def journals(self) -> list[Journal]:
@@ -66,9 +70,20 @@ class Result:
         }
 
 
-def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Result:
-    """Run the demo in ``folder``. Raises StoppedByUser once ``stop`` is set, Failure where something fails. All its
-    processes have ended in either case."""
+@dataclass(frozen=True)
+class Played:
+    """A demo after its last round, while its coordinator and devices still run."""
+
+    result: Result
+    operator: OperatorClient
+    children: CommandChildren
+
+
+@contextmanager
+def directed(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Iterator[Played]:
+    """Run the demo in ``folder`` to its last score. All its processes have ended when the context does.
+
+    Raises StoppedByUser once ``stop`` is set, Failure where something fails; its processes have ended then too."""
     began = time.monotonic()
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -98,7 +113,16 @@ def direct(setting: Setting, folder: Path, screen: Screen, stop: Event) -> Resul
             bare = None
             if setting.compare and plain is not None:
                 bare = _compare(operator, plain.run.run, setting, children, screen)
-    return Result(url=url, plain=plain, secure=secure, model=model, seconds=seconds, bare_accuracy=bare)
+            result = Result(
+                url=url,
+                plain=plain,
+                secure=secure,
+                model=model,
+                seconds=seconds,
+                bare_accuracy=bare,
+                has_page=ready["dashboard"] is not None,
+            )
+            yield Played(result, operator, children)
 
 
 class _Runs:
