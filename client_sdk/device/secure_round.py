@@ -5,7 +5,7 @@ is told to the coordinator and clears up.
 
 ::
 
-    waiting       Send(header) until there is an attempt that this device has not left
+    waiting       Send(header) until there is an attempt that this device has not left, or the round is over
     an attempt    Load, FetchList -> Keep, Send(message), Send(answer), for each of the five exchanges -> over
                   once a list of survivors is signed: Save(no update), which erases the clear one
     *stale*, or the attempt has expired      -> leaving -> waiting, with the same update
@@ -14,8 +14,10 @@ is told to the coordinator and clears up.
     the device refuses for good              -> Save(refusal) -> leaving -> Send(it) -> Save(round's end) -> rests
     another refusal, a message that breaks
     the rules                                -> Save(withdrawal) -> leaving -> Send(it) -> Save(round's end) -> rests
-    over                                     -> leaving -> Save(round's end), which erases the update
-    leaving       Keep(no attempt of this round): nothing of it can be sent any more
+    over, also where the round is late for
+    the device or has no place for it        -> leaving -> Send(outcome) -> Save(round's end), which erases the update
+    leaving       Keep(no attempt of this round): nothing of it can be sent any more. It comes before each request
+                  that a coordinator may never answer
 
 A transport error ends nothing: requests are repeated until they are answered, or the attempt has expired. Where the
 plan has ``keep_late``, an update for which no list was signed is kept when the round is over, for a later round of the
@@ -40,6 +42,8 @@ from client_sdk.secagg.live import Step
 
 NO_PLACE = frozenset({"late", "stale", "withdrawn", "not-selected", "conflict", "unknown-round", "unknown-run"})
 """Refusals that say nothing against the device's bytes: it has no place in the attempt, or in the round."""
+WAITS_FIRST = "Waiting for an exchange of keys to begin."
+WAITS_AGAIN = "Is out of this exchange of keys; waiting for a fresh one, or for the end of the round."
 
 
 class SecureParts(SecureAttempts):
@@ -93,14 +97,15 @@ class SecureParts(SecureAttempts):
         assignment, work, _ = self.secure_work()
         path: dict[str, str | int] = {"run": assignment.run, "round": assignment.round}
         while True:
-            answer = yield from self.held(Route.SECURE, path, "Waiting for an exchange of keys to begin.", hold_s)
+            note = WAITS_FIRST if work.left < 0 else WAITS_AGAIN
+            answer = yield from self.held(Route.SECURE, path, note, hold_s)
             if isinstance(answer, Problem):
                 raise AttemptLeft(answer)
             header = AttemptHeader.parse(answer.content)
             if header.attempt > work.left:
                 break
             low, high = self.pacing.again_s
-            yield Sleep(min_s=low, max_s=high, reason="Waiting for another exchange of keys in this round.")
+            yield Sleep(min_s=low, max_s=high, reason=WAITS_AGAIN)
         if header.attempt != assignment.attempt:
             yield from self.save(assignment=assignment.changed(attempt=header.attempt))
         return header
@@ -151,18 +156,17 @@ class SecureParts(SecureAttempts):
         """The coordinator has no place for this device in the attempt, or takes not its message."""
         assignment, _, secure = self.secure_work()
         problem, stage = left.problem, left.stage
-        if problem.kind == "stale" and stage is not None:
-            yield from self._leave()
-            return None
         if problem.kind not in NO_PLACE:
             yield from self._send_withdrawal(assignment, short(f"Its message was refused: {problem}"))
             yield from self._end("refused", str(problem))
             return str(problem)
+        yield from self._leave()
+        if problem.kind == "stale" and stage is not None:
+            return None
         outcome = yield from self._outcome(assignment)
         goes_on = isinstance(outcome, Outcome) and outcome.result == "pending"
         if problem.kind == "late" and goes_on and stage is not None:
             if stage != "advertise" or secure.keep_late:
-                yield from self._leave()
                 return None
             yield from self._send_withdrawal(assignment, short(str(problem)))
         return (yield from self._ended(outcome, str(problem), kept=problem.kind == "late" and secure.keep_late))

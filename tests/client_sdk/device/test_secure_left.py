@@ -143,6 +143,40 @@ def test_repro_a_device_that_withdraws_deletes_the_secrets_of_its_attempt_before
     assert [found for _, found in phone.history] == [result]
 
 
+def test_repro_a_device_that_is_too_late_deletes_its_secrets_before_it_asks_what_became_of_the_round() -> None:
+    """A coordinator may never answer that: the secrets outlived the attempt."""
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    world.play(done=lambda _: steps(phone) == [Step.SHARED])
+    left: list[int] = []
+
+    def silent(send: Send) -> Reply:
+        if send.route is Route.SECURE_MESSAGE:
+            return RequestRefused(problem("late", "The round went on without it.").problem, world.at)
+        if send.route is not Route.OUTCOME:
+            return None
+        left.append(len(phone.storage.load_secure().live))
+        return Unreachable("gone", world.at) if len(left) < 3 else None
+
+    phone.interfere = silent
+    finish(world, [phone])
+    assert left[:3] == [0, 0, 0]
+    assert phone.history == [(1, "dropped")]
+
+
+def test_repro_a_device_late_for_the_last_exchange_does_not_say_that_it_waits_for_the_first_one() -> None:
+    world, (phone,) = world_with(1)
+    world.play(done=lambda _: steps(phone) == [Step.SIGNED])
+    phone.interfere = lambda send: (
+        RequestRefused(problem("late", "The round went on without it.").problem, world.at)
+        if send.path.get("stage") == "unmask"
+        else None
+    )
+    finish(world, [phone])
+    before, *_, after = [send.note for send in phone.routes(Route.SECURE)]
+    assert before == "Waiting for an exchange of keys to begin."
+    assert after == "Is out of this exchange of keys; waiting for a fresh one, or for the end of the round."
+
+
 def test_an_attempt_that_goes_on_asks_for_no_list() -> None:
     """It keeps to its own: a coordinator that shows that one no more cannot make the device leave."""
     world, (phone,) = world_with(1)
