@@ -110,7 +110,9 @@ class Joining:
     ] = None
     max_epochs: Annotated[int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")] = None
     threads: Threads = None
-    label: Annotated[str, typer.Option(help="A name that operators see, such as 'ward 7'.")] = ""
+    label: Annotated[
+        str, typer.Option(help="A name that operators see, such as 'ward 7', or 'phone/ward 7' with its class.")
+    ] = ""
 
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that the options name. Failure where an option is wrong."""

@@ -125,7 +125,7 @@ class Registration(Message):
     """Training examples on the device, as it reports. Later reports may not exceed it; the coordinator has a limit
     too."""
     label: str = Field(default="", max_length=64)
-    """A name for display (model of phone, hospital). Not verified."""
+    """A name for display, such as `ward 7`; `phone/ward 7` says a class too. Not verified."""
 
 
 class Registered(Message):

@@ -81,7 +81,7 @@ class ClassView(Message):
     """One class of devices: how much of the work it does, and how many of it are never heard."""
 
     device_class: str
-    """What the label of these devices says before its first `/`; *unlabelled* where there is none, *other classes* for
+    """What the label of these devices says before its first `/`; *no class* where it has none, *other classes* for
     those beyond the 50 largest."""
     devices: int
     rounds_joined: int

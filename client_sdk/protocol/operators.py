@@ -155,7 +155,8 @@ class ExchangeView(Message):
     exchange: Literal["advertise", "share", "mask", "agree", "unmask"]
     expected: int
     """Devices that could send this message: of *advertise* the cohort, of *share* the roster, then those that have sent
-    the message before. Those that did not when the exchange ended have vanished, or came too late."""
+    the message before. *Agree* and *unmask* end as soon as enough came: those that did not come were not
+    needed. In the others they have vanished, or came too late."""
     came: int
     """Devices that have sent it."""
     needed: int
@@ -282,8 +283,8 @@ class DeviceView(Message):
     state: DeviceState
     run: str | None = None
     round: int | None = None
-    device_class: str = "unlabelled"
-    """What its label says before the first `/`."""
+    device_class: str = "no class"
+    """What its label says before the first `/`; *no class* where it has no `/`."""
     rounds_joined: int = 0
     """Rounds of all runs in which its update counted."""
     refusals: int = 0

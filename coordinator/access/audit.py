@@ -8,18 +8,13 @@ refused has a second row, which says so, and one that created something has a se
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from coordinator.access.quiet import QuietCounter, with_more
 from coordinator.store.port import AuditRow, Store
 
 LIMIT = 500
 """Longest text of a row, in characters."""
-_QUIET_S = 60.0
-"""Seconds in which further refusals of the same kind are only counted: whoever reaches the port can be refused, and
-must not fill the database."""
-_MOST = 1024
-"""Kinds of refusals that are counted at a time."""
 
 
 class Audit:
@@ -28,8 +23,7 @@ class Audit:
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
         self._store = store
         self._now = now
-        self._lock = threading.Lock()
-        self._quiet: dict[tuple[str, str], tuple[float, int]] = {}
+        self._refusals = QuietCounter()
 
     def record(self, by: str, action: str, detail: str = "", *, run: str | None = None) -> None:
         """Makes one row durable. A run that the store does not have is named in the detail."""
@@ -49,17 +43,10 @@ class Audit:
 
     def refused(self, by: str, kind: str, detail: str) -> None:
         """Records a request that was refused for who asked: the first of its kind at once, then one row a minute with
-        the number of those in between."""
-        now, key = self._now(), (by, kind)
-        with self._lock:
-            since, more = self._quiet.get(key, (-_QUIET_S, 0))
-            if 0 <= now - since < _QUIET_S:
-                self._quiet[key] = since, more + 1
-                return
-            if len(self._quiet) >= _MOST:
-                self._quiet.clear()
-            self._quiet[key] = now, 0
-        self.record(by, f"refused.{kind}", f"{detail} (and {more} more)" if more else detail)
+        the number of those in between. Whoever reaches the port can be refused, and must not fill the database."""
+        more = self._refusals.more((by, kind), self._now())
+        if more is not None:
+            self.record(by, f"refused.{kind}", with_more(detail, more))
 
 
 def _line(text: str) -> str:

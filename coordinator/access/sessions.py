@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.sessions import GrantView, LinkCreated, LoginWay, Me
+from coordinator.access.buckets import TokenBuckets
 from coordinator.access.roles import Operator
 from coordinator.store.port import Store, Transaction
 from coordinator.store.rows import LoginRow
@@ -30,6 +31,9 @@ LINK_S = 300.0
 """How long a link may be used, in seconds."""
 MOST = 16
 """Sessions of one operator at a time, and as many links. One more ends the oldest."""
+IN_A_ROW, AGAIN_S = 32, 60.0
+"""So many times in a row an operator can log in, then once in so many seconds: each login leaves a row in the audit,
+which no viewer may fill."""
 PREFIX = "qs_"
 
 Kind = Literal["session", "link"]
@@ -60,9 +64,11 @@ class Sessions:
         self._entropy = entropy
         self._keys = keys
         self._issuer = issuer
+        self._pace = TokenBuckets(1 / AGAIN_S, IN_A_ROW, now)
 
     def open_by_key(self, text: str) -> NewSession:
-        """ProblemError *unauthenticated* where the key is not valid."""
+        """ProblemError *unauthenticated* where the key is not valid. Here and below *too-many-requests* where its
+        operator logs in too often."""
         operator = self._keys.operator(text)
         with self._store.transaction() as tx:
             return self._open(tx, operator, key=_key_of(operator))
@@ -118,6 +124,10 @@ class Sessions:
             tx.drop_logins([session])
 
     def _open(self, tx: Transaction, operator: Operator, key: str | None = None, claims: str = "") -> NewSession:
+        wait_s = self._pace.take(operator.id)
+        if wait_s:
+            many = f"{operator.id} logged in too often; it can log in again in {wait_s:.0f} s"
+            raise problem("too-many-requests", many, retry_after_s=wait_s)
         row, text = self._insert(tx, "session", operator, SESSION_S, key, claims)
         opened = Operator(operator.id, operator.grants, row.expires_at, by=operator.by, session=row.login)
         return NewSession(opened, text, row.expires_at - row.created_at)

@@ -22,10 +22,11 @@ from client_sdk.protocol.authority import (
     CertificateRequest,
     RotationRequest,
 )
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.access.quiet import QuietCounter, with_more
 from coordinator.authority import issuing
 from coordinator.authority.issuer import Issuer
-from coordinator.authority.ledger import KeyRow, Ledger
+from coordinator.authority.ledger import AuditEntry, KeyRow, Ledger
 from coordinator.authority.proofs import LONGEST_SUBJECT, EnrolmentProof, NoProof, ProofRefused
 from coordinator.authority.revoking import leave, served_list
 
@@ -59,6 +60,7 @@ class AuthorityAnswers:
     ledger: Ledger
     proof: EnrolmentProof = field(default_factory=NoProof)
     nonces: NonceWindow = field(default_factory=NonceWindow)
+    refusals: QuietCounter = field(default_factory=QuietCounter)
 
     def key(self) -> AuthorityKey:
         """Who this authority is."""
@@ -66,7 +68,19 @@ class AuthorityAnswers:
         return AuthorityKey(public_key=trusted.public_key.hex(), id=trusted.id.hex())
 
     def enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
-        """The first certificate of a key, for who has a token and, where that is asked for, a proof of who it is."""
+        """The first certificate of a key, for who has a token and, where that is asked for, a proof of who it is. The
+        audit has who was refused: the first at once, then one entry a minute, so that nobody can fill the disk."""
+        try:
+            return self._enrol(request, at)
+        except ProblemError as error:
+            more = self.refusals.more((), at) if error.kind == "enrolment-refused" else None
+            if more is not None:
+                what = with_more(error.problem.detail, more)
+                with self.ledger.writing() as rows:
+                    rows.note(AuditEntry(at=int(at), who="somebody", event="refused", what=what))
+            raise
+
+    def _enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
         with self.ledger.reading() as rows:
             issuing.require_enrollable(rows, self.issuer, request, at)
         try:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from client_sdk.credentials.certificate import HolderClass
 
 HolderState = Literal["valid", "revoked", "left"]
-AuditEvent = Literal["token", "enrolled", "renewed", "rotated", "left", "revoked"]
+AuditEvent = Literal["token", "enrolled", "renewed", "rotated", "left", "revoked", "refused"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,10 +69,11 @@ class AuditEntry:
 
     at: int
     who: str
-    """``device d1...``, ``worker w1...``, or ``operator`` and the user's id on the authority's machine."""
+    """``device d1...``, ``worker w1...``, ``operator`` and the user's id on the authority's machine, or ``somebody``,
+    who was refused."""
     event: AuditEvent
     what: str
-    """Whom it concerns: an id, or the label of a token. Never a secret."""
+    """Whom it concerns: an id, or the label of a token; or why an enrolment was refused. Never a secret."""
 
 
 class LedgerRows(Protocol):

@@ -201,7 +201,7 @@ def audit(
     last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """Show who enrolled, renewed, rotated, left, was revoked, and which tokens were made; oldest first."""
+    """Show who enrolled, renewed, rotated, left, was revoked or refused, and which tokens were made; oldest first."""
     with _authority(data) as (_, ledger), ledger.reading() as rows:
         found = rows.audit(last)
     if as_json:

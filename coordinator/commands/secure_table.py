@@ -44,8 +44,15 @@ def seen(view: RoundView, secure: SecureView) -> str:
     )
 
 
+def _gone(exchange: ExchangeView) -> int | None:
+    """How many were awaited in vain; nobody where the exchange ends as soon as enough came. None: it is under way."""
+    if exchange.ended_at is None:
+        return None
+    ends_early = exchange.exchange in ("agree", "unmask") and exchange.came >= exchange.needed
+    return 0 if ends_early else exchange.expected - exchange.came
+
+
 def _row(round: int, attempt: int, exchange: ExchangeView) -> Sequence[object]:
-    over = exchange.ended_at is not None
     return (
         round,
         attempt,
@@ -53,7 +60,7 @@ def _row(round: int, attempt: int, exchange: ExchangeView) -> Sequence[object]:
         exchange.came,
         exchange.needed,
         exchange.expected,
-        exchange.expected - exchange.came if over else None,
+        _gone(exchange),
         f"{exchange.ended_at - exchange.began_at:.1f}" if exchange.ended_at is not None else None,
         f"{exchange.bytes / 1000:.1f}",
     )

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.protocol.devices import Registration
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import WorkerRegistration
 from coordinator.access import EVERYTHING, Operator, Role
 from coordinator.runtime.coordinator import Coordinator
@@ -78,6 +78,8 @@ Credentials = SignedBy | Registrant | str
 browser's session. Empty: none of them."""
 
 _REGISTRATIONS: dict[type, HolderClass] = {Registration: "device", WorkerRegistration: "worker"}
+_NOT_LET_IN = (401, 403)
+"""Statuses of refusals for who asks, not for when."""
 _UNSIGNED = "Sign this request with the key that the authority has certified (RFC 9421)."
 
 
@@ -85,7 +87,7 @@ def check_credentials(
     coordinator: Coordinator, permission: Permission, arrived: Arrived | str, message: Any
 ) -> Credentials:
     """Checks the signature of a request; of one that registers, with the certificate in its ``message``. Bearer tokens
-    are passed on. ProblemError: see ``SignedRequests``."""
+    are passed on. ProblemError: see ``SignedRequests``; the audit has a refused registration."""
     if isinstance(arrived, str):
         return arrived
     if permission is not Permission.CERTIFIED:
@@ -97,6 +99,15 @@ def check_credentials(
             result=arrived.result,
             sha256=arrived.sha256,
         )
+    try:
+        return _registrant(coordinator, arrived, message)
+    except ProblemError as error:
+        if error.status in _NOT_LET_IN:
+            coordinator.access.audit.refused("", "registration", error.problem.detail)
+        raise
+
+
+def _registrant(coordinator: Coordinator, arrived: Arrived, message: Any) -> Registrant:
     try:
         certificate = Certificate.parse(bytes.fromhex(message.certificate))
     except BadCredential as error:

@@ -100,7 +100,6 @@ def create_app(
         root_path_in_servers=False,
     )
     app.state.service = service
-    app.state.page = _mount_pages(app)
     app.router.routes += [
         *table_routes(service, Uploads(service), table),
         *checkpoint_routes(service),
@@ -109,8 +108,9 @@ def create_app(
         *revocation_routes(service),
         *issuer_login_routes(service),
         *(declared(route, Permission.NOBODY) for route in more(service)),
-        *process_routes(service, app.state.page or DOCS_PATH),
+        *process_routes(service, lambda: app.state.page or DOCS_PATH),
     ]
+    app.state.page = _mount_pages(app)
     for route in app.router.routes:
         if getattr(route, "path", None) == app.openapi_url:
             declared(route, Permission.NOBODY)
@@ -166,12 +166,15 @@ def _routes(app: FastAPI) -> list[APIRoute]:
 def _mount_pages(app: FastAPI) -> str | None:
     """Mounts the installed pages (entry points ``quorate.pages``: a callable that returns an ASGI app, under its name,
     or None where it has nothing to show). They are for everybody: what they show they read over the API, as the reader.
+    A page hides no route of the coordinator: one whose name begins the path of a route is not mounted.
 
     Returns the path of the first page, to which a browser is redirected from ``/``; None where none is installed.
     """
-    first = None
+    first, taken = None, {getattr(route, "path", "/").split("/")[1] for route in app.router.routes}
     for page in sorted(entry_points(group="quorate.pages"), key=lambda page: page.name):
         try:
+            if page.name in taken:
+                raise ValueError(f"the coordinator has routes below /{page.name}: give this page another name")
             shown = page.load()()
             if shown is None:
                 continue

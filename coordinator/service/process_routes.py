@@ -19,8 +19,8 @@ from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
 from coordinator.service.signatures import bearer
 
 
-def process_routes(service: Service, home_path: str) -> list[APIRoute]:
-    """``home_path``: to which a browser is redirected from ``/``."""
+def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRoute]:
+    """``home_path`` gives where a browser is redirected to from ``/``."""
     coordinator = service.coordinator
 
     def viewer(credentials: str) -> Callable[[str], bool] | None:
@@ -68,7 +68,7 @@ def process_routes(service: Service, home_path: str) -> list[APIRoute]:
         return docs_script()
 
     async def home() -> Response:
-        return RedirectResponse(service.settings.prefix + home_path)
+        return RedirectResponse(service.settings.prefix + home_path())
 
     def route(path: str, endpoint: Any, permission: Permission, summary: str, *, shown: bool = True) -> APIRoute:
         found = APIRoute(

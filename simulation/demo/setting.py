@@ -58,7 +58,7 @@ class Setting:
     @property
     def name(self) -> str:
         """The run's name, after its data."""
-        stem = self.split.label(0).rsplit("-", 1)[0].lower()
+        stem = self.split.label(0).rsplit("/", 1)[0].lower()
         return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem).strip("-") or "demo"
 
     @property

@@ -40,13 +40,13 @@ class Split:
         )
 
     def label(self, device: int) -> str:
-        """The label of device number ``device`` for operators: ``mnist-0007``. The number is that of its shard."""
+        """The label of device number ``device`` for operators: ``mnist/0007``. The number is that of its shard."""
         stem = self.data.removesuffix(".npz").rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
-        return f"{stem[:48]}-{device:04d}"
+        return f"{stem[:48]}/{device:04d}"
 
     def number(self, label: str) -> int:
         """The inverse of ``label``. ValueError for a device that is not of this split."""
-        digits = label.rsplit("-", 1)[-1]
+        digits = label.rsplit("/", 1)[-1]
         if not (digits.isdigit() and int(digits) < self.devices and self.label(int(digits)) == label):
             raise ValueError(f"the device {label!r} is not one of this fleet's {self.devices}")
         return int(digits)

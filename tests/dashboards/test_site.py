@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 import httpx2
 import pytest
+import structlog
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import Mount
 
 from coordinator.service import app as service_app
@@ -114,6 +116,21 @@ def test_the_built_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:
     assert all(address.startswith("./") for address in addresses), "it works below any path"
     total = sum(len(gzip.compress(path.read_bytes())) for path in BUILT.rglob("*") if path.suffix in (".js", ".css"))
     assert total <= 400_000, "the page is at most 400 kB, compressed"
+
+
+@pytest.mark.parametrize("name", ["v1", "docs", "healthz", "openapi.json"])
+def test_a_page_hides_no_route_of_the_coordinator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [EntryPoint(name, "dashboards.site:page", "quorate.pages")]
+    monkeypatch.setattr(service_app, "entry_points", lambda **_: entries)
+    monkeypatch.setattr(site, "page", lambda: Response("a page"))
+    with structlog.testing.capture_logs() as logged:
+        app = create_app(World(0).coordinator, Settings())
+    (said,) = [entry for entry in logged if entry.get("page") == name]
+    assert "give this page another name" in str(said["exc_info"])
+    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")
+    for path in ("/v1/login", "/docs", "/healthz", "/openapi.json"):
+        assert run(http.get(path)).text != "a page"
+    assert run(http.get("/")).headers["location"] == "/docs"
 
 
 @pytest.mark.parametrize("built", [True, False])

@@ -66,9 +66,9 @@ def test_the_seed_and_alpha_decide_the_split(data: str):
 
 def test_a_device_is_called_by_its_shards_number():
     split = Split(data="some/where/blobs.npz", devices=12)
-    assert split.label(7) == "blobs-0007"
+    assert split.label(7) == "blobs/0007"
     assert [split.number(split.label(n)) for n in range(12)] == list(range(12))
-    for stranger in ("blobs-0012", "other-0007", "blobs-7", "ward 7", ""):
+    for stranger in ("blobs/0012", "other/0007", "blobs/7", "blobs-0007", "ward 7", ""):
         with pytest.raises(ValueError, match="not one of this fleet's 12"):
             split.number(stranger)
 

@@ -24,7 +24,7 @@ from coordinator.runtime.core import Core
 from coordinator.store.insight import HOUR_S, Participation
 from coordinator.store.port import ClaimRow, DeviceRow, Reader
 
-UNLABELLED = "unlabelled"
+NO_CLASS = "no class"
 OTHERS = "other classes"
 HOURS = 24
 _KEPT_S = 10.0
@@ -38,8 +38,10 @@ Sees = Callable[[str], bool]
 
 
 def class_of(label: str) -> str:
-    """The class that a label says: ``phone`` of ``phone/ward 7``."""
-    return label.partition("/")[0].strip() or UNLABELLED
+    """The class that a label says: ``phone`` of ``phone/ward 7``. A label without a slash is a name, and says none, so
+    that names make no class for each device."""
+    said, slash, _ = label.partition("/")
+    return (said.strip() if slash else "") or NO_CLASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

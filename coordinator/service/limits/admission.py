@@ -15,9 +15,9 @@ from typing import Literal
 
 from client_sdk.http.urls import is_loopback
 from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.access.buckets import TokenBuckets
 from coordinator.network_settings import NetworkSettings
 from coordinator.service.limits.addresses import IpAddress, counted_as, parse_address, within
-from coordinator.service.limits.buckets import TokenBuckets
 from coordinator.service.limits.forwarded import Headers, NotForwarded, forwarded
 from coordinator.service.limits.in_flight import InFlight
 

@@ -1,5 +1,5 @@
 // What a secure round was: in one line what the coordinator could see of it, and what it could not.
-import type { RoundView, SecureView } from "./api/types";
+import type { ExchangeView, RoundView, SecureView } from "./api/types";
 import { count } from "./format";
 
 export type SecureRound = RoundView & { secure: SecureView };
@@ -12,6 +12,14 @@ function came(secure: SecureView, exchange: string): number {
 export function vanished(secure: SecureView): number {
   const masking = secure.exchanges.find((one) => one.exchange === "mask");
   return masking ? Math.max(0, came(secure, "share") - masking.came) : 0;
+}
+
+/** Who did not come to an exchange that has ended. Two of them end as soon as enough came, so nobody is awaited in vain there. */
+export function missing(one: ExchangeView): string {
+  const gone = one.expected - one.came;
+  if (one.ended_at == null || gone <= 0) return "";
+  if (one.came >= one.needed && (one.exchange === "agree" || one.exchange === "unmask")) return `; ${count(gone)} more not needed`;
+  return `; ${count(gone)} vanished, or came too late`;
 }
 
 /** As `quorate rounds --secure` says it. */

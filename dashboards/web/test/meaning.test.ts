@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
-import type { MetricView, RoundView } from "../src/api/types";
+import type { ExchangeView, MetricView, RoundView } from "../src/api/types";
 import { inWords } from "../src/audit";
 import { curves, firstMetric, newest } from "../src/curves";
 import { may } from "../src/roles";
-import { type SecureRound, seen, vanished } from "../src/secure";
+import { missing, type SecureRound, seen, vanished } from "../src/secure";
 
 function secure(opened: boolean, came: Record<string, number>): SecureRound {
   const exchanges = Object.entries(came).map(([exchange, number]) => ({ exchange, came: number }));
@@ -21,6 +21,18 @@ describe("secure rounds", () => {
     const round = secure(false, { advertise: 300, share: 290 });
     expect(vanished(round.secure)).toBe(0);
     expect(seen(round)).toContain("it could see no update and no sum of updates");
+  });
+});
+
+describe("who did not come to an exchange", () => {
+  const one = { expected: 300, came: 256, needed: 201, bytes: 1, began_at: 0, ended_at: 9 };
+  const said = (changed: Partial<ExchangeView>) => missing({ ...one, exchange: "mask", ...changed });
+  it("has vanished, or was not needed any more", () => {
+    expect(said({})).toBe("; 44 vanished, or came too late");
+    expect(said({ exchange: "unmask" })).toBe("; 44 more not needed");
+    expect(said({ exchange: "agree", came: 200 })).toBe("; 100 vanished, or came too late");
+    expect(said({ came: 300 })).toBe("");
+    expect(said({ ended_at: null })).toBe("");
   });
 });
 

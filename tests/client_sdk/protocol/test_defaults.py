@@ -76,7 +76,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "DeviceView": {
         "run": None,
         "round": None,
-        "device_class": "unlabelled",
+        "device_class": "no class",
         "rounds_joined": 0,
         "refusals": 0,
     },

@@ -155,6 +155,21 @@ def test_refusals_are_recorded_once_a_minute_with_their_number(audited: Audited)
     assert "qk_junk" not in repr(audited.rows())
 
 
+def test_refused_registrations_are_recorded_once_a_minute_with_their_number(audited: Audited) -> None:
+    """Who has no certificate can neither register nor fill the audit."""
+    world, key, other = audited.world, key_of("a device"), key_of("another one")
+    stolen = world.authority.certificate(other, at=world.clock.at)
+    for refused in ({"certificate": "00"}, {"certificate": stolen.encoded.hex(), "label": "ward 7"}) * 20:
+        answer = audited.ask("POST", Route.REGISTER, json=refused, auth=Signing(key, world.clock.now))
+        assert answer.status_code in (401, 403), answer.text
+    ((_, by, action, _),) = audited.rows()
+    assert (by, action) == ("", "refused.registration")
+    world.clock.at += 60
+    audited.ask("POST", Route.REGISTER, json={"certificate": "00"}, auth=Signing(key, world.clock.now))
+    assert audited.rows()[1][3].endswith("(and 39 more)")
+    assert "ward 7" not in repr(audited.rows())
+
+
 def test_where_the_audit_ends_is_signed_and_for_owners_of_everything(audited: Audited) -> None:
     before = audited.ask("GET", Route.AUDIT_HEAD).json()["count"]
     audited.ask("POST", "/v1/runs/marks/pause").raise_for_status()

@@ -14,7 +14,7 @@ from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import LOCAL_OWNER, OperatorAccess
-from coordinator.access.sessions import LINK_S, MOST, SESSION_S
+from coordinator.access.sessions import AGAIN_S, IN_A_ROW, LINK_S, MOST, SESSION_S
 from tests.coordinator.service.browser import Browser
 from tests.coordinator.world import World
 
@@ -140,6 +140,19 @@ def test_an_operator_has_so_many_sessions_and_the_oldest_ends(logins: Logins) ->
     other = Browser(logins.browser.app)
     other.log_in(logins.key())
     assert len(logins.world.store.logins()) == MOST + 1, "another operator's are not counted"
+
+
+def test_who_has_a_key_cannot_fill_the_audit_by_logging_in(logins: Logins) -> None:
+    """Nor by logging out: that takes a session."""
+    key = logins.key("viewer")
+    answers = [logins.browser.log_in(key) for _ in range(IN_A_ROW + 20)]
+    assert [answer.status_code for answer in answers] == [201] * IN_A_ROW + [429] * 20
+    assert answers[-1].headers["retry-after"]
+    assert answers[-1].json()["detail"].startswith(f"key:{id_of(key)} logged in too often; it can log in again in ")
+    assert [action for action, _ in logins.audited()] == ["login"] * IN_A_ROW + ["refused.login"]
+    assert Browser(logins.browser.app).log_in(logins.key()).status_code == 201, "another operator's are not counted"
+    logins.world.clock.at += 21 * AGAIN_S
+    assert logins.browser.log_in(key).status_code == 201
 
 
 def test_rows_that_have_expired_are_deleted_at_the_next_login(logins: Logins) -> None:

@@ -145,6 +145,17 @@ def test_no_id_is_given_twice() -> None:
     assert second.enrol(tokens[1]).id == "d" + "01" * 8, "nor that of a holder who left"
 
 
+def test_who_has_no_token_leaves_one_entry_a_minute_in_the_audit() -> None:
+    world = AuthorityWorld()
+    made_up = EnrolmentToken(URL, world.issuer.trusted.digest, b"made up by them!")
+    for second in range(121):
+        with pytest.raises(ProblemError, match="not known here"):
+            Holder(world, f"stranger {second}").enrol(made_up)
+        world.at += 1
+    assert [(who, event) for who, event, _ in world.audit()] == [("somebody", "refused")] * 3
+    assert [what.partition(" (")[2] for _, _, what in world.audit()] == ["", "and 59 more)", "and 59 more)"]
+
+
 def test_the_audit_says_who_and_what_and_no_secret() -> None:
     world = AuthorityWorld()
     token = world.token(uses=3)

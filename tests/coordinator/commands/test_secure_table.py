@@ -45,6 +45,18 @@ def test_every_exchange_has_its_counts_against_what_it_needs(world: Served, caps
     assert all(float(row[8]) > 0 for row in rows)
 
 
+def test_repro_who_was_not_needed_any_more_is_not_gone(world: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sum is opened as soon as enough shares are there."""
+    world.phones[2].stops = "unmask"
+    world.begin()
+    world.play_to_end()
+    rows, _ = shown(world, capsys)
+    assert [row[:7] for row in rows[3:]] == [
+        ["1", "0", "agree", "6", "5", "6", "0"],
+        ["1", "0", "unmask", "5", "5", "6", "0"],
+    ]
+
+
 def test_a_round_without_a_sum_says_that_nothing_was_seen(world: Served, capsys: pytest.CaptureFixture[str]) -> None:
     world.begin()
     world.play(lambda: world.state.phase == "masking")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.access.buckets import TokenBuckets
 from coordinator.network_settings import NetworkSettings
 from coordinator.service.limits.admission import Admission, Sender, spread
-from coordinator.service.limits.buckets import TokenBuckets
 from coordinator.service.limits.in_flight import InFlight
 
 FORWARDED = [(b"x-forwarded-for", b"192.0.2.1"), (b"x-forwarded-proto", b"https")]

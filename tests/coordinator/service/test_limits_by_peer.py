@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from client_sdk.protocol.names import Route
+from coordinator.access.buckets import MOST_KEYS
 from coordinator.network_settings import NetworkSettings
 from coordinator.service.limits.admission import SMALL
-from coordinator.service.limits.buckets import MOST_KEYS
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device

@@ -5,7 +5,7 @@ import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Fact, Panel, Problem, Shape } from "../components/parts";
 import { Table } from "../components/Table";
 import { bytes, count, duration, sentence } from "../format";
-import { type SecureRound, seen, vanished } from "../secure";
+import { missing, type SecureRound, seen, vanished } from "../secure";
 import { useRounds } from "../useRun";
 import { useNow } from "../useNow";
 
@@ -99,7 +99,7 @@ export function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
                 </div>
                 <p className="note">
                   {count(found.needed)} needed; {bytes(found.bytes)} in {duration((found.ended_at ?? now) - found.began_at)}
-                  {over && found.expected > found.came && `; ${count(found.expected - found.came)} vanished, or came too late`}
+                  {missing(found)}
                 </p>
               </>
             ) : (

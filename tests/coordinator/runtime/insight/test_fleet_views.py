@@ -19,7 +19,7 @@ from coordinator.store.memory_tables import ALL
 from tests.coordinator.store import rows
 from tests.coordinator.world import World
 
-LABELS = ("phone/ward 7", "phone/ward 8", "tablet", "", "phone", "tablet/x", "hospital / 3", "phone/<b>")
+LABELS = ("phone/ward 7", "phone/ward 8", "tablet/", "", "phone/9", "tablet/x", "hospital / 3", "phone/<b>")
 
 
 def labelled(world: World) -> World:
@@ -42,8 +42,12 @@ def shown(world: World, number: int) -> DeviceView:
 
 def test_a_class_is_what_the_label_says_before_the_first_slash() -> None:
     assert [class_of(label) for label in LABELS] == [
-        "phone", "phone", "tablet", "unlabelled", "phone", "tablet", "hospital", "phone",
+        "phone", "phone", "tablet", "no class", "phone", "tablet", "hospital", "phone",
     ]  # fmt: skip
+
+
+def test_repro_labels_without_a_slash_make_no_class_for_each_device() -> None:
+    assert {class_of(label) for label in ("ward 7", "blobs-0007", " / nameless", "")} == {"no class"}
 
 
 def test_devices_are_filtered_by_what_they_do_and_are() -> None:
@@ -59,7 +63,7 @@ def test_devices_are_filtered_by_what_they_do_and_are() -> None:
     assert listed(world, state="waiting") == set(range(5)) - assigned
     assert listed(world, state="away") == {5, 6, 7}
     assert listed(world, device_class="phone") == {0, 1, 4, 7}
-    assert listed(world, device_class="unlabelled") == {3}
+    assert listed(world, device_class="no class") == {3}
     assert listed(world, seen_since=world.clock.at - 30) == set(range(5))
     assert listed(world, seen_since=world.clock.at + 1) == set()
     assert listed(world, q="WARD") == {0, 1}
@@ -153,7 +157,7 @@ def test_classes_say_who_is_never_heard() -> None:
         "phone": (4, 2, 2),
         "tablet": (2, 1, 1),
         "hospital": (1, 1, 0),
-        "unlabelled": (1, 0, 1),
+        "no class": (1, 0, 1),
     }
     assert next(iter(found)) == "phone", "the largest class comes first"
 
