@@ -8,19 +8,15 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key
-from client_sdk.http.transport import open_http
-from client_sdk.http.urls import check_url
+from client_sdk.http.insight import OperatorInsight
+from client_sdk.http.operator_transport import OperatorTransport
 from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyView
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.protocol.operators import (
@@ -35,17 +31,16 @@ from client_sdk.protocol.operators import (
     RunView,
     UnbarDevice,
 )
-from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
+from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.sessions import LinkCreated
 from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import canonical_bytes
 from client_sdk.tensors import digest as digest_of
 from client_sdk.tensors.canonical_file import CanonicalFile
 
-ANSWER_LIMIT = 256 << 20
-"""Bytes of an answer that are read: lists of long runs are long."""
 
-T = TypeVar("T")
+def _nothing(size: int) -> None:
+    """Nobody wants to know."""
 
 
 class OperatorClient:
@@ -63,30 +58,30 @@ class OperatorClient:
         key_file: Path | str | None = None,
         http: httpx2.Client | None = None,
     ) -> None:
-        self.coordinator = check_url(coordinator)
-        self._key = key or find_key(self.coordinator, key_file)
-        self._own_http = http is None
-        self._http = http if http is not None else open_http(self.coordinator)
+        self._transport = OperatorTransport(coordinator, key=key, key_file=key_file, http=http)
+        self.coordinator = self._transport.coordinator
+        self.insight = OperatorInsight(self._transport)
+        """Lanes, the fleet, one device, the process, what a plan would cost."""
 
     def create_run(self, plan: dict[str, object], init: str, origin: str = "") -> RunView:
         """Start a run of ``plan`` from the uploaded checkpoint with digest ``init``."""
-        return self._ask("POST", Route.RUNS, RunView, CreateRun(plan=plan, init=init, origin=origin))
+        return self._transport.ask("POST", Route.RUNS, RunView, CreateRun(plan=plan, init=init, origin=origin))
 
     def runs(self) -> list[RunView]:
         """All runs, oldest first."""
-        return self._ask("GET", Route.RUNS, list[RunView])
+        return self._transport.ask("GET", Route.RUNS, list[RunView])
 
     def require_answer(self) -> None:
         """ProblemError where no coordinator answers at the URL. Needs no key."""
-        self._send("GET", "/healthz")
+        self._transport.send("GET", "/healthz")
 
     def authority_trouble(self) -> str:
         """Why devices cannot register, or secure rounds wait, in a sentence. Empty: nothing is in their way."""
-        found = self._ask("GET", "/readyz", dict[str, Any])
+        found = self._transport.ask("GET", "/readyz", dict[str, Any])
         return str(found.get("authority", ""))
 
     def run(self, run: str) -> RunView:
-        return self._ask("GET", Route.RUN.format(run=run), RunView)
+        return self._transport.ask("GET", Route.RUN.format(run=run), RunView)
 
     def pause(self, run: str) -> RunView:
         """Begin no other round; the round under way is still finished."""
@@ -102,68 +97,72 @@ class OperatorClient:
     def advance(self, run: str, by: str) -> RunView:
         """Have an exhausted run commit its model with one value moved by one unit of the exact scale, on which no
         device is spent. ``by`` is recorded in the audit. ProblemError ``conflict`` for a run that is not exhausted."""
-        return self._ask("POST", Route.ADVANCE.format(run=run), RunView, AdvanceRun(by=by))
+        return self._transport.ask("POST", Route.ADVANCE.format(run=run), RunView, AdvanceRun(by=by))
 
     def unbar(self, run: str, device: str, by: str) -> RunView:
         """Let a barred device take part in the run's secure rounds again. ``by`` is recorded in the audit. ProblemError
         ``conflict`` for a device that is not barred."""
-        return self._ask("POST", Route.UNBAR.format(run=run, device=device), RunView, UnbarDevice(by=by))
+        return self._transport.ask("POST", Route.UNBAR.format(run=run, device=device), RunView, UnbarDevice(by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
         """The run's rounds with a number above ``after``, in order, at most ``limit``."""
-        return self._ask("GET", Route.ROUNDS.format(run=run), list[RoundView], params={"after": after, "limit": limit})
+        return self._transport.ask(
+            "GET", Route.ROUNDS.format(run=run), list[RoundView], params={"after": after, "limit": limit}
+        )
 
     def round(self, run: str, number: int) -> RoundView:
-        return self._ask("GET", Route.ROUND.format(run=run, round=number), RoundView)
+        return self._transport.ask("GET", Route.ROUND.format(run=run, round=number), RoundView)
 
     def metrics(self, run: str) -> list[MetricView]:
-        return self._ask("GET", Route.METRICS.format(run=run), list[MetricView])
+        return self._transport.ask("GET", Route.METRICS.format(run=run), list[MetricView])
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
         """Scores of one checkpoint; reported again they replace the earlier ones."""
-        return self._ask("POST", Route.METRICS.format(run=run), list[MetricView], report)
+        return self._transport.ask("POST", Route.METRICS.format(run=run), list[MetricView], report)
 
     def devices(self, after: str = "", limit: int = 1000, **wanted: str) -> list[DeviceView]:
         """Devices whose id sorts after ``after``, at most ``limit``. ``wanted``: only those of this ``state`` or
         ``device_class``, or with ``q`` in their id or label."""
-        return self._ask("GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit, **wanted})
+        return self._transport.ask(
+            "GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit, **wanted}
+        )
 
     def workers(self) -> list[WorkerView]:
         """All workers, by id."""
-        return self._ask("GET", Route.WORKERS, list[WorkerView])
+        return self._transport.ask("GET", Route.WORKERS, list[WorkerView])
 
     def revoke_worker(self, worker: str) -> WorkerView:
         """Give a worker no more rounds, permanently."""
-        return self._ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
+        return self._transport.ask("POST", Route.REVOKE_WORKER.format(worker=worker), WorkerView)
 
     def create_key(self, request: CreateKey) -> KeyCreated:
         """Create an API key. Its text is in the answer, and nowhere else."""
-        return self._ask("POST", Route.KEYS, KeyCreated, request)
+        return self._transport.ask("POST", Route.KEYS, KeyCreated, request)
 
     def keys(self) -> list[KeyView]:
         """All API keys within the scope of the own one, by id."""
-        return self._ask("GET", Route.KEYS, list[KeyView])
+        return self._transport.ask("GET", Route.KEYS, list[KeyView])
 
     def revoke_key(self, key: str) -> KeyView:
         """Make an API key invalid, permanently."""
-        return self._ask("POST", Route.REVOKE_KEY.format(key=key), KeyView)
+        return self._transport.ask("POST", Route.REVOKE_KEY.format(key=key), KeyView)
 
     def login_link(self) -> str:
         """A link with which a browser on the coordinator's machine logs in as the owner of this key, once and within
         five minutes."""
-        return self._ask("POST", Route.SESSION_LINKS, LinkCreated).url(self.coordinator)
+        return self._transport.ask("POST", Route.SESSION_LINKS, LinkCreated).url(self.coordinator)
 
     def audit(self, after: int = 0, limit: int = 1000) -> list[AuditView]:
         """Rows of the audit with a number above ``after``, in order, at most ``limit``."""
-        return self._ask("GET", Route.AUDIT, list[AuditView], params={"after": after, "limit": limit})
+        return self._transport.ask("GET", Route.AUDIT, list[AuditView], params={"after": after, "limit": limit})
 
     def audit_head(self) -> AuditHeadView:
         """Where the audit ends, signed: to be written down elsewhere, for ``quorate verify --head``."""
-        return self._ask("GET", Route.AUDIT_HEAD, AuditHeadView)
+        return self._transport.ask("GET", Route.AUDIT_HEAD, AuditHeadView)
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         """The run's line of checkpoints, oldest first."""
-        return self._ask("GET", Route.RUN_CHECKPOINTS.format(run=run), list[CheckpointView])
+        return self._transport.ask("GET", Route.RUN_CHECKPOINTS.format(run=run), list[CheckpointView])
 
     # ------------------------------------------------------------ checkpoints' bytes
 
@@ -174,13 +173,14 @@ class OperatorClient:
         self._receive(digest, parts.append)
         return b"".join(parts)
 
-    def download(self, digest: str, path: Path | str) -> int:
-        """A checkpoint into a file, checked before the file appears. Returns its length in bytes."""
+    def download(self, digest: str, path: Path | str, on_bytes: Callable[[int], object] = _nothing) -> int:
+        """A checkpoint into a file, checked before the file appears. Returns its length in bytes. ``on_bytes`` gets the
+        number of bytes of each block, as they come."""
         target = Path(path)
         with NamedTemporaryFile(dir=target.parent, prefix=target.name, suffix=".part", delete=False) as file:
             part = Path(file.name)
             try:
-                size = self._receive(digest, file.write)
+                size = self._receive(digest, lambda block: on_bytes(file.write(block)))
                 file.flush()
                 part.replace(target)
             except BaseException:
@@ -188,24 +188,25 @@ class OperatorClient:
                 raise
         return size
 
-    def upload_checkpoint(self, source: Path | str | bytes) -> str:
+    def upload_checkpoint(self, source: Path | str | bytes, on_bytes: Callable[[int], object] = _nothing) -> str:
         """A safetensors file, or its bytes, as a checkpoint: without its metadata, under its digest, which is returned.
 
-        A file is read twice, in blocks. TensorError (a ValueError) where it is no safetensors file.
+        A file is read twice, in blocks; ``on_bytes`` gets the number of bytes of each as it is sent. TensorError (a
+        ValueError) where it is no safetensors file.
         """
-        content: bytes | Iterator[bytes]
+        blocks: Iterator[bytes]
         if isinstance(source, bytes):
-            content = canonical_bytes(source)
-            found, size = digest_of(content), len(content)
+            whole = canonical_bytes(source)
+            found, size, blocks = digest_of(whole), len(whole), iter((whole,))
         else:
             file = CanonicalFile(Path(source))
-            found, size, content = file.digest(), file.size, file.blocks()
+            found, size, blocks = file.digest(), file.size, file.blocks()
         extra = {
             "Content-Type": TENSORS_MEDIA_TYPE,
             "Content-Length": str(size),
             DIGEST_HEADER: content_digest(found),
         }
-        self._send("PUT", Route.CHECKPOINT.format(digest=found), content=content, extra=extra)
+        self._transport.send("PUT", Route.CHECKPOINT.format(digest=found), content=_told(blocks, on_bytes), extra=extra)
         return found
 
     # ------------------------------------------------------------ events
@@ -229,7 +230,7 @@ class OperatorClient:
                 last_event_at = time.monotonic()
             except httpx2.HTTPError as error:
                 if time.monotonic() - last_event_at > patience_s:
-                    raise self._silent(error) from error
+                    raise self._transport.silent(error) from error
             except ProblemError as error:
                 if error.problem.advice != "retry" or time.monotonic() - last_event_at > patience_s:
                     raise
@@ -237,13 +238,9 @@ class OperatorClient:
             time.sleep(wait_s)
 
     def _stream(self, run: str, after: int) -> Iterator[EventView]:
-        sent = {**headers(self._key), "Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        sent = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx2.Timeout(connect=5.0, read=60.0, write=30.0, pool=30.0)
-        with self._http.stream(
-            "GET", Route.EVENTS.format(run=run), headers=sent, timeout=timeout, follow_redirects=False
-        ) as response:
-            if not response.is_success:
-                raise self._refusal(response, read_limited(response))
+        with self._transport.streamed(Route.EVENTS.format(run=run), sent, timeout) as response:
             if response.status_code == 204:
                 return
             for event in httpx2.EventSource(response):
@@ -253,8 +250,7 @@ class OperatorClient:
     # ------------------------------------------------------------ asking
 
     def close(self) -> None:
-        if self._own_http:
-            self._http.close()
+        self._transport.close()
 
     def __enter__(self) -> OperatorClient:
         return self
@@ -265,77 +261,27 @@ class OperatorClient:
         self.close()
 
     def _act(self, run: str, action: str) -> RunView:
-        return self._ask("POST", Route.RUN_ACTION.format(run=run, action=action), RunView)
-
-    def _ask(
-        self,
-        method: str,
-        url: str,
-        answer: type[T],
-        message: BaseModel | None = None,
-        params: dict[str, Any] | None = None,
-    ) -> T:
-        content = message.model_dump_json().encode() if message is not None else None
-        extra = {"Content-Type": "application/json"} if message is not None else {}
-        body = self._send(method, url, content=content, params=params, extra=extra)
-        try:
-            return TypeAdapter(answer).validate_json(body)
-        except ValidationError as error:
-            detail = f"The answer of {self.coordinator} was not understood: is it a Quorate coordinator?"
-            raise ProblemError(
-                Problem(type="about:blank", title="Answer not understood", status=502, detail=detail)
-            ) from error
-
-    def _send(
-        self,
-        method: str,
-        url: str,
-        *,
-        content: bytes | Iterator[bytes] | None = None,
-        params: dict[str, Any] | None = None,
-        extra: dict[str, str] | None = None,
-    ) -> bytes:
-        try:
-            request = self._http.build_request(
-                method, url, content=content, params=params, headers={**headers(self._key), **(extra or {})}
-            )
-            with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
-                body = read_limited(response, ANSWER_LIMIT)
-        except httpx2.HTTPError as error:
-            raise self._silent(error) from error
-        if not response.is_success:
-            raise self._refusal(response, body)
-        return body
+        return self._transport.ask("POST", Route.RUN_ACTION.format(run=run, action=action), RunView)
 
     def _receive(self, digest: str, take: Callable[[bytes], object]) -> int:
         sha256 = hashlib.sha256()
         size = 0
         try:
-            with self._http.stream(
-                "GET",
-                Route.CHECKPOINT.format(digest=digest),
-                headers={**headers(self._key), "Accept-Encoding": "identity"},
-                follow_redirects=False,
-            ) as response:
-                if not response.is_success:
-                    raise self._refusal(response, read_limited(response))
+            url = Route.CHECKPOINT.format(digest=digest)
+            with self._transport.streamed(url, {"Accept-Encoding": "identity"}) as response:
                 for chunk in response.iter_bytes():
                     sha256.update(chunk)
                     size += len(chunk)
                     take(chunk)
         except httpx2.HTTPError as error:
-            raise self._silent(error) from error
+            raise self._transport.silent(error) from error
         if sha256.hexdigest() != digest:
             raise problem("digest-mismatch", f"The checkpoint received is not {digest[:12]}; ask again.")
         return size
 
-    def _refusal(self, response: httpx2.Response, body: bytes) -> ProblemError:
-        if response.status_code == 401 and self._key is None:
-            how = f"give --key-file FILE, or set {KEY_FILE} or {API_KEY}"
-            return problem("unauthenticated", f"There is no API key for the coordinator at {self.coordinator}: {how}.")
-        return ProblemError(parse_problem(response.status_code, body, response.headers))
 
-    def _silent(self, error: httpx2.HTTPError) -> ProblemError:
-        why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
-        fix = "Start it with 'quorate serve', or name another with --coordinator."
-        return problem("busy", f"No coordinator answers at {self.coordinator} ({why}). {fix}")
+def _told(blocks: Iterator[bytes], on_bytes: Callable[[int], object]) -> Iterator[bytes]:
+    """The blocks, each told by its length once the next one is asked for."""
+    for block in blocks:
+        yield block
+        on_bytes(len(block))

@@ -1,0 +1,105 @@
+"""One request of an operator and its answer, or the problem: what all parts of the operator's client share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from client_sdk.http.exchange import headers, read_limited
+from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key
+from client_sdk.http.transport import open_http
+from client_sdk.http.urls import check_url
+from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
+
+ANSWER_LIMIT = 256 << 20
+"""Bytes of an answer that are read: lists of long runs are long."""
+
+T = TypeVar("T")
+
+
+class OperatorTransport:
+    """Sends requests with the operator's key. Raises ProblemError for what the coordinator refuses; where it cannot be
+    reached the problem is ``busy``. ValueError where ``coordinator`` is no URL."""
+
+    def __init__(
+        self, coordinator: str, *, key: str | None, key_file: Path | str | None, http: httpx2.Client | None
+    ) -> None:
+        self.coordinator = check_url(coordinator)
+        self._key = key or find_key(self.coordinator, key_file)
+        self._own_http = http is None
+        self._http = http if http is not None else open_http(self.coordinator)
+
+    def close(self) -> None:
+        """Close the connections, where they are its own."""
+        if self._own_http:
+            self._http.close()
+
+    def ask(
+        self,
+        method: str,
+        url: str,
+        answer: type[T],
+        message: BaseModel | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> T:
+        """The answer as a message, or a list of them."""
+        content = message.model_dump_json().encode() if message is not None else None
+        extra = {"Content-Type": "application/json"} if message is not None else {}
+        body = self.send(method, url, content=content, params=params, extra=extra)
+        try:
+            return TypeAdapter(answer).validate_json(body)
+        except ValidationError as error:
+            detail = f"The answer of {self.coordinator} was not understood: is it a Quorate coordinator?"
+            raise ProblemError(
+                Problem(type="about:blank", title="Answer not understood", status=502, detail=detail)
+            ) from error
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | Iterator[bytes] | None = None,
+        params: dict[str, Any] | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> bytes:
+        """The body of the answer."""
+        try:
+            request = self._http.build_request(
+                method, url, content=content, params=params, headers={**headers(self._key), **(extra or {})}
+            )
+            with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
+                body = read_limited(response, ANSWER_LIMIT)
+        except httpx2.HTTPError as error:
+            raise self.silent(error) from error
+        if not response.is_success:
+            raise self._refusal(response, body)
+        return body
+
+    @contextmanager
+    def streamed(
+        self, url: str, extra: dict[str, str], timeout: httpx2.Timeout | None = None
+    ) -> Iterator[httpx2.Response]:
+        """The answer to a GET, to be read part by part. httpx2.HTTPError where the connection breaks."""
+        sent, timeout = {**headers(self._key), **extra}, timeout or self._http.timeout
+        with self._http.stream("GET", url, headers=sent, timeout=timeout, follow_redirects=False) as response:
+            if not response.is_success:
+                raise self._refusal(response, read_limited(response))
+            yield response
+
+    def silent(self, error: httpx2.HTTPError) -> ProblemError:
+        """The problem of a coordinator that does not answer."""
+        why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
+        fix = "Start it with 'quorate serve', or name another with --coordinator."
+        return problem("busy", f"No coordinator answers at {self.coordinator} ({why}). {fix}")
+
+    def _refusal(self, response: httpx2.Response, body: bytes) -> ProblemError:
+        if response.status_code == 401 and self._key is None:
+            how = f"give --key-file FILE, or set {KEY_FILE} or {API_KEY}"
+            return problem("unauthenticated", f"There is no API key for the coordinator at {self.coordinator}: {how}.")
+        return ProblemError(parse_problem(response.status_code, body, response.headers))

@@ -1,0 +1,78 @@
+"""The operator's client against a real coordinator: what it looks at more closely, and bytes that it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.problems import ProblemError
+from tests.coordinator.service.conftest import Server
+from tests.coordinator.service.devices import model_bytes, plan
+
+
+@pytest.fixture
+def operator(server: Server) -> Iterator[OperatorClient]:
+    with OperatorClient(server.url, key=server.key) as client:
+        yield client
+
+
+def test_a_rounds_lanes_are_paged_and_the_device_has_its_rounds(server: Server, operator: OperatorClient) -> None:
+    run = server.create_run("laned", select=2)
+    devices = [server.device(run, slot) for slot in (0, 1)]
+    for device in devices:
+        device.register()
+        device.check_in()
+    work = [device.wait_for_work() for device in devices]
+    devices[0].started(work[0])
+    assert devices[0].put(work[0], devices[0].body(work[0])).is_success
+    lanes = operator.insight.lanes(run, 1)
+    assert (lanes.devices, lanes.secure) == (2, "")
+    ends = {lane.device: lane.end for lane in lanes.lanes}
+    assert ends[work[0].device] == "reported"
+    assert ends[work[1].device] in ("waiting", "dropped")
+    first, second = sorted(ends)
+    assert [lane.device for lane in operator.insight.lanes(run, 1, limit=1).lanes] == [first]
+    assert [lane.device for lane in operator.insight.lanes(run, 1, after=first).lanes] == [second]
+    assert operator.insight.device(first).device.device == first
+    with pytest.raises(ProblemError) as unknown:
+        operator.insight.lanes(run, 99)
+    assert unknown.value.problem.status == 404
+
+
+def test_the_fleet_and_the_process_are_told(server: Server, operator: OperatorClient) -> None:
+    fleet = operator.insight.fleet()
+    assert len(fleet.availability) == 24
+    assert sum(fleet.by_state.values()) >= sum(one.devices for one in fleet.by_class)
+    system = operator.insight.system()
+    assert len(system.replicas) == 1
+    assert any(group.count for group in system.requests)
+
+
+def test_a_plan_is_checked_with_its_cost_and_creates_nothing(server: Server, operator: OperatorClient) -> None:
+    before = len(operator.runs())
+    body, digest = model_bytes()
+    sent: list[int] = []
+    assert operator.upload_checkpoint(body, sent.append) == digest
+    assert sent == [len(body)]
+    found = operator.insight.check_plan(plan("costly", select=3), digest)
+    costs = {line.name: line.value for line in found.cost}
+    assert found.run == "costly"
+    assert costs["device_download_bytes"] > 0
+    with pytest.raises(ProblemError, match="above select"):
+        operator.insight.check_plan(plan("wrong", select=3, goal=9))
+    assert len(operator.runs()) == before
+
+
+def test_a_download_and_an_upload_of_a_file_count_their_bytes(
+    server: Server, operator: OperatorClient, tmp_path: Path
+) -> None:
+    body, digest = model_bytes()
+    file = tmp_path / "first.safetensors"
+    file.write_bytes(body)
+    sent: list[int] = []
+    got: list[int] = []
+    assert operator.upload_checkpoint(file, sent.append) == digest
+    assert operator.download(digest, tmp_path / "again.safetensors", got.append) == sum(got) == sum(sent) == len(body)
