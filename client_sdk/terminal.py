@@ -160,7 +160,7 @@ def note(sentence: str) -> None:
 
 
 def _spoken(line: str) -> str:
-    return f"{_cell(_style.speaker)}: {line}" if _style.speaker else line
+    return f"{cell(_style.speaker)}: {line}" if _style.speaker else line
 
 
 def _write(stream: TextIO, line: str) -> None:
@@ -234,7 +234,7 @@ def plain(value: Any) -> Any:
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "Nothing yet.") -> None:
     """Print a table in aligned columns of plain text, the same on a terminal and in a file; ``empty`` where there is no
     row."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[cell(value) for value in row] for row in rows]
     if not cells:
         say(empty)
         return
@@ -243,12 +243,24 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: s
         say("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """A value on one line, without control characters: labels and reasons come from devices and workers."""
     if value is None:
         return "-"
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if text.isprintable() else "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def span(seconds: float) -> str:
+    """A duration as text: 48 s, 3 min 05 s, 2 h 04 min, 3 d 02 h."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 172_800:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
 
 
 def _of_the_command_line(error: Exception) -> bool:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.runs import RunName
+from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
 
 app = typer.Typer(
@@ -30,7 +31,8 @@ def list_(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None
         say_json(line)
         return
     rows = [(row.version, row.digest, row.round, row.bytes, moment(row.created_at), row.origin or None) for row in line]
-    say_table(("version", "digest", "round", "bytes", "created", "origin"), rows)
+    columns = ("version", "digest", "round", "bytes", "created", "origin")
+    show_sheet(Sheet(columns, rows, "Nothing yet.", words="origin", least=("created", "bytes", "round")))
 
 
 @app.command(epilog="Example: quorate checkpoint get mnist --version 10 -o model.safetensors")

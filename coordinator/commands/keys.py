@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from client_sdk.protocol.access import DAY_S, AuditHeadView, AuditView, CreateKey, RoleName
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.secret_file import require_new, write_secret
+from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
 
 PAGE = 1000
@@ -80,7 +81,8 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
         )
         for row in found
     ]
-    say_table(("key", "role", "scope", "created", "by", "expires", "revoked", "label"), rows, "No keys in your scope.")
+    columns = ("key", "role", "scope", "created", "by", "expires", "revoked", "label")
+    show_sheet(Sheet(columns, rows, "No keys in your scope.", words="label", least=("created", "by", "revoked")))
 
 
 @app.command(epilog="Example: quorate keys revoke 3f8a61c0d7be4925")
@@ -133,7 +135,8 @@ def audit(
         say_json(found)
         return
     rows = [(row.number, moment(row.at), row.by or None, row.action, row.run, row.detail or None) for row in found]
-    say_table(("row", "when", "who", "what", "run", "detail"), rows, "Nothing was recorded yet.")
+    columns = ("row", "when", "who", "what", "run", "detail")
+    show_sheet(Sheet(columns, rows, "Nothing was recorded yet.", words="detail", least=("run",)))
 
 
 def _say_head(view: AuditHeadView, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Prints the views of runs and rounds, and formats times, for a terminal."""
+"""The views of runs and rounds as sheets and lines, and times as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from client_sdk.protocol.operators import RoundView, RunView
-from client_sdk.terminal import say, say_table
+from client_sdk.terminal import say
+from coordinator.commands.sheets import Sheet, show_sheet
 
 COULD_FORGE = "this coordinator has the authority's key itself (--dev-authority), so it could make devices up"
 
@@ -15,6 +16,12 @@ COULD_FORGE = "this coordinator has the authority's key itself (--dev-authority)
 def print_runs(runs: Iterable[RunView]) -> None:
     """One line for each run."""
     runs = list(runs)
+    show_sheet(runs_sheet(runs))
+    _say_who_could_forge([f"run {view.run}" for view in runs if view.authority == "inside"])
+
+
+def runs_sheet(runs: Iterable[RunView]) -> Sheet:
+    """One row for each run."""
     columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
     rows = [
         (
@@ -32,8 +39,8 @@ def print_runs(runs: Iterable[RunView]) -> None:
         )
         for view in runs
     ]
-    say_table(columns, rows, "No runs yet. Start one: quorate run create plan.toml --init model.safetensors")
-    _say_who_could_forge([f"run {view.run}" for view in runs if view.authority == "inside"])
+    empty = "No runs yet. Start one: quorate run create plan.toml --init model.safetensors"
+    return Sheet(columns, rows, empty, words="why", least=("version", "selected", "reported", "phase"))
 
 
 def print_run(view: RunView, *, plan: bool = False) -> None:
@@ -80,6 +87,12 @@ def who_is_spent(view: RunView) -> str:
 def print_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
     rounds = list(rounds)
+    show_sheet(rounds_sheet(rounds))
+    _say_who_could_forge([f"round {view.round}" for view in rounds if view.authority == "inside"])
+
+
+def rounds_sheet(rounds: Iterable[RoundView]) -> Sheet:
+    """One row for each round."""
     columns = (
         "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused",
         "seconds", "MB in", "why",
@@ -101,10 +114,9 @@ def print_rounds(rounds: Iterable[RoundView]) -> None:
         )
         for view in rounds
     ]
-    say_table(
-        columns, rows, "No rounds yet: a round opens when the run is created, and selects devices when they check in."
-    )
-    _say_who_could_forge([f"round {view.round}" for view in rounds if view.authority == "inside"])
+    empty = "No rounds yet: a round opens when the run is created, and selects devices when they check in."
+    least = ("refused", "withdrawn", "late", "kind", "MB in", "dropped", "seconds")
+    return Sheet(columns, rows, empty, words="why", least=least)
 
 
 def _say_who_could_forge(where: Sequence[str]) -> None:

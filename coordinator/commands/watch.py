@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from client_sdk.protocol.operators import DeviceState, DeviceView, RoundView
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json
 from coordinator.commands.runs import RunName
 from coordinator.commands.secure_table import print_secure_rounds
+from coordinator.commands.sheets import Sheet, show_sheet, terminal
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
 from coordinator.engine.reasons import printable
+
+if TYPE_CHECKING:
+    from client_sdk.http.operator import OperatorClient
 
 PAGE = 1000
 
@@ -22,6 +26,9 @@ PAGE = 1000
 @errors_as_sentences
 def status(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run (default: all of them).")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on, redrawn each second, until the run ends or Ctrl-C; lines in a file.")
+    ] = False,
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     as_json: Json = False,
@@ -30,9 +37,16 @@ def status(
     from client_sdk.http.operator import OperatorClient
 
     with OperatorClient(coordinator, key_file=key_file) as client:
+        if watch:
+            from coordinator.commands.watching import watch_all, watch_run
+
+            if run is not None:
+                watch_run(client, run, terminal(), as_json=as_json)
+            else:
+                watch_all(client, terminal(), as_json=as_json)
+            return
         if run is not None:
-            view = client.run(run)
-            say_json(view) if as_json else print_run(view)
+            _print_one(client, run, as_json)
             return
         runs = client.runs()
         if as_json:
@@ -42,6 +56,19 @@ def status(
         with suppress(ProblemError):  # the coordinator stops
             if why := client.authority_trouble():
                 say(f"Authority: {why}")
+
+
+def _print_one(client: OperatorClient, run: str, as_json: bool) -> None:
+    console = terminal()
+    if as_json:
+        say_json(client.run(run))
+    elif console is None:
+        print_run(client.run(run))
+    else:
+        from coordinator.commands.run_picture import picture
+        from coordinator.commands.watching import RunReader
+
+        console.print(picture(RunReader(client, run)(), console.width, console.height - 2))
 
 
 @errors_as_sentences
@@ -84,11 +111,8 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
         say_json(found)
         return
     rows = [(row.version, row.source, row.name, row.value, row.examples) for row in found]
-    say_table(
-        ("version", "source", "metric", "value", "examples"),
-        rows,
-        f"No metrics yet. Score the checkpoints: quorate evaluate {run} --data DATA",
-    )
+    empty = f"No metrics yet. Score the checkpoints: quorate evaluate {run} --data DATA"
+    show_sheet(Sheet(("version", "source", "metric", "value", "examples"), rows, empty))
 
 
 @errors_as_sentences
@@ -132,11 +156,9 @@ def devices(
         )
         for row in found
     ]
-    say_table(
-        ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", "label"),
-        rows,
-        "No device is so." if wanted else "No devices yet. One joins: quorate device --token-file FILE --data DATA",
-    )
+    columns = ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", "label")
+    empty = "No device is so." if wanted else "No devices yet. One joins: quorate device --token-file FILE --data DATA"
+    show_sheet(Sheet(columns, rows, empty, words="label", least=("examples", "refused", "round", "run")))
 
 
 @errors_as_sentences

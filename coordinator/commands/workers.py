@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json, say_table
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json
+from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
 
 app = typer.Typer(
@@ -31,11 +32,9 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
         (row.worker, row.state, row.run, row.round, moment(row.created_at), moment(row.last_seen_at), row.label or None)
         for row in found
     ]
-    say_table(
-        ("worker", "state", "run", "round", "registered", "last seen", "label"),
-        rows,
-        "No workers yet. One joins: quorate datacenter join --token-file FILE --data NAME",
-    )
+    columns = ("worker", "state", "run", "round", "registered", "last seen", "label")
+    empty = "No workers yet. One joins: quorate datacenter join --token-file FILE --data NAME"
+    show_sheet(Sheet(columns, rows, empty, words="label", least=("registered",)))
 
 
 @app.command(epilog="Example: quorate worker revoke w1f2e3d4c5b6a798")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from client_sdk.protocol.operators import RoundView
+from client_sdk.terminal import span
 
 _OFTEN_S = 0.1
 _NOTEBOOK_OFTEN_S = 0.5
@@ -50,7 +51,7 @@ class RoundProgress:
             return
         if committed:
             seconds = (round.closed_at or 0.0) - round.opened_at
-            text = f"{round.funnel.reported} of {round.funnel.selected} clients in {_span(seconds)} (virtual)"
+            text = f"{round.funnel.reported} of {round.funnel.selected} clients in {span(seconds)} (virtual)"
             text += "".join(f", {name} {value:.4g}" for name, value in scores.items())
             text += self._left(0.0)
         else:
@@ -69,7 +70,7 @@ class RoundProgress:
         left = self._rounds - done
         if done <= 0 or left <= 0:
             return ""
-        return f", {_span((time.monotonic() - self._began) / done * left)} left"
+        return f", {span((time.monotonic() - self._began) / done * left)} left"
 
     def _line(self, text: str, end: str = "") -> None:
         """Prints in place of the live line. A notebook can clear a line only by overwriting it."""
@@ -94,15 +95,3 @@ def _is_terminal(stream: Any) -> bool:
 def _is_notebook(stream: Any) -> bool:
     """Whether output on the stream appears below a notebook's cell."""
     return type(stream).__module__.split(".")[0] == "ipykernel"
-
-
-def _span(seconds: float) -> str:
-    """A duration as text: 48 s, 3 min 05 s, 2 h 04 min, 3 d 02 h."""
-    whole = round(seconds)
-    if whole < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 172_800:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
