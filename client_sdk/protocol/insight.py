@@ -207,6 +207,13 @@ class CostLine(Message):
     """The same in words, with a rounded number."""
 
 
+class PlanSchema(Message):
+    """What can be written in a plan."""
+
+    document: dict[str, object]
+    """A JSON Schema (2020-12): each field with its type, range, default and meaning."""
+
+
 class PlanView(Message):
     """A plan that can be carried out."""
 

@@ -95,6 +95,7 @@ class Route(StrEnum):
     ROUND = "/v1/runs/{run}/rounds/{round}"
     LANES = "/v1/runs/{run}/rounds/{round}/lanes"
     CHECK_PLAN = "/v1/plans/check"
+    PLAN_SCHEMA = "/v1/plans/schema"
     RUN_CHECKPOINTS = "/v1/runs/{run}/checkpoints"
     METRICS = "/v1/runs/{run}/metrics"
     EVENTS = "/v1/runs/{run}/events"

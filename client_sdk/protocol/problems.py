@@ -55,7 +55,7 @@ the problem's sentence. Without a round (check-in, registration), *drop* means *
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -65,6 +65,8 @@ Advice = Literal["drop", "retry", "register", "renew", "stop"]
 TYPE_PREFIX = "/problems/"
 DETAIL_LIMIT = 2000
 """Longest ``detail`` in characters; the rest is cut."""
+FIELDS_LIMIT = 50
+"""The most entries of ``Problem.fields``."""
 
 
 class ProblemKind(NamedTuple):
@@ -120,6 +122,18 @@ PROBLEMS: dict[str, ProblemKind] = {
 }
 
 
+class FieldProblem(BaseModel):
+    """What is wrong with one field of the document that was sent."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    field: tuple[str, ...]
+    """The names that lead to it: ``["cohort", "goal"]``. Of a contradiction between fields, to the section that has
+    them; empty: it is the whole document's."""
+    detail: str
+    """A clause without the field's name."""
+
+
 class Problem(BaseModel):
     """One problem document. ``type`` names the kind; a peer that does not know the kind uses ``status``."""
 
@@ -138,6 +152,9 @@ class Problem(BaseModel):
     """Seconds after which the same request may succeed; also sent as the ``Retry-After`` header."""
     retryable: bool = False
     """Whether the same request may succeed later."""
+    fields: tuple[FieldProblem, ...] | None = None
+    """The parts of ``detail`` by field, at most 50, where the document that was sent is a plan; None: they are not
+    known."""
 
     @property
     def kind(self) -> str:
@@ -178,10 +195,17 @@ class ProblemError(Exception):
         return (type(self), (self.problem,))
 
 
-def problem(kind: str, detail: str, *, instance: str | None = None, retry_after_s: float | None = None) -> ProblemError:
+def problem(
+    kind: str,
+    detail: str,
+    *,
+    instance: str | None = None,
+    retry_after_s: float | None = None,
+    fields: Sequence[FieldProblem] = (),
+) -> ProblemError:
     """The error to raise: ``raise problem("late", "Round 7 closed 12 s ago.")``.
 
-    KeyError for an unknown ``kind``. ``detail`` is cut at DETAIL_LIMIT characters.
+    KeyError for an unknown ``kind``. ``detail`` is cut at DETAIL_LIMIT characters, ``fields`` at FIELDS_LIMIT entries.
     """
     status, title, advice = PROBLEMS[kind]
     return ProblemError(
@@ -189,12 +213,17 @@ def problem(kind: str, detail: str, *, instance: str | None = None, retry_after_
             type=TYPE_PREFIX + kind,
             title=title,
             status=status,
-            detail=detail if len(detail) <= DETAIL_LIMIT else detail[: DETAIL_LIMIT - 1] + "…",
+            detail=_cut(detail),
+            fields=tuple(fields[:FIELDS_LIMIT]) or None,
             instance=instance,
             retry_after_s=retry_after_s,
             retryable=advice == "retry",
         )
     )
+
+
+def _cut(detail: str) -> str:
+    return detail if len(detail) <= DETAIL_LIMIT else detail[: DETAIL_LIMIT - 1] + "…"
 
 
 def parse_problem(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Problem:

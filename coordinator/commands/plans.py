@@ -14,8 +14,6 @@ import typer
 from client_sdk.terminal import Json, errors_as_sentences, say, say_json, sentence_of
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from client_sdk.tensors import Manifest
     from coordinator.engine.plan import Plan
     from coordinator.runtime.insight.plan_cost import RoundCost
@@ -73,24 +71,9 @@ def check(
 def schema() -> None:
     """Print the JSON schema of plans. An editor completes and checks a plan whose first line names the schema's file:
     ``#:schema ./plan.schema.json``."""
+    from coordinator.runtime.insight.plan_schema import plan_schema
+
     say_json(plan_schema())
-
-
-def plan_schema() -> dict[str, Any]:
-    """The schema (JSON Schema 2020-12) of a plan, each field with its description."""
-    from client_sdk.protocol.field_docs import field_docs
-    from coordinator.engine.plan import Plan
-    from coordinator.engine.plan_file import section_of
-
-    document: dict[str, Any] = Plan.model_json_schema()
-    found = [section_of(Plan, name) for name in Plan.model_fields]
-    models: list[type[BaseModel]] = [Plan, *(section for section in found if section is not None)]
-    for model in models:
-        own = document if model is Plan else document["$defs"][model.__name__]
-        for field, text in field_docs(model).items():
-            if field in own["properties"]:
-                own["properties"][field]["description"] = " ".join(text.split())
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **document}
 
 
 def _model(plan: Plan, init: Path | None) -> tuple[Manifest | None, str]:

@@ -311,9 +311,12 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
     try:
         found = choose(plan.aggregation, registry)
     except ExtensionError as error:
-        raise PlanError(f"aggregation.{error}") from None
+        field, _, what = str(error).partition(": ")
+        known = field in Aggregation.model_fields
+        where = ("aggregation", field) if known else ("aggregation",)
+        raise PlanError(Mistake(what if known else str(error), where)) from None
     if plan.secure is not None and found.rule.needs != "sum":
-        raise PlanError(secure_plan.needs_single_updates(plan.aggregation))
+        raise PlanError(Mistake(secure_plan.needs_single_updates(plan.aggregation), ("aggregation",)))
     return found
 
 

@@ -11,6 +11,7 @@ from client_sdk.protocol.insight import (
     DeviceDetail,
     FleetView,
     LanesView,
+    PlanSchema,
     PlanView,
     SystemView,
 )
@@ -21,6 +22,7 @@ from coordinator.requests.callers import Permission
 from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.insight.fleet_views import DeviceFilter
+from coordinator.runtime.insight.plan_schema import plan_schema as schema_of_plans
 
 LaneLimit = Annotated[int, Field(ge=1, le=1000), About("at most this many")]
 StateWanted = Annotated[DeviceState | None, About("devices in this state")]
@@ -86,6 +88,11 @@ def check_plan(to: Coordinator, operator: Operator, message: CheckPlan) -> PlanV
     return to.insight.plans.check(message, permitted=permitted)
 
 
+def plan_schema(to: Coordinator, operator: Operator) -> PlanSchema:
+    """What can be written in a plan: the schema that `quorate plan schema` prints, of the coordinator's version."""
+    return PlanSchema(document=schema_of_plans())
+
+
 LANES = Entry(
     method="GET",
     route=Route.LANES,
@@ -104,6 +111,16 @@ CHECK_PLAN = Entry(
     answer=PlanView,
     shape=Direct(check_plan),
     summary="Check a plan",
+    group="runs",
+)
+PLAN_SCHEMA = Entry(
+    method="GET",
+    route=Route.PLAN_SCHEMA,
+    permission=Permission.VIEWER,
+    scoped=True,
+    answer=PlanSchema,
+    shape=Direct(plan_schema),
+    summary="Show the schema of plans",
     group="runs",
 )
 DEVICES = Entry(
@@ -144,4 +161,4 @@ SYSTEM = Entry(
     summary="Show the process",
     group="process",
 )
-ENTRIES = (LANES, CHECK_PLAN, DEVICES, DEVICE, FLEET, SYSTEM)
+ENTRIES = (LANES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)

@@ -9,7 +9,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.protocol.operators import CreateRun
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import FieldProblem, ProblemError, problem
 from client_sdk.tensors import (
     FLOATING,
     HEADER_LIMIT,
@@ -24,7 +24,7 @@ from client_sdk.tensors import (
 from coordinator.blobs import Missing
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen_for_new_run
-from coordinator.engine.plan_file import PlanError
+from coordinator.engine.plan_file import Mistake, PlanError
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.run_log import RunLog
@@ -67,8 +67,17 @@ def checked_plan(core: Core, body: dict[str, object]) -> Plan:
         plan = Plan.parse(body)
         chosen_for_new_run(plan, core.extensions(plan))
     except PlanError as error:
-        raise problem("invalid-plan", str(error)) from None
+        raise _refused(error) from None
     return plan
+
+
+def _refused(error: PlanError) -> ProblemError:
+    fields = [FieldProblem(field=tuple(map(str, one.where)), detail=one.what[:500]) for one in error.mistakes]
+    return problem("invalid-plan", str(error), fields=fields)
+
+
+def _refused_field(section: str, field: str, what: str) -> ProblemError:
+    return _refused(PlanError(Mistake(what, (section, field))))
 
 
 def checked_initial(core: Core, plan: Plan, init: str) -> TensorHeader:
@@ -85,19 +94,17 @@ def checked_initial(core: Core, plan: Plan, init: str) -> TensorHeader:
     try:
         codec = codecs.get(plan.task.codec)
     except codecs.UnknownCodec as error:
-        raise problem("invalid-plan", f"task.codec: {error}") from None
+        raise _refused_field("task", "codec", str(error)) from None
     try:
         averaged = header.manifest.select(plan.task.averaged)
     except ManifestMismatch as error:
-        raise problem("invalid-plan", f"task.averaged: {error}") from None
+        raise _refused_field("task", "averaged", str(error)) from None
     if plan.secure is not None and not averaged.elements:
-        raise problem(
-            "invalid-plan", "task.averaged: these tensors hold no values, and a secure round sums at least one"
-        )
+        raise _refused_field("task", "averaged", "these tensors hold no values, and a secure round sums at least one")
     try:
         wire = codec.wire(averaged)
     except TensorError as error:
-        raise problem("invalid-plan", f"task.codec: {error}") from None
+        raise _refused_field("task", "codec", str(error)) from None
     longest = max(header.data_start, len(header_bytes(wire)))
     if longest > HEADER_LIMIT - _REPORT_ROOM:
         raise problem(

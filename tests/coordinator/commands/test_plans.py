@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from client_sdk.tensors import HEADER_LIMIT, Manifest, to_bytes
-from coordinator.commands.plans import plan_schema
 from coordinator.engine.plan import Plan
 from coordinator.runtime.insight.plan_cost import RoundCost
+from coordinator.runtime.insight.plan_schema import plan_schema
 from tests.client_sdk.commands.run_cli import quorate
 
 ROOT = Path(__file__).parents[3]

@@ -11,6 +11,8 @@ from client_sdk.protocol.insight import CheckPlan, PlanView
 from client_sdk.protocol.operators import CreateRun
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import to_bytes
+from coordinator.access import LOCAL_OWNER
+from coordinator.requests.insight import plan_schema
 from coordinator.store.port import MarkRow
 from tests.coordinator.world import World
 
@@ -112,3 +114,30 @@ def test_a_secure_plan_says_how_many_devices_are_spent_on_its_checkpoint() -> No
     again = check(world, init, **sections)
     assert again.devices_spent == 3
     assert "of which 3 have signed on this checkpoint" in again.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "fields"),
+    [
+        ({"cohort": {"select": 2, "goal": 3}}, [("cohort",)]),
+        ({"cohort": {"select": "x"}, "task": {"learner": 7}}, [("task", "learner"), ("cohort", "select")]),
+        ({"task": {"codec": "nothing@1"}}, [("task", "codec")]),
+        ({"task": {"averaged": ["nowhere.*"]}}, [("task", "averaged")]),
+        ({"aggregation": {"rule": "nowhere:median", "rule_version": "1"}}, [("aggregation", "rule")]),
+        ({"unknown": 1}, [("unknown",)]),
+    ],
+    ids=["contradiction", "two", "codec", "averaged", "rule", "field"],
+)
+def test_a_refusal_names_its_fields(sections: dict[str, Any], fields: list[tuple[str, ...]]) -> None:
+    world = World(8)
+    with pytest.raises(ProblemError) as checked:
+        check(world, uploaded(world), **sections)
+    found = checked.value.problem
+    assert [one.field for one in found.fields or ()] == fields
+    assert all(one.detail in found.detail for one in found.fields or ())
+
+
+def test_the_schema_is_that_of_the_command() -> None:
+    document = plan_schema(World(0).coordinator, LOCAL_OWNER).document
+    assert document["properties"]["name"]["description"].startswith("Short name")
+    assert document["$defs"]["Cohort"]["properties"]["goal"]["default"] == 256
