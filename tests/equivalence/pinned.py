@@ -150,6 +150,7 @@ _PROBLEM = {
     "instance": "/v1/runs/r1/rounds/7/outcome",
     "retry_after_s": 1.5,
     "retryable": True,
+    "fields": [{"field": ["cohort", "goal"], "detail": "is above select"}],
 }
 
 MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
@@ -253,7 +254,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         },
         ("reason", "digest", "version"),
     ),
-    "problem": (problems.Problem, _PROBLEM, ("detail", "instance", "retry_after_s", "retryable")),
+    "problem": (problems.Problem, _PROBLEM, ("detail", "instance", "retry_after_s", "retryable", "fields")),
     # operators
     "create-run": (
         operators.CreateRun,

@@ -18,6 +18,8 @@ const Run = lazy(() => import("./screens/Run"));
 const Fleet = lazy(() => import("./screens/Fleet"));
 const System = lazy(() => import("./screens/System"));
 const Round = lazy(() => import("./screens/Round"));
+const Device = lazy(() => import("./screens/Device"));
+const StartRun = lazy(() => import("./screens/StartRun"));
 
 type State = { me: Me } | { me: null; why: string };
 
@@ -90,6 +92,10 @@ function Screen() {
       return <System />;
     case "round":
       return <Round key={`${route.run}/${route.round}`} id={route.run} number={route.round} />;
+    case "device":
+      return <Device key={route.device} id={route.device} />;
+    case "start":
+      return <StartRun key={JSON.stringify(route.from)} from={route.from} />;
     case "audit":
       return <Audit />;
     case "missing":

@@ -59,7 +59,7 @@ function Navigation({ route }: { route: Route }) {
         <Mark /> Quorate
       </a>
       <ul>
-        <Item href="#/runs" here={route.screen === "runs"}>
+        <Item href="#/runs" here={route.screen === "runs" || route.screen === "start"}>
           Runs
         </Item>
         {shown.map((run) => (
@@ -84,7 +84,7 @@ function Navigation({ route }: { route: Route }) {
         ))}
         {may(me, "viewer", "*") && (
           <>
-            <Item href="#/fleet" here={route.screen === "fleet"}>
+            <Item href="#/fleet" here={route.screen === "fleet" || route.screen === "device"}>
               Fleet
             </Item>
             <Item href="#/system" here={route.screen === "system"}>

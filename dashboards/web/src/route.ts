@@ -8,9 +8,16 @@ export type Route =
   | { screen: "run"; run: string; section: RunSection }
   | { screen: (typeof WHOLE_SCREENS)[number] }
   | { screen: "round"; run: string; round: number }
+  | { screen: "device"; device: string }
+  | { screen: "start"; from: Start | null }
   | { screen: "missing"; path: string };
 export const RUN_SECTIONS = ["live", "secure", "checkpoints"] as const;
 export type RunSection = (typeof RUN_SECTIONS)[number];
+/** A checkpoint of a run: what a new run is started from. */
+export interface Start {
+  run: string;
+  version: number;
+}
 
 export function parse(hash: string): Route {
   const path = hash.replace(/^#\/?/, "").split("?")[0] ?? "";
@@ -21,6 +28,9 @@ export function parse(hash: string): Route {
   const whole = WHOLE_SCREENS.find((name) => name === first);
   if (whole && second === undefined) return { screen: whole };
   if (first === "runs" && second && third === "rounds" && /^[1-9]\d{0,8}$/.test(more.join("/"))) return { screen: "round", run: second, round: Number(more[0]) };
+  if (first === "fleet" && second && third === "live" && !more.length) return { screen: "device", device: second };
+  if (first === "start" && second === undefined) return { screen: "start", from: null };
+  if (first === "start" && second && /^\d{1,9}$/.test(third) && !more.length) return { screen: "start", from: { run: second, version: Number(third) } };
   return { screen: "missing", path };
 }
 
@@ -38,6 +48,14 @@ export function runPath(run: string, section: RunSection = "live"): string {
 
 export function roundPath(run: string, round: number): string {
   return `${runPath(run)}/rounds/${round}`;
+}
+
+export function devicePath(device: string): string {
+  return `#/fleet/${encodeURIComponent(device)}`;
+}
+
+export function startPath(from: Start | null = null): string {
+  return from ? `#/start/${encodeURIComponent(from.run)}/${from.version}` : "#/start";
 }
 
 function subscribe(listener: () => void): () => void {

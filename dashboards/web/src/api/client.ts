@@ -1,10 +1,10 @@
 // Requests to the API that serves this page, by the session's cookie. A refusal is thrown as the problem document says it.
-import type { paths } from "./schema";
+import type { components, paths } from "./schema";
 
 /** Where the API is: the page lies one folder below it, under any prefix. */
 export const BASE = new URL("..", document.baseURI);
 
-type Method = "get" | "post" | "delete";
+type Method = "get" | "post" | "put" | "delete";
 /** Paths that have this method. */
 type Paths<M extends Method> = { [P in keyof paths]: paths[P] extends Record<M, object> ? P : never }[keyof paths];
 type Operation<P extends keyof paths, M extends Method> = paths[P] extends Record<M, infer O> ? O : never;
@@ -17,12 +17,16 @@ type Body<P extends keyof paths, M extends Method> =
   Operation<P, M> extends { requestBody?: { content: { "application/json": infer B } } } ? B : undefined;
 export type Values = Record<string, string | number | undefined>;
 
+/** What is wrong with one field of what was sent. */
+export type FieldProblem = components["schemas"]["FieldProblem"];
+
 /** A refusal, in the API's own words. */
 export class Refusal extends Error {
   constructor(
     readonly status: number,
     readonly kind: string,
     detail: string,
+    readonly fields: readonly FieldProblem[] = [],
   ) {
     super(detail);
   }
@@ -50,8 +54,13 @@ export function get<P extends Paths<"get">>(path: P, values?: Values, signal?: A
   return ask("GET", path, values, undefined, signal) as Promise<Answer<P, "get">>;
 }
 
-export function post<P extends Paths<"post">>(path: P, body?: Body<P, "post">, values?: Values): Promise<Answer<P, "post">> {
-  return ask("POST", path, values, body) as Promise<Answer<P, "post">>;
+export function post<P extends Paths<"post">>(path: P, body?: Body<P, "post">, values?: Values, signal?: AbortSignal): Promise<Answer<P, "post">> {
+  return ask("POST", path, values, body, signal) as Promise<Answer<P, "post">>;
+}
+
+/** Sends bytes that the API takes as they are. */
+export function put<P extends Paths<"put">>(path: P, bytes: ArrayBuffer, values?: Values): Promise<Answer<P, "put">> {
+  return ask("PUT", path, values, bytes) as Promise<Answer<P, "put">>;
 }
 
 export function remove<P extends Paths<"delete">>(path: P, values?: Values): Promise<Answer<P, "delete">> {
@@ -61,7 +70,9 @@ export function remove<P extends Paths<"delete">>(path: P, values?: Values): Pro
 async function ask(method: string, path: string, values?: Values, body?: unknown, signal?: AbortSignal): Promise<unknown> {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (method !== "GET") headers["Quorate-Request"] = "1";
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const bytes = body instanceof ArrayBuffer ? body : null;
+  if (bytes) headers["Content-Type"] = "application/octet-stream";
+  else if (body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
     response = await fetch(address(path, values), {
@@ -69,7 +80,7 @@ async function ask(method: string, path: string, values?: Values, body?: unknown
       headers,
       cache: "no-store",
       credentials: "same-origin",
-      body: body === undefined ? null : JSON.stringify(body),
+      body: bytes ?? (body === undefined ? null : JSON.stringify(body)),
       signal: signal ?? null,
     });
   } catch (error) {
@@ -85,5 +96,5 @@ async function refusalOf(response: Response): Promise<Refusal> {
   const problem = typeof found === "object" && found !== null ? (found as Record<string, unknown>) : {};
   const detail = typeof problem.detail === "string" ? problem.detail : `The coordinator answered ${response.status}.`;
   const kind = typeof problem.type === "string" ? problem.type.replace(/^.*\//, "") : "";
-  return new Refusal(response.status, kind, detail);
+  return new Refusal(response.status, kind, detail, Array.isArray(problem.fields) ? (problem.fields as FieldProblem[]) : []);
 }

@@ -21,4 +21,7 @@ export type LoginWays = Schemas["LoginWays"];
 export type Role = Me["grants"][number]["role"];
 export type Lane = Schemas["Lane"];
 export type LaneBucket = Schemas["LaneBucket"];
+export type PlanView = Schemas["PlanView"];
+export type CostLine = Schemas["CostLine"];
+export type DeviceDetail = Schemas["DeviceDetail"];
 export type LanesView = Schemas["LanesView"];

@@ -4,12 +4,16 @@ import type { CheckpointView, RunView } from "../api/types";
 import { EmptyState, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
 import { bytes, clock, count, metric, short } from "../format";
-import { useResource } from "../live/context";
+import { useResource, useSession } from "../live/context";
+import { mayStart } from "../roles";
+import { startPath } from "../route";
 import { useNow } from "../useNow";
 import { useMetrics, useRounds } from "../useRun";
 
 export function Checkpoints({ run }: { run: RunView }) {
   const now = useNow();
+  const { me } = useSession();
+  const starts = mayStart(me);
   const line = useResource<CheckpointView[]>(`${run.run} ${run.version}`, (signal) => get("/v1/runs/{run}/checkpoints", { run: run.run }, signal));
   const metrics = useMetrics(run);
   const rounds = useRounds(run);
@@ -43,11 +47,28 @@ export function Checkpoints({ run }: { run: RunView }) {
                   </a>
                 ),
               },
+              ...(starts
+                ? [
+                    {
+                      name: "next",
+                      cell: (one: CheckpointView) => (
+                        <a href={startPath({ run: run.run, version: one.version })} aria-label={`Start a new run from version ${one.version}`}>
+                          Start a new run from here
+                        </a>
+                      ),
+                    },
+                  ]
+                : []),
             ]}
           />
         ) : (
           <EmptyState title="There are no checkpoints." />
         )}
+        <p className="note">
+          {starts
+            ? "A line never forks: a new run has a line of its own, which begins with the checkpoint that you choose."
+            : "To start a new run from one of them you need the role operator."}
+        </p>
       </Panel>
     </div>
   );

@@ -2,10 +2,11 @@
 import type { RunView } from "../api/types";
 import { Badge, EmptyState, Progress } from "../components/parts";
 import { ago, count, many } from "../format";
-import { useLive } from "../live/context";
+import { useLive, useSession } from "../live/context";
 import { inOrder } from "../live/state";
 import { goal, health } from "../progress";
-import { runPath } from "../route";
+import { mayStart } from "../roles";
+import { runPath, startPath } from "../route";
 import { useNow } from "../useNow";
 
 export function Runs() {
@@ -18,7 +19,10 @@ export function Runs() {
   return (
     <>
       <header className="screen-head">
-        <h1>Runs</h1>
+        <div className="title-line">
+          <h1>Runs</h1>
+          <StartLink />
+        </div>
         {!loading && (
           <p className="lead">
             {many(runs.length, "run")}, {count(going)} live{wanting ? `, ${count(wanting)} in need of somebody` : ""}.
@@ -37,6 +41,18 @@ export function Runs() {
         ))}
       </ul>
     </>
+  );
+}
+
+/** Who may not start a run is told so in its place. */
+function StartLink() {
+  const { me } = useSession();
+  return mayStart(me) ? (
+    <a className="button main start-link" href={startPath()}>
+      Start a run
+    </a>
+  ) : (
+    <p className="note start-link">To start a run you need the role operator.</p>
   );
 }
 
