@@ -152,7 +152,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ResultReport": {"metrics": {}},
     "WorkerPoll": {"installation": "", "learners": {}, "data": (), "nproc": 1, "hold_s": 25.0},
     "WorkerView": {"revoked_at": None, "run": None, "round": None},
-    "Problem": {"detail": "", "instance": None, "retry_after_s": None, "retryable": False},
+    "Problem": {"detail": "", "instance": None, "retry_after_s": None, "retryable": False, "fields": None},
 }
 
 

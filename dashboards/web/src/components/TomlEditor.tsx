@@ -15,7 +15,7 @@ interface Props {
   onChange: (text: string) => void;
 }
 
-const LEAST_LINES = 22;
+const LEAST_LINES = 20;
 
 export function TomlEditor({ label, text, mistakes, onChange }: Props) {
   const box = useRef<HTMLTextAreaElement>(null);

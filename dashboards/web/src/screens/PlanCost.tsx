@@ -18,7 +18,7 @@ const LABELS: Readonly<Record<Name, readonly [string, string]>> = {
 
 export function PlanCost({ checked, secure }: { checked: PlanView | null; secure: boolean }) {
   return (
-    <Panel title="What it will cost" wide note={checked ? "upper bounds, where no round is abandoned" : ""}>
+    <Panel title="What it will cost" note={checked ? "upper bounds, where no round is abandoned" : ""}>
       {!checked ? (
         <p className="note">Known as soon as the plan is one that can be carried out.</p>
       ) : (

@@ -33,7 +33,7 @@ export function StartFrom({ from, initial, onInitial }: Props) {
   };
   const run = live.runs[source];
   return (
-    <Panel title="Its first model" wide note={initial ? <code title={initial.digest}>{short(initial.digest)}</code> : "required"}>
+    <Panel title="Its first model" note={initial ? <code title={initial.digest}>{short(initial.digest)}</code> : "required"}>
       <div className="filters">
         <select aria-label="Start from" value={source} onChange={choose}>
           <option value="">choose what it starts from</option>

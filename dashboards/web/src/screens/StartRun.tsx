@@ -61,12 +61,14 @@ function Editing({ schema, from, source }: { schema: Plan; from: Start | null; s
       <Panel title="Common fields" note="all others are in the text">
         <PlanForm schema={schema} text={text} plan={found.plan} wrong={wrong} onChange={setText} />
       </Panel>
-      <Panel title="The same plan as text" note="TOML">
-        <TomlEditor label="The plan as TOML" text={text} mistakes={found.mistake ? [found.mistake] : mistakes} onChange={setText} />
-      </Panel>
-      <StartFrom from={from} initial={initial} onInitial={setInitial} />
-      <PlanCost checked={check.view} secure={at(check.view?.plan, ["secure"]) !== undefined} />
-      <Begin plan={found.plan} initial={initial} check={check} />
+      <div className="stack">
+        <Panel title="The same plan as text" note="TOML">
+          <TomlEditor label="The plan as TOML" text={text} mistakes={found.mistake ? [found.mistake] : mistakes} onChange={setText} />
+        </Panel>
+        <StartFrom from={from} initial={initial} onInitial={setInitial} />
+        <PlanCost checked={check.view} secure={at(check.view?.plan, ["secure"]) !== undefined} />
+        <Begin plan={found.plan} initial={initial} check={check} />
+      </div>
     </div>
   );
 }
