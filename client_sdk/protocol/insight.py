@@ -120,12 +120,29 @@ class DeviceRound(Message):
     """The checkpoint to which it contributed."""
     reason: str = ""
     """Why it was refused."""
+    secure: bool = False
+    """Whether the round was secure. *counted* then says that the device is in the sum: its update was seen by
+    nobody."""
+
+
+class CertificateView(Message):
+    """The newest certificate that a device has registered with. Times are Unix seconds."""
+
+    not_before: float
+    not_after: float
+    refused: str = ""
+    """The kind of problem with which its holder is refused now, such as *expired-certificate* or *revoked-key*; empty:
+    it is not."""
+    reason: str = ""
+    """The same in a sentence."""
 
 
 class DeviceDetail(Message):
     """One device, with the newest of its rounds."""
 
     device: DeviceView
+    certificate: CertificateView | None = None
+    """None: it has left, or was registered before there were certificates."""
     rounds: list[DeviceRound]
     """Up to 50 that counted and 50 that were refused, newest first; of runs in the caller's scope."""
 

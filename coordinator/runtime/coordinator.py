@@ -90,7 +90,7 @@ class Coordinator:
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet, self.identities)
         self.operators = OperatorRequests(self.core, self._standstill)
-        self.insight = Insight(self.core)
+        self.insight = Insight(self.core, self.identities)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
         self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)

@@ -236,6 +236,14 @@ class Identities:
             tx.forget_device(device.device, self._clock.now())
         self.forget_cached()
 
+    def refusal(self, certificate: Certificate) -> ProblemError | None:
+        """Why who holds this registered certificate is refused now; None: it is not."""
+        try:
+            self._require_good(certificate)
+        except ProblemError as error:
+            return error
+        return None
+
     # ------------------------------------------------------------ the list
 
     def list(self, *, read: bool = False) -> RevocationList | None:

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from client_sdk.credentials.certificate import Certificate
 from client_sdk.protocol.insight import (
+    CertificateView,
     ClassView,
     DeviceDetail,
     DeviceRound,
@@ -21,6 +23,7 @@ from client_sdk.protocol.insight import (
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core
+from coordinator.runtime.identities import Identities
 from coordinator.store.insight import HOUR_S, Participation
 from coordinator.store.port import ClaimRow, DeviceRow, Reader
 
@@ -101,8 +104,9 @@ class _States:
 class FleetViews:
     """Safe from any thread."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, identities: Identities) -> None:
         self._core = core
+        self._identities = identities
         self._lock = threading.Lock()
         self._kept: tuple[float, FleetView] | None = None
 
@@ -137,7 +141,19 @@ class FleetViews:
             took_part = took_part._replace(refusals=len(rounds) - took_part.rounds)
             if view.run is not None and not sees(view.run):
                 view = view.changed(run=None, round=None)
-        return DeviceDetail(device=_with(view, took_part), rounds=rounds)
+        return DeviceDetail(device=_with(view, took_part), certificate=self._certificate(row), rounds=rounds)
+
+    def _certificate(self, row: DeviceRow) -> CertificateView | None:
+        if not row.certificate:
+            return None
+        certificate = Certificate.parse(bytes.fromhex(row.certificate))
+        refusal = self._identities.refusal(certificate)
+        return CertificateView(
+            not_before=certificate.not_before,
+            not_after=certificate.not_after,
+            refused=refusal.kind if refusal else "",
+            reason=refusal.problem.detail if refusal else "",
+        )
 
     def counts(self) -> FleetCounts:
         """Cheap enough to be asked for every few seconds."""
@@ -205,21 +221,26 @@ def _classes(found: dict[str, list[int]]) -> list[ClassView]:
 
 
 def _rounds(reader: Reader, device: str) -> list[DeviceRound]:
+    """Those that counted and those that were refused, newest first. Of a round that was never opened nothing but the
+    refusal is known."""
     rounds = []
     for row in reader.counted_in(device, _ROUNDS):
         found = reader.round(row.run, row.round)
-        at = found.closed_at if found is not None else None
-        rounds.append(DeviceRound(run=row.run, round=row.round, at=at, result="counted", version=row.version))
+        at, secure = (found.closed_at, found.kind == "secure") if found is not None else (None, False)
+        rounds.append(
+            DeviceRound(run=row.run, round=row.round, at=at, result="counted", version=row.version, secure=secure)
+        )
     for refusal in reader.refused_in(device, _ROUNDS):
         if refusal.kind != "abandoned":
-            late = refusal.kind == "late"
+            found = reader.round(refusal.run, refusal.round)
             rounds.append(
                 DeviceRound(
                     run=refusal.run,
                     round=refusal.round,
                     at=refusal.at,
-                    result="late" if late else "refused",
+                    result="late" if refusal.kind == "late" else "refused",
                     reason=refusal.reason,
+                    secure=found is not None and found.kind == "secure",
                 )
             )
     return sorted(rounds, key=lambda one: -(one.at or 0.0))

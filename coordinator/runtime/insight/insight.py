@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.runtime.core import Core
+from coordinator.runtime.identities import Identities
 from coordinator.runtime.insight.fleet_views import FleetViews
 from coordinator.runtime.insight.lanes import Lanes
 from coordinator.runtime.insight.plan_check import PlanCheck
@@ -10,9 +11,9 @@ from coordinator.runtime.insight.system import System
 
 
 class Insight:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, identities: Identities) -> None:
         self.lanes = Lanes(core)
-        self.fleet = FleetViews(core)
+        self.fleet = FleetViews(core, identities)
         self.plans = PlanCheck(core)
         self.system = System(core)
 

@@ -14,6 +14,7 @@ import { useNow } from "./useNow";
 const SECTIONS: readonly (readonly [RunSection, string])[] = [
   ["live", "Live"],
   ["secure", "Secure aggregation"],
+  ["privacy", "Privacy budget"],
   ["checkpoints", "Checkpoints"],
 ];
 const MOST_RUNS = 8;

@@ -66,6 +66,11 @@ export function date(at: number): string {
   return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())}`;
 }
 
+/** 14:00, of the hour that begins then; in the reader's time zone. */
+export function hour(at: number): string {
+  return `${String(new Date(at * 1000).getHours()).padStart(2, "0")}:00`;
+}
+
 /** The first digits of a digest. */
 export function short(digest: string): string {
   return digest.slice(0, 10);

@@ -11,7 +11,7 @@ export type Route =
   | { screen: "device"; device: string }
   | { screen: "start"; from: Start | null }
   | { screen: "missing"; path: string };
-export const RUN_SECTIONS = ["live", "secure", "checkpoints"] as const;
+export const RUN_SECTIONS = ["live", "secure", "privacy", "checkpoints"] as const;
 export type RunSection = (typeof RUN_SECTIONS)[number];
 /** A checkpoint of a run: what a new run is started from. */
 export interface Start {

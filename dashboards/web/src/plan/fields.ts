@@ -78,9 +78,9 @@ function kindOf(shape: Plan): Field["kind"] {
   return kinds[String(shape.type)] ?? "other";
 }
 
-/** Of a docstring the first two sentences, without its marks. */
+/** Of a docstring the first two sentences, without its marks and the example at its end. */
 function plain(text: unknown): string {
   if (typeof text !== "string") return "";
-  const words = text.replace(/``?([^`]*)``?/g, "$1").replace(/\*([^*]+)\*/g, "$1");
+  const words = text.replace(/\s*``\w+ = [^`]*``$/, "").replace(/``?([^`]*)``?/g, "$1").replace(/\*([^*]+)\*/g, "$1");
   return words.split(/(?<=[.;:]) (?=[A-Z0-9])/).slice(0, 2).join(" ");
 }

@@ -52,7 +52,7 @@ export function Checkpoints({ run }: { run: RunView }) {
                     {
                       name: "next",
                       cell: (one: CheckpointView) => (
-                        <a href={startPath({ run: run.run, version: one.version })} aria-label={`Start a new run from version ${one.version}`}>
+                        <a className="whole" href={startPath({ run: run.run, version: one.version })} aria-label={`Start a new run from version ${one.version}`}>
                           Start a new run from here
                         </a>
                       ),

@@ -4,16 +4,15 @@ import { get } from "../api/client";
 import type { DeviceView } from "../api/types";
 import { Badge, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
+import { STATE_TONES } from "../device";
 import { ago, count } from "../format";
 import { useResource } from "../live/context";
-import type { Tone } from "../progress";
-import { runPath } from "../route";
+import { devicePath, runPath } from "../route";
 import { useNow } from "../useNow";
 
 const PAGE = 50;
 const EVERY_S = 10;
-const TONES: Readonly<Record<DeviceView["state"], Tone>> = { waiting: "good", assigned: "busy", away: "idle", left: "bad" };
-const STATES = Object.keys(TONES) as DeviceView["state"][];
+const STATES = Object.keys(STATE_TONES) as DeviceView["state"][];
 
 export function Devices({ classes }: { classes: readonly string[] }) {
   const now = useNow();
@@ -57,10 +56,17 @@ export function Devices({ classes }: { classes: readonly string[] }) {
           rows={rows}
           rowKey={(device) => device.device}
           columns={[
-            { name: "device", cell: (device) => <code>{device.device}</code> },
+            {
+              name: "device",
+              cell: (device) => (
+                <a href={devicePath(device.device)}>
+                  <code>{device.device}</code>
+                </a>
+              ),
+            },
             { name: "label", cell: (device) => device.label },
             { name: "class", cell: (device) => device.device_class },
-            { name: "state", cell: (device) => <Badge tone={TONES[device.state]}>{device.state}</Badge> },
+            { name: "state", cell: (device) => <Badge tone={STATE_TONES[device.state]}>{device.state}</Badge> },
             { name: "in", cell: (device) => (device.run ? <a href={runPath(device.run)}>{`${device.run}, round ${device.round ?? ""}`}</a> : "") },
             { name: "seen", cell: (device) => (device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)), figures: true },
             { name: "rounds joined", cell: (device) => count(device.rounds_joined), figures: true },

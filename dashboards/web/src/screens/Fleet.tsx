@@ -3,7 +3,7 @@ import { get } from "../api/client";
 import type { FleetView } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { EmptyState, Fact, Panel, Problem } from "../components/parts";
-import { count } from "../format";
+import { count, hour } from "../format";
 import { useLive, useResource } from "../live/context";
 import { useNow } from "../useNow";
 import { Devices } from "./Devices";
@@ -55,10 +55,6 @@ export default function Fleet() {
       )}
     </>
   );
-}
-
-function hour(at: number): string {
-  return `${String(new Date(at * 1000).getHours()).padStart(2, "0")}:00`;
 }
 
 function Availability({ fleet }: { fleet: FleetView }) {

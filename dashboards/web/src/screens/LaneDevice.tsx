@@ -4,14 +4,12 @@ import { get } from "../api/client";
 import type { Lane } from "../api/types";
 import { Badge, Fact, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
+import { RESULTS } from "../device";
 import { ago, bytes, clock, count, duration, sentence } from "../format";
 import { named, TONES } from "../lanes";
 import { useResource } from "../live/context";
-import type { Tone } from "../progress";
-import { roundPath } from "../route";
+import { devicePath, roundPath } from "../route";
 import { useNow } from "../useNow";
-
-const RESULTS: Readonly<Record<"counted" | "refused" | "late", Tone>> = { counted: "good", refused: "bad", late: "warn" };
 
 export function LaneDevice({ lane }: { lane: Lane | undefined }) {
   return (
@@ -45,7 +43,7 @@ function Details({ lane }: { lane: Lane }) {
         <>
           <p className="note">
             {data.device.device_class ? `Class ${data.device.device_class}; ` : ""}{data.device.last_seen_at == null ? "never seen" : `seen ${ago(data.device.last_seen_at, now)}`}; {count(data.device.rounds_joined)} rounds joined,{" "}
-            {count(data.device.refusals)} refusals.
+            {count(data.device.refusals)} refusals. <a href={devicePath(lane.device)}>More of this device</a>
           </p>
           {data.rounds.length > 0 && (
             <Table

@@ -8,6 +8,7 @@ import type { RunSection } from "../route";
 import { Actions } from "./Actions";
 import { Checkpoints } from "./Checkpoints";
 import { LiveRun } from "./LiveRun";
+import { Privacy } from "./Privacy";
 import { Secure } from "./Secure";
 
 export default function Run({ id, section }: { id: string; section: RunSection }) {
@@ -27,6 +28,7 @@ export default function Run({ id, section }: { id: string; section: RunSection }
       <Heading run={run} />
       {section === "live" && <LiveRun run={run} />}
       {section === "secure" && <Secure run={run} />}
+      {section === "privacy" && <Privacy />}
       {section === "checkpoints" && <Checkpoints run={run} />}
     </>
   );

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.protocol.insight import DeviceDetail
+from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
 from coordinator.runtime.insight import fleet_views
-from coordinator.runtime.insight.fleet_views import DeviceFilter, FleetViews, class_of
+from coordinator.runtime.insight.fleet_views import DeviceFilter, class_of
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.memory_tables import ALL
@@ -147,6 +147,27 @@ def test_who_sees_some_runs_sees_devices_and_their_rounds_of_those_alone() -> No
         seen(missing, "marks")
 
 
+def test_a_devices_certificate_says_how_it_would_be_refused() -> None:
+    world = World(3)
+    identities, fleet = world.coordinator.identities, world.coordinator.insight.fleet
+
+    def certificate(number: int) -> CertificateView:
+        found = fleet.device(world.rows[number].device).certificate
+        assert found is not None
+        return found
+
+    good = certificate(0)
+    assert good.not_after - good.not_before > 86_400
+    assert (good.refused, good.reason) == ("", "")
+    identities.take_list(world.authority.list(world.clock.at, world.keys[1]))
+    assert certificate(1).refused == "revoked-key"
+    assert certificate(1).reason == "The authority has revoked this key."
+    identities.leave(world.rows[2])
+    assert fleet.device(world.rows[2].device).certificate is None
+    world.clock.at = good.not_after
+    assert certificate(0).refused == "expired-certificate"
+
+
 def test_classes_say_who_is_never_heard() -> None:
     world = labelled(World(8))
     world.create(cohort={"select": 8, "goal": 4, "quorum": 0.5, "select_s": 10, "collect_s": 60}, finish={"rounds": 1})
@@ -237,7 +258,7 @@ def test_ten_thousand_devices_are_paged_and_counted(tmp_path: Path) -> None:
             tx.put_round(rows.round_(ended, status="committed", closed_at=float(ended)))
             tx.insert_contributions(rows.contribution(f"d{number:05}", round=ended) for number in range(256))
     world = World(0, store=store)
-    fleet = FleetViews(world.coordinator.core)
+    fleet = world.coordinator.insight.fleet
     found, after = 0, ""
     while page := fleet.devices(1000, after):
         found, after = found + len(page), page[-1].device
