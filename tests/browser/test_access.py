@@ -19,8 +19,12 @@ SCREENS = {
     "run": "#/runs/seen",
     "standstill": "#/runs/empty",
     "secure": "#/runs/seen/secure",
+    "privacy": "#/runs/seen/privacy",
     "checkpoints": "#/runs/seen/checkpoints",
+    "start": "#/start",
+    "start-from": "#/start/seen/1",
     "fleet": "#/fleet",
+    "device": "#/fleet/DEVICE",
     "system": "#/system",
     "audit": "#/audit",
     "missing": "#/nothing",
@@ -55,9 +59,17 @@ def visitor(request: pytest.FixtureRequest, chromium: Any, server: Server, run: 
     found.close()
 
 
+def place(visitor: Visitor, screen: str) -> str:
+    """The screen's address. The device is the first of the fleet."""
+    if "DEVICE" not in SCREENS[screen]:
+        return SCREENS[screen]
+    first = "fetch('/v1/devices?limit=1').then(answer => answer.json()).then(found => found[0].device)"
+    return SCREENS[screen].replace("DEVICE", visitor.page.evaluate(first))
+
+
 @pytest.mark.parametrize("screen", SCREENS)
 def test_axe_finds_nothing(visitor: Visitor, screen: str) -> None:
-    page = visitor.go(SCREENS[screen])
+    page = visitor.go(place(visitor, screen))
     page.locator("main h1").wait_for()
     page.get_by_text("Loading …").first.wait_for(state="detached")
     assert visitor.violations() == []
@@ -67,7 +79,7 @@ def test_axe_finds_nothing(visitor: Visitor, screen: str) -> None:
 def test_a_phone_shows_all_of_it(visitor: Visitor, screen: str) -> None:
     visitor.page.set_viewport_size({"width": 390, "height": 844})
     try:
-        page = visitor.go(SCREENS[screen])
+        page = visitor.go(place(visitor, screen))
         page.locator("main h1").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     finally:

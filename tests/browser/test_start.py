@@ -52,7 +52,8 @@ def test_the_form_and_the_text_are_one_plan(visit: Visit, server: Server) -> Non
     field(page, "weighting").select_option("equal")
     field(page, "goal").fill("")
     assert text_of(page).input_value() == (
-        'name = "typed"\n[task]\nlearner = "tests:typed"\nmu = 0.01\n[cohort]\nselect = 7\n\n[aggregation]\nweighting = "equal"\n'
+        'name = "typed"\n[task]\nlearner = "tests:typed"\nmu = 0.01\n[cohort]\nselect = 7\n'
+        '\n[aggregation]\nweighting = "equal"\n'
     )
     text_of(page).fill("name = ")
     page.get_by_role("button", name="line 1").wait_for()

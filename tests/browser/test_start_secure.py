@@ -67,9 +67,7 @@ def test_spent_devices_are_said_first_and_the_exhausted_run_is_advanced(
     assert found["version"] >= 1
 
 
-def test_a_newer_checkpoint_has_no_spent_devices(
-    visit: Callable[..., Visitor], server: Server, spent: str
-) -> None:
+def test_a_newer_checkpoint_has_no_spent_devices(visit: Callable[..., Visitor], server: Server, spent: str) -> None:
     visitor = visit()
     visitor.log_in(server.key)
     page = visitor.go(f"#/start/{spent}/1")
