@@ -70,7 +70,10 @@ def test_mistakes_are_said_at_their_field_and_line_as_somebody_types(visit: Visi
     named, selected = (page.get_by_role("list").get_by_text(f"{name}: ") for name in ("name", "cohort.select"))
     named.wait_for()
     selected.wait_for()
-    assert "greater than or equal to 1" in page.locator(".plan-field", has=page.get_by_label("select", exact=True)).inner_text()
+    assert (
+        "greater than or equal to 1"
+        in page.locator(".plan-field", has=page.get_by_label("select", exact=True)).inner_text()
+    )
     assert field(page, "select").get_attribute("aria-invalid") == "true"
     assert page.locator("main img").count() == 0
     page.locator(".mistakes li", has_text="cohort.select").get_by_role("button").click()
@@ -138,9 +141,9 @@ def test_a_run_is_started_from_a_checkpoint_whose_line_stays(visit: Visit, serve
     visitor = visit()
     visitor.log_in(server.key)
     page = visitor.go(f"#/runs/{run}/checkpoints")
-    page.get_by_role("link", name="Start a new run from version 1").wait_for()
+    page.get_by_role("link", name="Start a new run from here, version 1").wait_for()
     before = server.http.get(Route.RUN_CHECKPOINTS.format(run=run)).json()
-    page.get_by_role("link", name="Start a new run from version 1").click()
+    page.get_by_role("link", name="Start a new run from here, version 1").click()
     page.get_by_text("a line never forks").wait_for()
     assert text_of(page).input_value().startswith('name = "older"\n')
     assert "null" not in text_of(page).input_value()

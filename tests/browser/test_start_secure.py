@@ -44,7 +44,7 @@ def test_spent_devices_are_said_first_and_the_exhausted_run_is_advanced(
     visitor = visit()
     visitor.log_in(server.key)
     page = visitor.go(f"#/runs/{spent}/checkpoints")
-    page.get_by_role("link", name="Start a new run from version 0").click()
+    page.get_by_role("link", name="Start a new run from here, version 0").click()
     said = page.locator("[data-fact=spent]")
     said.get_by_text(f"{DEVICES} of {DEVICES} registered devices are spent on this checkpoint").wait_for()
     assert said.get_by_role("listitem").all_inner_texts()[0].startswith("start from another checkpoint")
