@@ -52,8 +52,8 @@ export function Checkpoints({ run }: { run: RunView }) {
                     {
                       name: "next",
                       cell: (one: CheckpointView) => (
-                        <a className="whole" href={startPath({ run: run.run, version: one.version })}>
-                          Start a new run from here<span className="hidden">{`, version ${one.version}`}</span>
+                        <a className="whole" href={startPath({ run: run.run, version: one.version })} aria-label={`Start a new run from here, version ${one.version}`}>
+                          Start a new run from here
                         </a>
                       ),
                     },
