@@ -43,7 +43,7 @@ describe("addresses", () => {
     expect(parse(runPath("mnist"))).toEqual({ screen: "run", run: "mnist", section: "live" });
     expect(parse(runPath("a/b", "secure"))).toEqual({ screen: "run", run: "a/b", section: "secure" });
     expect([parse("#/fleet"), parse("#/system"), parse("#/audit")]).toEqual([{ screen: "fleet" }, { screen: "system" }, { screen: "audit" }]);
-    expect(parse("#/fleet/x")).toMatchObject({ screen: "missing" });
+    expect(parse("#/system/x")).toMatchObject({ screen: "missing" });
     expect(parse("#/runs/mnist/nothing")).toMatchObject({ screen: "missing" });
     expect(parse("#/runs/%E0%A4%A")).toMatchObject({ screen: "run", run: "%E0%A4%A" });
   });
