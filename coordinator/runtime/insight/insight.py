@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.fleet_views import FleetViews
 from coordinator.runtime.insight.lanes import Lanes
+from coordinator.runtime.insight.leases import Leases
 from coordinator.runtime.insight.plan_check import PlanCheck
 from coordinator.runtime.insight.system import System
 
@@ -12,6 +13,7 @@ from coordinator.runtime.insight.system import System
 class Insight:
     def __init__(self, core: Core) -> None:
         self.lanes = Lanes(core)
+        self.leases = Leases(core)
         self.fleet = FleetViews(core)
         self.plans = PlanCheck(core)
         self.system = System(core)
