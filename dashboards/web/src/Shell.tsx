@@ -14,6 +14,7 @@ import { useNow } from "./useNow";
 const SECTIONS: readonly (readonly [RunSection, string])[] = [
   ["live", "Live"],
   ["secure", "Secure aggregation"],
+  ["datacenter", "Datacenter"],
   ["checkpoints", "Checkpoints"],
 ];
 const MOST_RUNS = 8;
@@ -82,6 +83,9 @@ function Navigation({ route }: { route: Route }) {
             )}
           </li>
         ))}
+        <Item href="#/compare" here={route.screen === "compare"}>
+          Compare runs
+        </Item>
         {may(me, "viewer", "*") && (
           <>
             <Item href="#/fleet" here={route.screen === "fleet"}>

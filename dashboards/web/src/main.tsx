@@ -4,6 +4,7 @@ import "./styles/base.css";
 import "./styles/parts.css";
 import "./styles/screens.css";
 import "./styles/lanes.css";
+import "./styles/compare.css";
 
 const root = document.getElementById("root");
 if (root) createRoot(root).render(<App />);

@@ -2,14 +2,14 @@
 import { useSyncExternalStore } from "react";
 
 /** Screens that belong to no run. */
-export const WHOLE_SCREENS = ["fleet", "system", "audit"] as const;
+export const WHOLE_SCREENS = ["compare", "fleet", "system", "audit"] as const;
 export type Route =
   | { screen: "runs" }
   | { screen: "run"; run: string; section: RunSection }
   | { screen: (typeof WHOLE_SCREENS)[number] }
   | { screen: "round"; run: string; round: number }
   | { screen: "missing"; path: string };
-export const RUN_SECTIONS = ["live", "secure", "checkpoints"] as const;
+export const RUN_SECTIONS = ["live", "secure", "datacenter", "checkpoints"] as const;
 export type RunSection = (typeof RUN_SECTIONS)[number];
 
 export function parse(hash: string): Route {
@@ -47,4 +47,9 @@ function subscribe(listener: () => void): () => void {
 
 export function useRoute(): Route {
   return parse(useSyncExternalStore(subscribe, () => location.hash));
+}
+
+/** What follows `?` in the address of the screen. */
+export function useQuery(): string {
+  return useSyncExternalStore(subscribe, () => location.hash).split("?")[1] ?? "";
 }

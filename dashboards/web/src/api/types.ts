@@ -22,3 +22,6 @@ export type Role = Me["grants"][number]["role"];
 export type Lane = Schemas["Lane"];
 export type LaneBucket = Schemas["LaneBucket"];
 export type LanesView = Schemas["LanesView"];
+export type LeaseRecord = Schemas["LeaseRecord"];
+export type LeasesView = Schemas["LeasesView"];
+export type WorkerView = Schemas["WorkerView"];
