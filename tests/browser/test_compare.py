@@ -98,11 +98,11 @@ def test_the_address_shows_the_same_after_a_reload_and_to_somebody_else(
     visitor = visit()
     visitor.log_in(server.key)
     page = visitor.go(address(runs))
-    page.get_by_label("slower").uncheck()
-    page.get_by_label("Against").select_option("bytes received")
-    page.get_by_label("Smoothing").select_option("0.8")
-    page.get_by_label("Scale").select_option("log")
-    page.get_by_label("Seeds as a band").uncheck()
+    page.get_by_role("checkbox", name="slower").uncheck()
+    page.get_by_role("combobox", name="Against").select_option("bytes received")
+    page.get_by_role("combobox", name="Smoothing").select_option("0.8")
+    page.get_by_role("combobox", name="Scale").select_option("log")
+    page.get_by_role("checkbox", name="Seeds as a band").uncheck()
     label = "accuracy of 2 runs against bytes received"
     page.get_by_role("img", name=label).wait_for()
     page.get_by_role("button", name="Show the table").click()
@@ -114,9 +114,9 @@ def test_the_address_shows_the_same_after_a_reload_and_to_somebody_else(
     other.go(kept)
     for seen in (page, other.page):
         seen.get_by_role("img", name=label).wait_for()
-        assert not seen.get_by_label("slower").is_checked()
-        assert not seen.get_by_label("Seeds as a band").is_checked()
-        chosen = [seen.get_by_label(name).input_value() for name in ("Against", "Smoothing", "Scale")]
+        assert not seen.get_by_role("checkbox", name="slower").is_checked()
+        assert not seen.get_by_role("checkbox", name="Seeds as a band").is_checked()
+        chosen = [seen.get_by_role("combobox", name=name).input_value() for name in ("Against", "Smoothing", "Scale")]
         assert chosen == ["bytes", "0.8", "log"]
         seen.get_by_role("button", name="Show the table").click()
         assert cells(seen, label) == shown
@@ -151,14 +151,14 @@ def test_what_cannot_be_shown_is_said(visit: Visit, server: Server, runs: list[s
     page = visitor.go(address([*runs, "gone"], "x=virtual"))
     page.get_by_text("1 run of this address is not in your scope: gone.").wait_for()
     page.get_by_text("Only simulated runs have virtual time").wait_for()
-    page.get_by_label("Against").select_option("wall time")
+    page.get_by_role("combobox", name="Against").select_option("wall time")
     page.get_by_role("img", name="accuracy of 3 runs against wall time").wait_for()
     page.get_by_role("button", name="Choose none").click()
     page.get_by_text("Choose the runs to compare.").wait_for()
-    page.get_by_label("slower").press("Space")
+    page.get_by_role("checkbox", name="slower").press("Space")
     page.get_by_text("Choose another run.").wait_for()
     page.get_by_label("Name contains").fill("seeds")
-    assert page.get_by_label("slower").count() == 0
+    assert page.get_by_role("checkbox", name="slower").count() == 0
 
 
 def test_axe_finds_nothing_and_a_phone_shows_all_of_it(visitor: Visitor, runs: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The datacenter's part in a run, in the browser: speeds, leases and restarts are the API's, and scaling is measured.
+"""The datacenter's part in a run, in the browser: speeds and leases are the API's, and scaling is measured."""
 
 from __future__ import annotations
 
