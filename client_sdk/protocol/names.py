@@ -94,6 +94,7 @@ class Route(StrEnum):
     ROUNDS = "/v1/runs/{run}/rounds"
     ROUND = "/v1/runs/{run}/rounds/{round}"
     LANES = "/v1/runs/{run}/rounds/{round}/lanes"
+    ROUND_LEASES = "/v1/runs/{run}/rounds/{round}/leases"
     CHECK_PLAN = "/v1/plans/check"
     PLAN_SCHEMA = "/v1/plans/schema"
     RUN_CHECKPOINTS = "/v1/runs/{run}/checkpoints"

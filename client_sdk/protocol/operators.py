@@ -33,6 +33,8 @@ Kind = Literal["federated", "secure", "datacenter"]
 
 DeviceState = Literal["away", "waiting", "assigned", "left"]
 """State of a device; left: it has asked to be forgotten."""
+RunClock = Literal["wall", "virtual"]
+"""By which clock a run's times are: *virtual* is that of the simulation that played it."""
 AuthorityPlace = Literal["apart", "inside"]
 """Where the authority's key is: in a process apart from the coordinator, or inside, so that the coordinator could make
 devices up."""
@@ -89,6 +91,9 @@ class RunView(Message):
     origin: str
     created_at: float
     """Unix time in seconds, as all ``_at`` fields."""
+    clock: RunClock = "wall"
+    """Of a simulated run these fields, in its rounds and metrics too, count the virtual seconds in which it was
+    played."""
     seq: int
     """Sequence number of the last event, with which a stream resumes after it."""
     funnel: Funnel

@@ -166,7 +166,7 @@ class Heartbeat(Message):
     step: int = Field(default=0, ge=0, le=2**53)
     """Optimizer steps done in this round, including saved steps of earlier attempts."""
     metrics: dict[MetricName, Finite] = Field(default_factory=dict, max_length=16)
-    """Metrics of the training so far: ``loss``, ``samples_per_s``, ``communication_share``."""
+    """Metrics of the training so far: ``loss``, ``samples_per_s``, ``communication_share``, ``restarts``."""
 
 
 class LeaseRenewed(Message):

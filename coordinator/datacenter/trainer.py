@@ -27,7 +27,8 @@ from coordinator.datacenter.worker.lease_trainer import Halted, NotNow, TrainedC
 OnLeaseMessage = Callable[[Lease, dict[str, Any]], None]
 """Receives a job's messages (``progress``), each with its lease."""
 MEASURES = ("loss", "samples_per_s", "communication_share")
-"""The metrics of a training that heartbeats and the result report, where known."""
+"""The metrics of a training that heartbeats and the result report, where known; beside them ``restarts``, where the
+processes were started again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,8 @@ class JobTrainer:
             known.update(measures(message))
             if message["event"] == "started":
                 examples = int(message["examples"])
+            if message["event"] == "restarted":
+                known["restarts"] = float(message["attempt"])
             if message["event"] in ("started", "progress"):
                 note(TrainingProgress(step=int(message["step"]), metrics=dict(known)))
             if self._on_lease_message is not None:

@@ -15,6 +15,7 @@ from client_sdk.protocol.insight import (
     PlanView,
     SystemView,
 )
+from client_sdk.protocol.lease_history import LeasesView
 from client_sdk.protocol.names import DeviceId, Finite, Route, RunId
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from coordinator.access import Operator, Role
@@ -43,6 +44,12 @@ def lanes(
     """What each selected device did in a round: began, trained, sent, and how it ended. Of a secure round it says
     nothing of single devices, and why."""
     return to.insight.lanes.of_round(run, round, after, limit)
+
+
+def leases(to: Coordinator, operator: Operator, *, run: RunId, round: RoundNumber) -> LeasesView:
+    """The leases of a datacenter round: which worker had each, how it ended, and what was reported while it trained. A
+    round of devices has none."""
+    return to.insight.leases.of_round(run, round)
 
 
 def devices(
@@ -100,6 +107,15 @@ LANES = Entry(
     answer=LanesView,
     shape=Direct(lanes),
     summary="Show a round's lanes",
+    group="runs",
+)
+LEASES = Entry(
+    method="GET",
+    route=Route.ROUND_LEASES,
+    permission=Permission.VIEWER,
+    answer=LeasesView,
+    shape=Direct(leases),
+    summary="Show a datacenter round's leases",
     group="runs",
 )
 CHECK_PLAN = Entry(
@@ -161,4 +177,4 @@ SYSTEM = Entry(
     summary="Show the process",
     group="process",
 )
-ENTRIES = (LANES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)
+ENTRIES = (LANES, LEASES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)

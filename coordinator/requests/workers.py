@@ -135,7 +135,7 @@ LIST = Entry(
     answer=list[WorkerView],
     shape=Direct(listed),
     summary="List workers",
-    group="workers",
+    group="fleet",
 )
 REVOKE = Entry(
     method="POST",
@@ -145,7 +145,7 @@ REVOKE = Entry(
     answer=WorkerView,
     shape=Direct(revoke),
     summary="Revoke a worker",
-    group="workers",
+    group="fleet",
 )
 POLL = Entry(
     method="POST",

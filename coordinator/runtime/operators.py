@@ -25,6 +25,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
+from coordinator.runtime.run_clocks import RunClocks
 from coordinator.runtime.standstill import Standstill
 from coordinator.store.port import AuthorityRow, RoundRow, RunRow
 
@@ -37,6 +38,7 @@ class OperatorRequests:
     def __init__(self, core: Core, standstill: Standstill) -> None:
         self._core = core
         self._standstill = standstill
+        self._clocks = RunClocks()
         self._known: set[str] = set()
         """Digests of blobs that were found to be checkpoints."""
 
@@ -70,12 +72,14 @@ class OperatorRequests:
         found = self._found(run)
         trouble = self._core.troubles.of(run)
         if found is None:
-            return views.unreadable_run_view(self._core.store, self._row(run), trouble)
+            view = views.unreadable_run_view(self._core.store, self._row(run), trouble)
+            return view.changed(clock=self._clocks.of(self._core.store, run))
         state, seq = found
         newest = self._core.store.round(run, state.round_number) if state.round_number else None
         latest = views.round_view(self._core.store, newest, state) if newest else None
         stalled = self._standstill.of_run(state)
         view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
+        view = view.changed(clock=self._clocks.of(self._core.store, run))
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
 
     def _row(self, run: str) -> RunRow:

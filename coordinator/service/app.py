@@ -49,7 +49,7 @@ _TAGS = [
     {"name": "fleet", "description": "The devices, as operators see them."},
     {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
     {"name": "devices", "description": "Requests of devices, in the order in which they send them."},
-    {"name": "workers", "description": "Requests of datacenter workers, and of operators who list and revoke them."},
+    {"name": "workers", "description": "Requests of datacenter workers."},
     {"name": "access", "description": "API keys of operators, the audit, and the authority's revocation list."},
     {"name": "process", "description": "Health and meters of this process."},
 ]

@@ -32,6 +32,11 @@ class DeviceRow:
     left_at: float | None = None
     """When it left: what the coordinator knew of it is forgotten since."""
 
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulation made it: no certificate belongs to its key. Its updates are never stored."""
+        return self.key_id is not None and not self.certificate
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
@@ -47,6 +52,11 @@ class WorkerRow:
     last_seen_at: float | None = None
     revoked_at: float | None = None
     """When an operator of this coordinator revoked it, which is permanent."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is the worker of a simulation: a real one has a certificate."""
+        return not self.certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

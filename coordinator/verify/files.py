@@ -14,7 +14,6 @@ from coordinator.blobs import BlobError
 from coordinator.folding.refold import Readable, hashed, short
 from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
-from coordinator.verify.fleet import is_simulated
 from coordinator.verify.replay import Replay
 from coordinator.verify.violation import RunViolation
 
@@ -129,7 +128,7 @@ def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, Device
         refused = replay.expected.refusals.get(number, [])
         retained += [(number, item.device, item.digest) for item in refused if item.digest and item.kind == "abandoned"]
     for number, device, digest in retained:
-        if not is_simulated(devices.get(device)):
+        if (known := devices.get(device)) is None or not known.simulated:
             still = _is_retained(run, number, state.plan.retention.rounds)
             yield WantedBlob(digest, number, f"{device}'s update", still=still)
 

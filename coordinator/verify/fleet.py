@@ -23,11 +23,6 @@ def devices_of(reader: Reader, replay: Replay) -> dict[str, DeviceRow]:
     return found
 
 
-def is_simulated(row: DeviceRow | None) -> bool:
-    """Whether a simulation made the device: no certificate belongs to its key. Its updates are never stored."""
-    return row is not None and row.key_id is not None and not row.certificate
-
-
 def against_fleet(reader: Reader, replay: Replay, devices: dict[str, DeviceRow]) -> Iterator[RunViolation]:
     """Each device of a cohort is registered, with no more examples than its cap; each worker of a lease is registered;
     and their rows hold values of their columns' kinds."""

@@ -6,6 +6,7 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.insight.fleet_views import FleetViews
 from coordinator.runtime.insight.lanes import Lanes
+from coordinator.runtime.insight.leases import Leases
 from coordinator.runtime.insight.plan_check import PlanCheck
 from coordinator.runtime.insight.system import System
 
@@ -13,6 +14,7 @@ from coordinator.runtime.insight.system import System
 class Insight:
     def __init__(self, core: Core, identities: Identities) -> None:
         self.lanes = Lanes(core)
+        self.leases = Leases(core)
         self.fleet = FleetViews(core, identities)
         self.plans = PlanCheck(core)
         self.system = System(core)

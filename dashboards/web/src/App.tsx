@@ -15,6 +15,7 @@ import { useTheme } from "./theme";
 
 // Charts come with the screens that have some, so that the others are there sooner.
 const Run = lazy(() => import("./screens/Run"));
+const Compare = lazy(() => import("./screens/Compare"));
 const Fleet = lazy(() => import("./screens/Fleet"));
 const System = lazy(() => import("./screens/System"));
 const Round = lazy(() => import("./screens/Round"));
@@ -86,6 +87,8 @@ function Screen() {
       return <Runs />;
     case "run":
       return <Run key={route.run} id={route.run} section={route.section} />;
+    case "compare":
+      return <Compare />;
     case "fleet":
       return <Fleet />;
     case "system":

@@ -15,6 +15,7 @@ const SECTIONS: readonly (readonly [RunSection, string])[] = [
   ["live", "Live"],
   ["secure", "Secure aggregation"],
   ["privacy", "Privacy budget"],
+  ["datacenter", "Datacenter"],
   ["checkpoints", "Checkpoints"],
 ];
 const MOST_RUNS = 8;
@@ -83,6 +84,9 @@ function Navigation({ route }: { route: Route }) {
             )}
           </li>
         ))}
+        <Item href="#/compare" here={route.screen === "compare"}>
+          Compare runs
+        </Item>
         {may(me, "viewer", "*") && (
           <>
             <Item href="#/fleet" here={route.screen === "fleet" || route.screen === "device"}>

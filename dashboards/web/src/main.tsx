@@ -5,6 +5,7 @@ import "./styles/parts.css";
 import "./styles/screens.css";
 import "./styles/lanes.css";
 import "./styles/start.css";
+import "./styles/compare.css";
 
 const root = document.getElementById("root");
 if (root) createRoot(root).render(<App />);

@@ -2,7 +2,7 @@
 import { useSyncExternalStore } from "react";
 
 /** Screens that belong to no run. */
-export const WHOLE_SCREENS = ["fleet", "system", "audit"] as const;
+export const WHOLE_SCREENS = ["compare", "fleet", "system", "audit"] as const;
 export type Route =
   | { screen: "runs" }
   | { screen: "run"; run: string; section: RunSection }
@@ -11,7 +11,7 @@ export type Route =
   | { screen: "device"; device: string }
   | { screen: "start"; from: Start | null }
   | { screen: "missing"; path: string };
-export const RUN_SECTIONS = ["live", "secure", "privacy", "checkpoints"] as const;
+export const RUN_SECTIONS = ["live", "secure", "privacy", "datacenter", "checkpoints"] as const;
 export type RunSection = (typeof RUN_SECTIONS)[number];
 /** A checkpoint of a run: what a new run is started from. */
 export interface Start {
@@ -65,4 +65,9 @@ function subscribe(listener: () => void): () => void {
 
 export function useRoute(): Route {
   return parse(useSyncExternalStore(subscribe, () => location.hash));
+}
+
+/** What follows `?` in the address of the screen. */
+export function useQuery(): string {
+  return useSyncExternalStore(subscribe, () => location.hash).split("?")[1] ?? "";
 }

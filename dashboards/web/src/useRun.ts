@@ -12,17 +12,20 @@ const METRICS_MS = 5000;
 export function useRounds(run: RunView): Resource<RoundView[]> {
   const seq = useSlowly(run.seq, ROUND_MS);
   const key = [run.run, run.round, run.version, run.phase, run.status, seq].join(" ");
-  return useResource<RoundView[]>(key, async (signal, before) => {
-    const closed = (before ?? []).filter((round) => round.status !== "open");
-    let after = closed.at(-1)?.round ?? 0;
-    for (;;) {
-      const page = await get("/v1/runs/{run}/rounds", { run: run.run, after, limit: PAGE }, signal);
-      closed.push(...page);
-      const last = page.at(-1);
-      if (page.length < PAGE || !last) return closed;
-      after = last.round;
-    }
-  });
+  return useResource<RoundView[]>(key, (signal, before) => roundsOf(run.run, before, signal));
+}
+
+/** The same of a run by its name, once. `before`: what was there already. */
+export async function roundsOf(run: string, before: readonly RoundView[] | null, signal: AbortSignal): Promise<RoundView[]> {
+  const closed = (before ?? []).filter((round) => round.status !== "open");
+  let after = closed.at(-1)?.round ?? 0;
+  for (;;) {
+    const page = await get("/v1/runs/{run}/rounds", { run, after, limit: PAGE }, signal);
+    closed.push(...page);
+    const last = page.at(-1);
+    if (page.length < PAGE || !last) return closed;
+    after = last.round;
+  }
 }
 
 /** All metrics of the run's checkpoints, also those that an evaluator reports between two rounds. */

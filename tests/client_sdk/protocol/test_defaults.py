@@ -122,6 +122,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "earlier": (),
     },
     "RunView": {
+        "clock": "wall",
         "kind": "federated",
         "authority": None,
         "exhausted": "",

@@ -286,6 +286,7 @@ def test_a_killed_torchrun_takes_its_ranks_along_and_the_job_ends_equal(tmp_path
     assert work.steps("started")[1] >= 5
     reasons = [message["reason"] for message in work.messages if message["event"] == "restarted"]
     assert reasons == ["a process was killed by SIGKILL"]
+    assert result.metrics["restarts"] == 1, "its heartbeats said so too"
     spec = work.trainer().job_of(lease({"nproc": 2}), work.checkpoint)
     undisturbed = launch(spec.model_copy(update={"checkpoints": None, "out": tmp_path / "again.safetensors"}))
     assert result.path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()

@@ -25,3 +25,6 @@ export type PlanView = Schemas["PlanView"];
 export type CostLine = Schemas["CostLine"];
 export type DeviceDetail = Schemas["DeviceDetail"];
 export type LanesView = Schemas["LanesView"];
+export type LeaseRecord = Schemas["LeaseRecord"];
+export type LeasesView = Schemas["LeasesView"];
+export type WorkerView = Schemas["WorkerView"];

@@ -20,16 +20,18 @@ interface Props<T> {
   columns: readonly Column<T>[];
   rows: readonly T[];
   rowKey: (row: T) => string | number;
+  /** Called with the chart when it is there, and with null when it is gone. */
+  onChart?: (chart: ECharts | null) => void;
 }
 
-export function Chart<T>({ label, option, version, height = 260, columns, rows, rowKey }: Props<T>) {
+export function Chart<T>({ label, option, version, height = 260, columns, rows, rowKey, onChart }: Props<T>) {
   const [asTable, setAsTable] = useState(false);
   return (
     <div className="chart">
       {asTable ? (
         <Table caption={label} columns={columns} rows={rows} rowKey={rowKey} height={height} />
       ) : (
-        <Canvas label={label} option={option} version={version} height={height} />
+        <Canvas label={label} option={option} version={version} height={height} onChart={onChart} />
       )}
       <button type="button" className="quiet swap" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
         {asTable ? "Show the chart" : "Show the table"}
@@ -38,21 +40,27 @@ export function Chart<T>({ label, option, version, height = 260, columns, rows, 
   );
 }
 
-function Canvas({ label, option, version, height }: { label: string; option: (paint: (token: string) => string) => Option; version: string; height: number }) {
+type CanvasProps = Pick<Props<unknown>, "label" | "option" | "version"> & { height: number; onChart: ((chart: ECharts | null) => void) | undefined };
+
+function Canvas({ label, option, version, height, onChart }: CanvasProps) {
   const [theme] = useTheme();
   const box = useRef<HTMLDivElement>(null);
   const chart = useRef<ECharts | null>(null);
+  const told = useRef(onChart);
+  told.current = onChart;
   useEffect(() => {
     const element = box.current;
     if (!element) return undefined;
     const made = init(element, null, { renderer: "canvas" });
     chart.current = made;
+    told.current?.(made);
     const resizing = new ResizeObserver(() => made.resize());
     resizing.observe(element);
     return () => {
       resizing.disconnect();
       made.dispose();
       chart.current = null;
+      told.current?.(null);
     };
   }, []);
   useEffect(() => {

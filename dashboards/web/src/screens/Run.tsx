@@ -7,6 +7,7 @@ import { health } from "../progress";
 import type { RunSection } from "../route";
 import { Actions } from "./Actions";
 import { Checkpoints } from "./Checkpoints";
+import { Datacenter } from "./Datacenter";
 import { LiveRun } from "./LiveRun";
 import { Privacy } from "./Privacy";
 import { Secure } from "./Secure";
@@ -29,6 +30,7 @@ export default function Run({ id, section }: { id: string; section: RunSection }
       {section === "live" && <LiveRun run={run} />}
       {section === "secure" && <Secure run={run} />}
       {section === "privacy" && <Privacy />}
+      {section === "datacenter" && <Datacenter run={run} />}
       {section === "checkpoints" && <Checkpoints run={run} />}
     </>
   );
