@@ -100,13 +100,12 @@ class Viewers:
         scope = scope_of(operator)
         feed = self._feed(scope, operator)
         viewer = Viewer(credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
-        idle = not feed.viewers
         self._viewers.add(viewer)
         feed.viewers += 1
         service.meters.count_viewers(len(self._viewers))
         try:
-            if idle:
-                await self._look([feed])
+            if not feed.current:
+                await self._look([feed], anew=False)
         except BaseException:
             self._leave(viewer)
             raise
@@ -118,6 +117,7 @@ class Viewers:
         if viewer in self._viewers:
             self._viewers.discard(viewer)
             viewer.feed.viewers -= 1
+            viewer.feed.current &= viewer.feed.viewers > 0
             self._service.meters.count_viewers(len(self._viewers))
 
     def _feed(self, scope: Scope, operator: Operator) -> Feed:
@@ -163,12 +163,16 @@ class Viewers:
             if self._viewers and not self._service.stopping:
                 self._task = asyncio.create_task(self._serve())
 
-    async def _look(self, feeds: list[Feed]) -> bool:
-        """Whether one of the feeds has a new frame now."""
+    async def _look(self, feeds: list[Feed], *, anew: bool = True) -> bool:
+        """Whether one of the feeds has a new frame now. ``anew`` False: of those that are current, nothing is read:
+        viewers that come at the same moment, as after a restart, look once for all of them."""
         async with self._looking:
-            found = await self._service.work(self._looked, feeds)
+            feeds = [feed for feed in feeds if anew or not feed.current]
+            found = await self._service.work(self._looked, feeds) if feeds else []
             for feed, news in found:
                 feed.take(news)
+            for feed in feeds:
+                feed.current = feed.viewers > 0
         return bool(found)
 
     def _looked(self, feeds: list[Feed]) -> list[tuple[Feed, News]]:
