@@ -116,7 +116,7 @@ class FleetViews:
                 found += filter(wanted.lets_pass, map(states.view, page))
                 after = page[-1].device
             found = found[:limit]
-            took_part = reader.participation([view.device for view in found])
+            took_part = reader.participation([view.device for view in found], _in_scope(reader, wanted.sees))
         return [_with(view, took_part.get(view.device)) for view in found]
 
     def device(self, device: str, sees: Sees | None = None) -> DeviceDetail:
@@ -127,16 +127,14 @@ class FleetViews:
             if row is None:
                 raise _unknown(device)
             view = _States.read(reader, self._core.clock.now()).view(row)
-            rounds = _rounds(reader, device)
-            took_part = reader.participation([device]).get(device)
+            runs = _in_scope(reader, sees)
+            rounds = _rounds(reader, device, runs)
+            took_part = reader.participation([device], runs).get(device)
         if sees is not None:
-            rounds = [one for one in rounds if sees(one.run)]
             if not rounds and (view.run is None or not sees(view.run)):
                 raise _unknown(device)
-            took_part = Participation(sum(one.result == "counted" for one in rounds), 0)
-            took_part = took_part._replace(refusals=len(rounds) - took_part.rounds)
             if view.run is not None and not sees(view.run):
-                view = view.changed(run=None, round=None)
+                view = view.changed(state="away", run=None, round=None)
         return DeviceDetail(device=_with(view, took_part), rounds=rounds)
 
     def counts(self) -> FleetCounts:
@@ -204,13 +202,18 @@ def _classes(found: dict[str, list[int]]) -> list[ClassView]:
     ]
 
 
-def _rounds(reader: Reader, device: str) -> list[DeviceRound]:
+def _in_scope(reader: Reader, sees: Sees | None) -> list[str] | None:
+    """The runs that are seen; None: all."""
+    return None if sees is None else list(filter(sees, reader.run_ids()))
+
+
+def _rounds(reader: Reader, device: str, runs: list[str] | None) -> list[DeviceRound]:
     rounds = []
-    for row in reader.counted_in(device, _ROUNDS):
+    for row in reader.counted_in(device, _ROUNDS, runs):
         found = reader.round(row.run, row.round)
         at = found.closed_at if found is not None else None
         rounds.append(DeviceRound(run=row.run, round=row.round, at=at, result="counted", version=row.version))
-    for refusal in reader.refused_in(device, _ROUNDS):
+    for refusal in reader.refused_in(device, _ROUNDS, runs):
         if refusal.kind != "abandoned":
             late = refusal.kind == "late"
             rounds.append(
