@@ -31,12 +31,17 @@ _FLEET_S = 5.0
 """Seconds for which the counts of the fleet are kept."""
 _HEARTBEAT_S = 15.0
 _RECONNECT_MS = 2000
+OF_ONE = 8
+"""One operator has this part of the places for viewers, so that a key that opens streams without end is no other's
+loss. The tabs of a browser share one stream."""
 _FEEDS = 64
 """Scopes that are remembered, with viewers or without."""
 
 
 @dataclass(eq=False, slots=True)
 class Viewer:
+    who: str
+    """The operator."""
     credentials: str
     scope: Scope
     feed: Feed
@@ -94,12 +99,15 @@ class Viewers:
         """One more viewer, with a feed that has a state. ProblemError where it may not view, or *busy*."""
         service = self._service
         operator = await service.work(self._identified, credentials)
-        if len(self._viewers) >= service.settings.viewers:
-            detail = f"{service.settings.viewers} viewers are connected already."
+        most = service.settings.viewers
+        if len(self._viewers) >= most:
+            raise problem("busy", f"{most} viewers are connected already.", retry_after_s=30)
+        if sum(viewer.who == operator.id for viewer in self._viewers) >= max(1, most // OF_ONE):
+            detail = f"{operator.id} has {max(1, most // OF_ONE)} viewers already, an eighth of all."
             raise problem("busy", detail, retry_after_s=30)
         scope = scope_of(operator)
         feed = self._feed(scope, operator)
-        viewer = Viewer(credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
+        viewer = Viewer(operator.id, credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
         self._viewers.add(viewer)
         feed.viewers += 1
         service.meters.count_viewers(len(self._viewers))
