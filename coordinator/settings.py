@@ -127,7 +127,7 @@ class Settings(NetworkSettings):
     streams: int = Field(default=256, ge=1, le=65_536)
     """Streams of a run's events held open at the same time."""
     viewers: int = Field(default=512, ge=1, le=65_536)
-    """Viewers of the stream of all runs at the same time, as dashboards are."""
+    """Viewers of the stream of all runs at the same time, as dashboards are; one operator has an eighth of them."""
     threads: int = Field(default=8, ge=2, le=256)
     """Threads for blocking work (database, files, validation). Requests that wait for the disk at the same time share a
     commit; more than 8 threads cost CPU and save no time on two cores. Held check-ins and event streams need none."""

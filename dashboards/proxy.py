@@ -6,23 +6,26 @@ that coordinator and to nobody else.
 
 What protects the coordinator from other pages stands here too, since its own checks see this process only: a request
 goes to a loopback name with our port, no other origin makes it, and one that changes something says that a page of ours
-does.
+does. A path is passed on as it was sent, and only where nobody can read it as one outside of ``/v1``.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.requests import Request
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_sdk.http.urls import check_url, is_loopback
 from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE
@@ -36,6 +39,18 @@ _PASSED_BACK = (
     "content-type", "content-length", "content-disposition", "content-digest", "content-range", "accept-ranges", "etag",
     "retry-after", "cache-control",
 )  # fmt: skip
+_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~:@!$&'()*+,;=-]*")
+"""A part of a path, as it is meant."""
+_QUERY = re.compile(r'[!"$-~]*')
+_SESSION = re.compile(r"[A-Za-z0-9_.-]{1,400}")
+_STANDING = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Headers of an answer that has none of that name itself, as the page has."""
 _NO_ANSWER = "The coordinator at {url} does not answer: {why}. Is it running, and can this machine reach it?"
 
 
@@ -56,26 +71,28 @@ class ProxyToCoordinator:
         refused = self._refusal(request)
         if refused is not None:
             return refused
-        path = request.url.path
+        target = _target(request.scope)
+        if target is None:
+            return _problem(404, "This is no path of the coordinator's API.")
         asked = self._http.build_request(
             request.method,
-            self.coordinator + path + (f"?{request.url.query}" if request.url.query else ""),
+            self.coordinator + target,
             headers=self._headers(request),
             content=None if request.method in READS else request.stream(),
         )
         try:
             found = await self._http.send(asked, stream=True)
+        except ClientDisconnect:
+            return Response(status_code=499)  # read by nobody
         except httpx2.HTTPError as error:
             why = str(error) or type(error).__name__
             return _problem(502, _NO_ANSWER.format(url=self.coordinator, why=why))
-        if path == ApiRoute.SESSION_WAYS and found.status_code == 200:
+        if request.url.path == ApiRoute.SESSION_WAYS and found.status_code == 200:
             # The issuer sends the browser back to the coordinator, not here; and links are for its own machine.
             await found.aclose()
             return JSONResponse(LoginWays(link=False, oidc=None).model_dump())
         headers = {name: found.headers[name] for name in _PASSED_BACK if name in found.headers}
-        answer = StreamingResponse(
-            found.aiter_raw(), found.status_code, headers, background=BackgroundTask(found.aclose)
-        )
+        answer = StreamingResponse(_body(found), found.status_code, headers, background=BackgroundTask(found.aclose))
         self._set_session(found, answer)
         return answer
 
@@ -92,11 +109,18 @@ class ProxyToCoordinator:
         return None
 
     def _headers(self, request: Request) -> dict[str, str]:
-        found = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
-        session = request.cookies.get(self._ours)
-        if session is not None:
-            found["cookie"] = f"{self._theirs}={session}"
+        given = request.headers
+        found = {name: given[name] for name in _PASSED_ON if name in given and given[name].isascii()}
+        sessions = self._sessions(request)
+        if sessions:
+            found["cookie"] = "; ".join(f"{self._theirs}={session}" for session in sessions)
         return found | {"origin": self._origin, "sec-fetch-site": "same-origin", "accept-encoding": "identity"}
+
+    def _sessions(self, request: Request) -> list[str]:
+        """The values of our cookie. There may be several, since pages of other ports of this machine can set cookies:
+        the coordinator refuses these."""
+        parts = (part.strip().partition("=") for part in ";".join(request.headers.getlist("cookie")).split(";"))
+        return [value for name, _, value in parts if name == self._ours and _SESSION.fullmatch(value)]
 
     def _set_session(self, found: httpx2.Response, answer: Response) -> None:
         """Gives the browser the session that the coordinator has opened, or takes away the one that it has ended."""
@@ -147,8 +171,46 @@ def create_proxy(
             Route("/v1/{path:path}", proxy.answer, methods=METHODS),
             Mount("/dashboard", page),
         ],
+        middleware=[Middleware(_Standing)],
         lifespan=lifespan,
     )
+
+
+class _Standing:
+    """Adds the standing headers to each answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _STANDING.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self.app(scope, receive, with_headers)
+
+
+def _target(scope: Scope) -> str | None:
+    """Path and query as they were sent; None where the path has characters that none of the API's has, or a part that
+    somebody may read as a step up or as two parts."""
+    path = scope["raw_path"].partition(b"?")[0].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    if not all(_PART.fullmatch(unquote(part, "latin-1")) for part in path.split("/")) or not _QUERY.fullmatch(query):
+        return None
+    return f"{path}?{query}" if query else path
+
+
+async def _body(found: httpx2.Response) -> AsyncIterator[bytes]:
+    """The body as it comes. A stream of events ends where the coordinator goes away: the browser asks again."""
+    try:
+        async for piece in found.aiter_raw():
+            yield piece
+    except httpx2.HTTPError:
+        if "content-length" in found.headers:
+            raise
 
 
 def _problem(status: int, detail: str) -> Response:

@@ -1,6 +1,7 @@
 """The hook of hatchling: wheel and sdist carry the dashboard's page, which is built here where it is not current.
 
-Without Node.js they are made without the page, with a notice. An editable install takes the page from the checkout.
+Without Node.js they are made without the page, with a notice, also where the page of older sources lies there: it may
+not go with the API. An editable install takes the page from the checkout.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class DashboardHook(BuildHookInterface[Any]):
         try:
             if builder.Dashboard(Path(self.root)).build(builder.find_node()):
                 self.app.display_info("built the dashboard's page")
+            build_data["artifacts"].append("/dashboards/built")
         except builder.CannotBuild as error:
             self.app.display_warning(f"{error}\nThis package is made without the dashboard's page.")
 

@@ -291,9 +291,9 @@ class DeviceView(Message):
     device_class: str = "no class"
     """What its label says before the first `/`; *no class* where it has no `/`."""
     rounds_joined: int = 0
-    """Rounds of all runs in which its update counted."""
+    """Rounds of the runs in the caller's scope in which its update counted."""
     refusals: int = 0
-    """Updates of it that were refused, late ones included."""
+    """Its updates in these runs that were refused, late ones included."""
 
 
 class EventView(Message):

@@ -50,7 +50,7 @@ from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.aggregation.weights import MOST_WEIGHT, unit_of
-from coordinator.engine.plan_file import Mistake, PlanError, PlanFile, elsewhere, fields_of
+from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
 
@@ -286,13 +286,16 @@ class Plan(_Section):
 
     @classmethod
     def parse(cls, data: object) -> Plan:
-        """A plan from parsed TOML or JSON; PlanError with a clause for each mistake. "2" and true are no numbers."""
+        """A plan from parsed TOML or JSON; PlanError with a clause for each of the first 20 mistakes. "2" and true are
+        no numbers."""
         try:
             return cls.model_validate_json(json.dumps(data), strict=True)
         except (TypeError, RecursionError):
             raise PlanError("a plan holds tables, lists, texts, numbers, true and false only") from None
         except ValidationError as error:
-            raise PlanError(*(_mistake(item) for item in error.errors(include_url=False))) from None
+            found = error.errors(include_url=False)
+            more = [f"and {len(found) - MOST} more mistakes"] if len(found) > MOST else []
+            raise PlanError(*map(_mistake, found[:MOST]), *more) from None
 
     @classmethod
     def from_toml(cls, path: Path | str, changes: Sequence[str] = ()) -> Plan:
@@ -337,7 +340,8 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
 
 
 def _mistake(item: ErrorDetails) -> Mistake:
-    where, what = item["loc"], message_of(dict(item))
+    where = tuple(part[:LONGEST] if isinstance(part, str) else part for part in item["loc"])
+    what = message_of(dict(item))
     if item["type"] == "extra_forbidden":
         name = str(where[-1])
         near = get_close_matches(name, fields_of(Plan, where[:-1]), n=1) or elsewhere(Plan, name)

@@ -19,6 +19,11 @@ from pydantic import BaseModel
 Where = tuple[str, ...]
 """The names that lead to a field: ``("cohort", "select")``."""
 
+MOST = 20
+"""Mistakes that are told of a plan. A request may have thousands, and each costs a search for what was meant."""
+LONGEST = 100
+"""Characters of a name that is repeated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mistake:

@@ -6,6 +6,7 @@ Which names a request may be sent to, and from which pages: ``hosts``. What it c
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from starlette.datastructures import Headers
@@ -27,6 +28,11 @@ STANDING = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 """Headers of every answer."""
+_UNLESS_SAID = [
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+]
+"""Headers of an answer that has none of that name itself, as pages have: nothing is loaded from it, kept or framed."""
 
 
 class Edge:
@@ -53,7 +59,7 @@ class Edge:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *STANDING]
+                message["headers"] = _with_standing(message.get("headers", ()))
                 if status in COSTLY and self.admission.charge(sender.key):
                     message["headers"].append((b"connection", b"close"))
             else:
@@ -100,6 +106,12 @@ class Edge:
         if sender.way != "forwarded" or not sender.key:
             return nullcontext()
         return self.admission.under_way.held(sender.key, 1)
+
+
+def _with_standing(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    found = list(headers)
+    said = {name for name, _ in found}
+    return [*found, *STANDING, *(header for header in _UNLESS_SAID if header[0] not in said)]
 
 
 def version_refusal(version: str | None) -> Problem | None:

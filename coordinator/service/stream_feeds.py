@@ -95,6 +95,8 @@ class Feed:
         self.number = 0
         """Of the newest frame; 0: there is no state yet."""
         self.viewers = 0
+        self.current = False
+        """Whether the state was looked at since there are viewers, and is looked at each second."""
         self.encoded = 0
         """Frames and snapshots that were encoded."""
         self._runs: dict[str, Json] = {}

@@ -31,12 +31,17 @@ _FLEET_S = 5.0
 """Seconds for which the counts of the fleet are kept."""
 _HEARTBEAT_S = 15.0
 _RECONNECT_MS = 2000
+OF_ONE = 8
+"""One operator has this part of the places for viewers, so that a key that opens streams without end is no other's
+loss. The tabs of a browser share one stream."""
 _FEEDS = 64
 """Scopes that are remembered, with viewers or without."""
 
 
 @dataclass(eq=False, slots=True)
 class Viewer:
+    who: str
+    """The operator."""
     credentials: str
     scope: Scope
     feed: Feed
@@ -94,19 +99,21 @@ class Viewers:
         """One more viewer, with a feed that has a state. ProblemError where it may not view, or *busy*."""
         service = self._service
         operator = await service.work(self._identified, credentials)
-        if len(self._viewers) >= service.settings.viewers:
-            detail = f"{service.settings.viewers} viewers are connected already."
+        most = service.settings.viewers
+        if len(self._viewers) >= most:
+            raise problem("busy", f"{most} viewers are connected already.", retry_after_s=30)
+        if sum(viewer.who == operator.id for viewer in self._viewers) >= max(1, most // OF_ONE):
+            detail = f"{operator.id} has {max(1, most // OF_ONE)} viewers already, an eighth of all."
             raise problem("busy", detail, retry_after_s=30)
         scope = scope_of(operator)
         feed = self._feed(scope, operator)
-        viewer = Viewer(credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
-        idle = not feed.viewers
+        viewer = Viewer(operator.id, credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
         self._viewers.add(viewer)
         feed.viewers += 1
         service.meters.count_viewers(len(self._viewers))
         try:
-            if idle:
-                await self._look([feed])
+            if not feed.current:
+                await self._look([feed], anew=False)
         except BaseException:
             self._leave(viewer)
             raise
@@ -118,6 +125,7 @@ class Viewers:
         if viewer in self._viewers:
             self._viewers.discard(viewer)
             viewer.feed.viewers -= 1
+            viewer.feed.current &= viewer.feed.viewers > 0
             self._service.meters.count_viewers(len(self._viewers))
 
     def _feed(self, scope: Scope, operator: Operator) -> Feed:
@@ -163,12 +171,16 @@ class Viewers:
             if self._viewers and not self._service.stopping:
                 self._task = asyncio.create_task(self._serve())
 
-    async def _look(self, feeds: list[Feed]) -> bool:
-        """Whether one of the feeds has a new frame now."""
+    async def _look(self, feeds: list[Feed], *, anew: bool = True) -> bool:
+        """Whether one of the feeds has a new frame now. ``anew`` False: of those that are current, nothing is read:
+        viewers that come at the same moment, as after a restart, look once for all of them."""
         async with self._looking:
-            found = await self._service.work(self._looked, feeds)
+            feeds = [feed for feed in feeds if anew or not feed.current]
+            found = await self._service.work(self._looked, feeds) if feeds else []
             for feed, news in found:
                 feed.take(news)
+            for feed in feeds:
+                feed.current = feed.viewers > 0
         return bool(found)
 
     def _looked(self, feeds: list[Feed]) -> list[tuple[Feed, News]]:

@@ -41,16 +41,19 @@ class InsightReader(Protocol):
         """The labels of those of these devices that are known."""
         ...
 
-    def participation(self, devices: Sequence[str] | None = None) -> dict[str, Participation]:
-        """Of these devices, or of all, those that took part or were refused at least once."""
+    def participation(
+        self, devices: Sequence[str] | None = None, runs: Sequence[str] | None = None
+    ) -> dict[str, Participation]:
+        """Of these devices, or of all, those that took part or were refused at least once. ``runs``: in these alone,
+        which needs ``devices``; None: in all."""
         ...
 
-    def counted_in(self, device: str, limit: int) -> list[ContributionRow]:
-        """The contributions of a device to rounds, the round that closed last first."""
+    def counted_in(self, device: str, limit: int, runs: Sequence[str] | None = None) -> list[ContributionRow]:
+        """The contributions of a device to rounds, of these runs or of all, the round that closed last first."""
         ...
 
-    def refused_in(self, device: str, limit: int) -> list[RefusalRow]:
-        """The refusals of a device, newest first."""
+    def refused_in(self, device: str, limit: int, runs: Sequence[str] | None = None) -> list[RefusalRow]:
+        """The refusals of a device, of these runs or of all, newest first."""
         ...
 
     def seen_since(self, at: float) -> int:

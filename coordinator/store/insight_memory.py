@@ -23,18 +23,20 @@ class MemoryInsightReads:
             found = {device: self._t.devices.get(ALL, device) for device in devices}
         return {device: row.label for device, row in found.items() if row is not None}
 
-    def participation(self, devices: Sequence[str] | None = None) -> dict[str, Participation]:
+    def participation(
+        self, devices: Sequence[str] | None = None, runs: Sequence[str] | None = None
+    ) -> dict[str, Participation]:
         with self._guard:
-            counted = Counter(row.device for row in self._all_contributions())
-            refused = Counter(row.device for _, row in self._all_refusals() if row.kind != "abandoned")
+            counted = Counter(row.device for row in self._all_contributions(runs))
+            refused = Counter(row.device for _, row in self._all_refusals(runs) if row.kind != "abandoned")
         wanted = (
             counted.keys() | refused.keys() if devices is None else set(devices) & (counted.keys() | refused.keys())
         )
         return {device: Participation(counted[device], refused[device]) for device in wanted}
 
-    def counted_in(self, device: str, limit: int) -> list[ContributionRow]:
+    def counted_in(self, device: str, limit: int, runs: Sequence[str] | None = None) -> list[ContributionRow]:
         with self._guard:
-            mine = [row for row in self._all_contributions() if row.device == device]
+            mine = [row for row in self._all_contributions(runs) if row.device == device]
             closed = {(row.run, row.round): self._t.rounds.get(row.run, row.round) for row in mine}
 
         def newest_first(row: ContributionRow) -> tuple[float, str, int]:
@@ -43,9 +45,9 @@ class MemoryInsightReads:
 
         return sorted((row for row in mine if closed[row.run, row.round] is not None), key=newest_first)[:limit]
 
-    def refused_in(self, device: str, limit: int) -> list[RefusalRow]:
+    def refused_in(self, device: str, limit: int, runs: Sequence[str] | None = None) -> list[RefusalRow]:
         with self._guard:
-            mine = [(number, row) for number, row in self._all_refusals() if row.device == device]
+            mine = [(number, row) for number, row in self._all_refusals(runs) if row.device == device]
         return [row for _, row in sorted(mine, key=lambda found: -found[0])][:limit]
 
     def seen_since(self, at: float) -> int:
@@ -64,13 +66,13 @@ class MemoryInsightReads:
     def size_bytes(self) -> int | None:
         return None
 
-    def _all_contributions(self) -> Iterator[ContributionRow]:
+    def _all_contributions(self, runs: Sequence[str] | None) -> Iterator[ContributionRow]:
         for group in self._t.contributions.groups():
-            yield from self._t.contributions.rows(group).values()
+            yield from (row for row in self._t.contributions.rows(group).values() if runs is None or row.run in runs)
 
-    def _all_refusals(self) -> Iterator[tuple[int, RefusalRow]]:
+    def _all_refusals(self, runs: Sequence[str] | None) -> Iterator[tuple[int, RefusalRow]]:
         for group in self._t.refusals.groups():
-            yield from self._t.refusals.rows(group).items()
+            yield from (item for item in self._t.refusals.rows(group).items() if runs is None or item[1].run in runs)
 
 
 class MemoryInsightWrites(MemoryInsightReads):

@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, select
 from sqlalchemy.sql.elements import BindParameter
 
 from coordinator.store.insight import ReplicaRow
 from coordinator.store.rows import ContributionRow, RefusalRow
 from coordinator.store.tables import contributions, devices, hours, refusals, replicas, rounds
 
+_runs: BindParameter[object] = bindparam("runs", expanding=True)
 _among: BindParameter[object] = bindparam("devices", expanding=True)
 _counts = [refusals.c.kind != "abandoned"]
 
+
+class Scoped(NamedTuple):
+    """One statement, about all runs and about some."""
+
+    everywhere: Select[Any]
+    within: Select[Any]
+
+    @classmethod
+    def over(cls, statement: Select[Any], run: ColumnElement[Any]) -> Scoped:
+        return cls(statement, statement.where(run.in_(_runs)))
+
+    def of(self, runs: Sequence[str] | None) -> Select[Any]:
+        """The one that takes these ``runs``; None: all."""
+        return self.everywhere if runs is None else self.within
+
+
 LABELS = select(devices.c.device, devices.c.label).where(devices.c.device.in_(_among))
 COUNTED = select(contributions.c.device, func.count()).group_by(contributions.c.device)
-COUNTED_AMONG = COUNTED.where(contributions.c.device.in_(_among))
+COUNTED_AMONG = Scoped.over(COUNTED.where(contributions.c.device.in_(_among)), contributions.c.run)
 REFUSED = select(refusals.c.device, func.count()).where(*_counts).group_by(refusals.c.device)
-REFUSED_AMONG = REFUSED.where(refusals.c.device.in_(_among))
-COUNTED_IN = (
+REFUSED_AMONG = Scoped.over(REFUSED.where(refusals.c.device.in_(_among)), refusals.c.run)
+COUNTED_IN = Scoped.over(
     select(*(contributions.c[field.name] for field in fields(ContributionRow)))
     .join_from(
         contributions, rounds, and_(rounds.c.run == contributions.c.run, rounds.c.round == contributions.c.round)
     )
     .where(contributions.c.device == bindparam("device"))
     .order_by(rounds.c.closed_at.desc(), contributions.c.run, contributions.c.round.desc())
-    .limit(bindparam("limit"))
+    .limit(bindparam("limit")),
+    contributions.c.run,
 )
-REFUSED_IN = (
+REFUSED_IN = Scoped.over(
     select(*(refusals.c[field.name] for field in fields(RefusalRow)))
     .where(refusals.c.device == bindparam("device"))
     .order_by(refusals.c.number.desc())
-    .limit(bindparam("limit"))
+    .limit(bindparam("limit")),
+    refusals.c.run,
 )
 SEEN_SINCE = select(func.count()).select_from(devices).where(devices.c.last_seen_at >= bindparam("at"))
 SEEN_BY_HOUR = select(hours.c.hour, hours.c.devices).where(hours.c.hour >= bindparam("since"))

@@ -120,7 +120,7 @@ class FleetViews:
                 found += filter(wanted.lets_pass, map(states.view, page))
                 after = page[-1].device
             found = found[:limit]
-            took_part = reader.participation([view.device for view in found])
+            took_part = reader.participation([view.device for view in found], _in_scope(reader, wanted.sees))
         return [_with(view, took_part.get(view.device)) for view in found]
 
     def device(self, device: str, sees: Sees | None = None) -> DeviceDetail:
@@ -131,16 +131,14 @@ class FleetViews:
             if row is None:
                 raise _unknown(device)
             view = _States.read(reader, self._core.clock.now()).view(row)
-            rounds = _rounds(reader, device)
-            took_part = reader.participation([device]).get(device)
+            runs = _in_scope(reader, sees)
+            rounds = _rounds(reader, device, runs)
+            took_part = reader.participation([device], runs).get(device)
         if sees is not None:
-            rounds = [one for one in rounds if sees(one.run)]
             if not rounds and (view.run is None or not sees(view.run)):
                 raise _unknown(device)
-            took_part = Participation(sum(one.result == "counted" for one in rounds), 0)
-            took_part = took_part._replace(refusals=len(rounds) - took_part.rounds)
             if view.run is not None and not sees(view.run):
-                view = view.changed(run=None, round=None)
+                view = view.changed(state="away", run=None, round=None)
         return DeviceDetail(device=_with(view, took_part), certificate=self._certificate(row), rounds=rounds)
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
@@ -220,17 +218,22 @@ def _classes(found: dict[str, list[int]]) -> list[ClassView]:
     ]
 
 
-def _rounds(reader: Reader, device: str) -> list[DeviceRound]:
+def _in_scope(reader: Reader, sees: Sees | None) -> list[str] | None:
+    """The runs that are seen; None: all."""
+    return None if sees is None else list(filter(sees, reader.run_ids()))
+
+
+def _rounds(reader: Reader, device: str, runs: list[str] | None) -> list[DeviceRound]:
     """Those that counted and those that were refused, newest first. Of a round that was never opened nothing but the
     refusal is known."""
     rounds = []
-    for row in reader.counted_in(device, _ROUNDS):
+    for row in reader.counted_in(device, _ROUNDS, runs):
         found = reader.round(row.run, row.round)
         at, secure = (found.closed_at, found.kind == "secure") if found is not None else (None, False)
         rounds.append(
             DeviceRound(run=row.run, round=row.round, at=at, result="counted", version=row.version, secure=secure)
         )
-    for refusal in reader.refused_in(device, _ROUNDS):
+    for refusal in reader.refused_in(device, _ROUNDS, runs):
         if refusal.kind != "abandoned":
             found = reader.round(refusal.run, refusal.round)
             rounds.append(

@@ -111,6 +111,17 @@ def test_writes_from_pages_of_another_origin_are_refused(server: Server) -> None
     assert "access-control-allow-origin" not in own.headers
 
 
+@pytest.mark.parametrize("path", ["/v1/runs", "/nothing", "/healthz", "/docs", "/", "/openapi.json", "/v1/me"])
+def test_no_answer_is_framed_kept_or_read_as_something_else(server: Server, path: str) -> None:
+    for headers in ({}, {"Host": "evil.example"}, {"Authorization": "Bearer junk"}):
+        answer = server.http.get(path, headers=headers, follow_redirects=False)
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert len(answer.headers.get_list("content-security-policy")) == 1
+
+
 def test_refusals_are_counted_by_kind(server: Server) -> None:
     before = server.meter('quorate_problems_total{kind="unknown-run"}')
     for _ in range(3):

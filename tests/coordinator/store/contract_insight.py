@@ -30,6 +30,9 @@ class InsightContract:
         assert store.participation() == found
         assert store.participation(["d3", "d4", "d9"]) == {"d3": Participation(0, 2)}
         assert store.participation([]) == {}
+        assert store.participation(["d1", "d2", "d3"], ["r2"]) == {"d1": Participation(1, 0)}
+        assert store.participation(["d1", "d3"], ["r1", "r9"]) == {"d1": Participation(1, 1), "d3": Participation(0, 2)}
+        assert store.participation(["d1"], []) == {}
 
     def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -44,6 +47,10 @@ class InsightContract:
         assert [(row.run, row.round) for row in store.counted_in("d1", 2)] == found[:2]
         assert store.counted_in("d9", 9) == []
         assert [row.reason for row in store.refused_in("d1", 2)] == ["3", "2"]
+        assert [(row.run, row.round) for row in store.counted_in("d1", 1, ["r1"])] == [("r1", 2)]
+        assert store.counted_in("d1", 9, []) == []
+        assert len(store.refused_in("d1", 9, ["r1"])) == 3
+        assert store.refused_in("d1", 9, ["r2"]) == []
 
     def test_devices_seen_are_counted_and_noted_by_hour(self, store: Store) -> None:
         with store.transaction() as tx:

@@ -168,6 +168,28 @@ def test_a_devices_certificate_says_how_it_would_be_refused() -> None:
     assert certificate(0).refused == "expired-certificate"
 
 
+def test_repro_how_often_a_device_took_part_in_other_runs_is_not_said_to_who_sees_some() -> None:
+    world = World(4)
+    world.create(finish={"rounds": 1})
+    counted = world.play_round(1)
+    world.create(name="mine")
+    world.check_in()
+    fleet = world.coordinator.insight.fleet
+
+    def mine(run: str) -> bool:
+        return run == "mine"
+
+    everybody = fleet.devices()
+    assert sum(view.rounds_joined for view in everybody) == len(counted)
+    seen = fleet.devices(wanted=DeviceFilter(sees=mine))
+    assert len(seen) == 4
+    assert {(view.run, view.rounds_joined, view.refusals) for view in seen} == {("mine", 0, 0)}
+    for view in seen:
+        found = fleet.device(view.device, mine)
+        assert (found.device, found.rounds) == (view, [])
+    assert fleet.device(seen[0].device, lambda run: run == "marks").device.state == "away", "nothing of ours"
+
+
 def test_classes_say_who_is_never_heard() -> None:
     world = labelled(World(8))
     world.create(cohort={"select": 8, "goal": 4, "quorum": 0.5, "select_s": 10, "collect_s": 60}, finish={"rounds": 1})

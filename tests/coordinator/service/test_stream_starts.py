@@ -1,0 +1,73 @@
+"""The stream of all runs, where many viewers come: at the same moment, as after a restart; or of one operator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from client_sdk.protocol.problems import ProblemError
+from coordinator.service import stream_viewers
+from coordinator.service.stream_feeds import Feed
+from coordinator.service.stream_viewers import Viewers
+from tests.coordinator.service.test_scopes import Served
+from tests.coordinator.service.test_stream_all import Screen, served, talk, truth
+
+__all__ = ["served"]
+
+
+def test_repro_viewers_that_come_at_the_same_moment_each_begin_with_the_newest_state(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = Viewers._looked
+
+    def slow(self: Viewers, feeds: list[Feed]) -> Any:
+        nonlocal looks
+        looks += 1
+        time.sleep(0.05)
+        return look(self, feeds)
+
+    monkeypatch.setattr(Viewers, "_looked", slow)
+    monkeypatch.setattr(stream_viewers, "TICK_S", 60.0)  # what the clock looks at does not help
+
+    async def one(viewers: Viewers, key: str) -> Screen:
+        screen = await Screen(viewers, key).open(follow=False)
+        assert await screen.read() == ["snapshot"]
+        await screen.close()
+        return screen
+
+    async def story() -> None:
+        viewers, key = Viewers(served.service), served.key("viewer", "*")
+        for action in ("pause", "resume"):
+            await asyncio.to_thread(getattr(served.world.coordinator.operators, action), "red")
+            before = looks
+            for screen in await asyncio.gather(*(one(viewers, key) for _ in range(5))):
+                assert screen.runs == truth(served, "red", "blue")
+            assert looks == before + 1, "one look is for all of them"
+
+    talk(story())
+
+
+def test_repro_one_operator_takes_no_place_from_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = served.service.settings.model_copy(update={"viewers": 16})
+    monkeypatch.setattr(served.service, "settings", places)
+
+    async def story() -> None:
+        viewers, greedy = Viewers(served.service), served.key("viewer", "red")
+        opened = [await Screen(viewers, greedy).open() for _ in range(2)]
+        with pytest.raises(ProblemError, match="has 2 viewers already") as refused:
+            await Screen(viewers, greedy).open()
+        assert refused.value.kind == "busy"
+        opened += [await Screen(viewers, served.key("viewer", "red")).open() for _ in range(14)]
+        with pytest.raises(ProblemError, match="16 viewers are connected"):
+            await Screen(viewers, served.key("viewer", "red")).open()
+        await opened[0].close()
+        opened[0] = await Screen(viewers, greedy).open()
+        for screen in opened:
+            assert await screen.read() == ["snapshot"]
+            await screen.close()
+
+    talk(story())
