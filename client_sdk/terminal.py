@@ -62,7 +62,7 @@ _MODULE_EXTRAS = {
     "pooch": "datasets",
     "pyarrow": "datasets",
     "unearth": "datasets",
-    "matplotlib": "simulation",
+    "matplotlib": "plot",
     "pandas": "simulation",
     "coordinator": "coordinator",
     "simulation": "simulation",
