@@ -122,7 +122,7 @@ def test_in_a_pipe_it_prints_a_line_for_each_change_and_ends_with_the_run(server
 @pytest.mark.slow
 def test_errors_are_one_sentence_on_a_terminal_too(server: Server) -> None:
     for words, sentence in (
-        (watch(server, "nothing"), "There is no run nothing"),
+        (watch(server, "nothing"), "there is no run 'nothing'"),
         ([*watch(server)[:-4], "--coordinator", "http://127.0.0.1:9"], "No coordinator answers at http://127.0.0.1:9"),
     ):
         with on_terminal(words, columns=200) as keyboard:
