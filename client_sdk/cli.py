@@ -36,6 +36,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "run": "Create, show, pause, resume and stop runs.",
         "status": "Show what a coordinator is doing.",
         "rounds": "List the rounds of a run.",
+        "plot": "Draw a run into a file.",
         "checkpoint": "List and download checkpoints.",
         "devices": "List enrolled devices.",
         "keys": "Create, list and revoke API keys of operators.",

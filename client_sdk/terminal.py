@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ _MODULE_EXTRAS = {
     "pooch": "datasets",
     "pyarrow": "datasets",
     "unearth": "datasets",
-    "matplotlib": "simulation",
+    "matplotlib": "plot",
     "pandas": "simulation",
     "coordinator": "coordinator",
     "simulation": "simulation",
@@ -261,6 +262,25 @@ def span(seconds: float) -> str:
     if whole < 172_800:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+class TimeLeft:
+    """How long the rest of some work takes, if it goes on as since the first call of ``of``."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began: tuple[float, float] | None = None
+
+    def of(self, done: float, wanted: float) -> str:
+        """``, 3 min 05 s left`` once ``done`` of ``wanted`` are; empty where that cannot be known yet, or nothing is
+        left."""
+        now = self._clock()
+        if self._began is None:
+            self._began = (done, now)
+        first, began = self._began
+        if done <= first or done >= wanted:
+            return ""
+        return f", {span((now - began) / (done - first) * (wanted - done))} left"
 
 
 def _of_the_command_line(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from coordinator.commands import authority, checkpoints, keys, plans, runs, watch, workers
+from coordinator.commands.plot import plot
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
@@ -19,6 +20,7 @@ app.add_typer(runs.app, name="run")
 app.command(epilog="Example: quorate status mnist")(watch.status)
 app.command(epilog="Example: quorate rounds mnist")(watch.rounds)
 app.command(epilog="Example: quorate metrics mnist --json")(watch.metrics)
+app.command(epilog="Example: quorate plot mnist --out mnist.pdf")(plot)
 app.command(epilog="Example: quorate devices")(watch.devices)
 app.command(epilog="Example: quorate events mnist --follow")(watch.events)
 app.add_typer(checkpoints.app, name="checkpoint")

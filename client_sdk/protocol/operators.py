@@ -5,7 +5,7 @@ Operators are people at a command line, dashboards and evaluators. Routes: ``nam
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -38,6 +38,11 @@ RunClock = Literal["wall", "virtual"]
 AuthorityPlace = Literal["apart", "inside"]
 """Where the authority's key is: in a process apart from the coordinator, or inside, so that the coordinator could make
 devices up."""
+
+
+Exchange = Literal["advertise", "share", "mask", "agree", "unmask"]
+EXCHANGES: tuple[Exchange, ...] = get_args(Exchange)
+"""The exchanges of a secure round, in their order."""
 
 
 class CreateRun(Message):
@@ -157,7 +162,7 @@ class UnbarDevice(Message):
 class ExchangeView(Message):
     """One exchange of an attempt of a secure round: counts, and nothing of a single device."""
 
-    exchange: Literal["advertise", "share", "mask", "agree", "unmask"]
+    exchange: Exchange
     expected: int
     """Devices that could send this message: of *advertise* the cohort, of *share* the roster, then those that have sent
     the message before. *Agree* and *unmask* end as soon as enough came: those that did not come were not
@@ -240,6 +245,15 @@ class RoundView(Message):
     departures: str = ""
     """Why devices withdrew, and why updates were refused as invalid: how many for each reason, the most common first.
     Part of it is text of devices."""
+
+    @property
+    def counted(self) -> int:
+        """Devices whose update is in the model: of a secure round, those whose masked vector came."""
+        if self.status != "committed":
+            return 0
+        if self.secure is None:
+            return self.funnel.reported
+        return next((one.came for one in self.secure.exchanges if one.exchange == "mask"), 0)
 
 
 class CheckpointView(Message):

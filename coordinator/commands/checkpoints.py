@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
+from coordinator.commands.progress import counted_bytes
 from coordinator.commands.runs import RunName
 from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
@@ -65,7 +66,8 @@ def get(
         wanted = max(line) if version is None else version
         if wanted not in line:
             fail(f"Run {run} has no version {wanted}; its versions are 0 to {max(line)}.")
-        size = client.download(line[wanted].digest, output)
+        with counted_bytes(f"version {wanted} of {run}", line[wanted].bytes) as on_bytes:
+            size = client.download(line[wanted].digest, output, on_bytes)
     if as_json:
         say_json({"run": run, "version": wanted, "digest": line[wanted].digest, "bytes": size, "file": str(output)})
         return

@@ -43,13 +43,18 @@ class RunNow:
 def left_s(now: RunNow) -> float | None:
     """Seconds until the run will have committed its rounds, if they take as long as the last ones did, abandoned ones
     counted in. None where that is not known."""
-    ended = [one for one in now.rounds if one.closed_at is not None][-RECENT:]
-    committed = sum(one.status == "committed" for one in ended)
-    wanted = now.view.rounds_wanted - now.view.rounds_committed
-    if not committed or now.view.status != "running" or wanted <= 0:
+    ended = [(one.status, one.closed_at - one.opened_at) for one in now.rounds if one.closed_at is not None]
+    return rest_s(now.view, ended)
+
+
+def rest_s(view: RunView, ended: Sequence[tuple[str, float]]) -> float | None:
+    """As ``left_s``, of (status, seconds) of the rounds that have ended, in order."""
+    recent = ended[-RECENT:]
+    committed = sum(status == "committed" for status, _ in recent)
+    wanted = view.rounds_wanted - view.rounds_committed
+    if not committed or view.status != "running" or wanted <= 0:
         return None
-    spent = sum((one.closed_at or one.opened_at) - one.opened_at for one in ended)
-    return spent / committed * wanted
+    return sum(seconds for _, seconds in recent) / committed * wanted
 
 
 def picture(now: RunNow, width: int, height: int) -> RenderableType:

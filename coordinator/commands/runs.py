@@ -15,6 +15,7 @@ import typer
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.initial_checkpoint import check_initial, initial
 from coordinator.commands.plans import Changes, PlanPath
+from coordinator.commands.progress import counted_bytes
 from coordinator.commands.tables import print_run, print_runs, who_is_spent
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ def create(
     else:
         read, content, origin = initial(read, learner, seed)
     with OperatorClient(coordinator, key_file=key_file) as client:
-        made = client.create_run(read.model_dump(mode="json"), client.upload_checkpoint(content), origin)
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        with counted_bytes(f"uploading {origin}", size) as on_bytes:
+            digest = client.upload_checkpoint(content, on_bytes)
+        made = client.create_run(read.model_dump(mode="json"), digest, origin)
     if as_json:
         say_json(made)
     else:

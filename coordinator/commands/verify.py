@@ -10,11 +10,12 @@ import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
 from coordinator.commands.database_url import refuse_password
+from coordinator.commands.progress import progress
 from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
     from coordinator.store.sql import SqlStore
-    from coordinator.verify import AuditHead, Head
+    from coordinator.verify import AuditHead, Head, Violation
 
 
 @errors_as_sentences
@@ -76,13 +77,12 @@ def verify(
     ends: list[Head | AuditHead] = []
     try:
         readable = BlobFolder(folder) if folder is not None else None
-        for wrong in check(store, readable, note=note, heads=links, reached=ends.append, audit=witness):
-            found += 1
-            if as_json:
-                say_json({"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what})
-            else:
-                place = f"{wrong.run} round {wrong.round}: " if wrong.round else f"{wrong.run}: " if wrong.run else ""
-                say(f"invariant {wrong.invariant}: {place}{wrong.what}")
+        with progress() as show:
+            for wrong in check(
+                store, readable, note=note, heads=links, reached=ends.append, audit=witness, progress=show
+            ):
+                found += 1
+                _say_wrong(wrong, as_json)
         runs = len(store.runs_named())
     except CannotVerify as error:
         fail(str(error))
@@ -105,6 +105,14 @@ def verify(
         say(f"{runs} run{'' if runs == 1 else 's'}: every invariant that the database can show holds.")
     if found:
         raise typer.Exit(1)
+
+
+def _say_wrong(wrong: Violation, as_json: bool) -> None:
+    if as_json:
+        say_json({"invariant": wrong.invariant, "run": wrong.run, "round": wrong.round, "what": wrong.what})
+        return
+    place = f"{wrong.run} round {wrong.round}: " if wrong.round else f"{wrong.run}: " if wrong.run else ""
+    say(f"invariant {wrong.invariant}: {place}{wrong.what}")
 
 
 def _end_json(end: Head | AuditHead) -> dict[str, object]:

@@ -84,12 +84,8 @@ def rounds(
     """List the rounds of a run: how each ended and why, and how many devices reached each stage."""
     from client_sdk.http.operator import OperatorClient
 
-    found: list[RoundView] = []
     with OperatorClient(coordinator, key_file=key_file) as client:
-        while page := client.rounds(run, after=found[-1].round if found else 0, limit=PAGE):
-            found += page
-            if len(page) < PAGE:
-                break
+        found = every_round(client, run)
     if secure:
         found = [view for view in found if view.kind == "secure"]
     if as_json:
@@ -98,6 +94,16 @@ def rounds(
         print_secure_rounds(found)
     else:
         print_rounds(found)
+
+
+def every_round(client: OperatorClient, run: str) -> list[RoundView]:
+    """All rounds of a run, in order."""
+    found: list[RoundView] = []
+    while page := client.rounds(run, after=found[-1].round if found else 0, limit=PAGE):
+        found += page
+        if len(page) < PAGE:
+            break
+    return found
 
 
 @errors_as_sentences

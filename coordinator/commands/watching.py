@@ -63,7 +63,7 @@ class Watched(Generic[T]):
         if self.silent_since is None:
             return ""
         since = span(max(0.0, now - self.silent_since))
-        return f"{self.why} No answer for {since}; this is as of {moment(self.read_at)}."
+        return f"No answer for {since}; this is as of {moment(self.read_at)}. {self.why}"
 
 
 def readings(read: Callable[[], T], pause: Callable[[float], None] = time.sleep) -> Iterator[Watched[T]]:

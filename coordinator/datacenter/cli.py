@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from client_sdk.commands.threads import Threads, use_threads
-from client_sdk.terminal import Json, errors_as_sentences, fail, print_error, say, say_json
+from client_sdk.terminal import Json, TimeLeft, errors_as_sentences, fail, print_error, say, say_json
 from coordinator.datacenter import agent, follower_agent
 
 if TYPE_CHECKING:
@@ -142,13 +142,14 @@ def train(
         }
     )
 
-    throttle = ProgressThrottle()
+    throttle, left = ProgressThrottle(), TimeLeft()
 
     def show(message: dict[str, Any]) -> None:
         if as_json:
             say_json(message)
         elif sys.stdout.isatty() or throttle.allows(message):
-            say(plain_line(message))
+            rest = left.of(message["step"], message["steps"]) if message["event"] == "progress" else ""
+            say(plain_line(message) + rest)
 
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
         use_threads(threads)

@@ -16,7 +16,7 @@ from coordinator.verify.files import HashedBlobs
 from coordinator.verify.heads import Head
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
 from coordinator.verify.rounds import CountedIn
-from coordinator.verify.run import RunChecks
+from coordinator.verify.run import OnProgress, RunChecks, no_progress
 from coordinator.verify.violation import CannotVerify, RunViolation, Violation, printable
 
 _NOTHING_KNOWN = AuditWitness()
@@ -30,12 +30,13 @@ def verify(
     heads: Sequence[Head] = (),
     reached: Callable[[Head | AuditHead], None] | None = None,
     audit: AuditWitness = _NOTHING_KNOWN,
+    progress: OnProgress = no_progress,
 ) -> Iterator[Violation]:
     """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
 
     ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
     logs must have; ``audit``: the keys that sign the audit, and its heads; ``reached`` gets the links and the head at
-    which the logs, the refusals and the audit end now. CannotVerify, before the first
+    which the logs, the refusals and the audit end now; ``progress`` how far it is. CannotVerify, before the first
     violation, where a rule, a server optimizer or a codec is not installed."""
     found: list[Violation] = []
     checked: list[RunChecks] = []
@@ -54,7 +55,7 @@ def verify(
                 continue
             if blobs is not None:
                 _require_extensions(row, extensions)
-            checks = RunChecks(row, [head for head in heads if head.run == run], counted)
+            checks = RunChecks(row, [head for head in heads if head.run == run], counted, progress)
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
     yield from found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -35,15 +35,27 @@ from coordinator.verify.secure import LoggedSecure, against_leftovers
 from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
+_TOLD_EVERY = 500
+"""Events between two words of progress."""
+
+OnProgress = Callable[[str, int, int], None]
+"""Takes what is checked now, how much of it is, and how much there is of it."""
+
+
+def no_progress(what: str, done: int, of: int) -> None:
+    """Nobody wants to know."""
 
 
 class RunChecks:
     """``rows`` reads all rows; ``files`` may follow, after the transaction in which they were read."""
 
-    def __init__(self, row: RunRow, heads: Sequence[Head], counted_in: CountedIn) -> None:
+    def __init__(
+        self, row: RunRow, heads: Sequence[Head], counted_in: CountedIn, progress: OnProgress = no_progress
+    ) -> None:
         """``heads``: links of the run's events and refusals that were written down outside; ``counted_in``: where each
-        update counts in the runs before."""
+        update counts in the runs before; ``progress`` gets how far it is, as (what, done, of)."""
         self.row = row
+        self._progress = progress
         self._counted_in = counted_in
         self.heads: list[Head] = []
         """Where the log ends, and the refusals, once they have been read."""
@@ -94,7 +106,8 @@ class RunChecks:
         """``newest``: reads of what is committed now."""
         if self.plan is None or self.replay is None:
             return
-        for wanted in self._wanted:
+        for number, wanted in enumerate(self._wanted, 1):
+            self._progress(f"{self.row.run}: files", number, len(self._wanted))
             yield from against_blob(blobs, wanted, newest)
         yield from against_manifests(blobs, self._line)
         yield from against_leftovers(blobs.blobs, self._over, {wanted.digest for wanted in self._wanted})
@@ -102,7 +115,8 @@ class RunChecks:
             if drawn.pool is None or blobs.whole(drawn.pool):
                 for against in against_draw(blobs.blobs, self.plan, self.row.selection_seed, drawn):
                     yield RunViolation("draw", drawn.round, against)
-        for parent, committed in pairwise(self._line):
+        for number, (parent, committed) in enumerate(pairwise(self._line), 1):
+            self._progress(f"{self.row.run}: sums", number, len(self._line) - 1)
             for difference in self._differences(blobs, extensions, parent, committed):
                 yield RunViolation("10", committed.round or 0, difference)
 
@@ -146,6 +160,8 @@ class RunChecks:
             if seq != last + 1:
                 yield RunViolation("8", number or 1, f"the log goes from event {last} to event {seq}")
             last = seq
+            if seq % _TOLD_EVERY == 0:
+                self._progress(f"{self.row.run}: events", seq, self.row.seq)
             if event is None or not _is_readable(event):
                 yield RunViolation("log", replay.round_number or 1, f"event {seq} cannot be read")
                 replay.whole = False

@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from client_sdk.terminal import say, say_json
+from client_sdk.terminal import say, say_json, span
+from coordinator.commands.run_picture import rest_s
 from simulation.demo.journal import Journal, Line
 
 SHOWN = 24
@@ -189,7 +190,12 @@ def _settled(line: Line, journal: Journal, final: bool) -> bool:
 def picture(journal: Journal, width: int) -> Group:
     """The table of rounds, for a terminal of ``width`` columns."""
     run = journal.run
-    head = Text(f"{run.run}: round {run.round} of {run.rounds_wanted}, {run.phase}" if not journal.over else run.run)
+    head = Text(run.run)
+    if not journal.over:
+        ended = [(line.status, line.seconds) for line in journal.lines if line.seconds is not None]
+        left = rest_s(run, ended)
+        head.append(f": round {run.round} of {run.rounds_wanted}, {run.phase}")
+        head.append("" if left is None else f", some {span(left)} left")
     if any(line.secure is not None for line in journal.lines):
         return Group(Text(), head, _secure_table(journal), Text(SECURE_LEGEND, style="dim"))
     return Group(Text(), head, _plain_table(journal, width), Text(LEGEND, style="dim"))

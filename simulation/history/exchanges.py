@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
 
-from client_sdk.protocol.operators import ExchangeView
 from coordinator.engine.state import RunState
 from coordinator.runtime import views
 from coordinator.store.port import Reader
-
-EXCHANGES: tuple[str, ...] = get_args(ExchangeView.model_fields["exchange"].annotation)
-"""In their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

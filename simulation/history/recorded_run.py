@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from client_sdk.protocol.operators import CheckpointView, MetricView
 from client_sdk.tensors import Tensors, from_bytes
@@ -22,6 +21,7 @@ from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable
+from coordinator.pictures.curve import Curve
 from coordinator.runtime import views
 from coordinator.store.port import Reader, RunRow, StoreError
 from simulation.history import folder as folders
@@ -42,19 +42,6 @@ TRAINING = "training"
 
 UNMASKED = "; secure rounds are simulated without masks"
 """The end of the origin of a simulated run whose secure rounds were only quantized."""
-
-
-class Curve(NamedTuple):
-    """One metric over the versions of the model."""
-
-    versions: npt.NDArray[np.int64]
-    values: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, points: Iterable[tuple[int, float]]) -> Curve:
-        """From (version, value), of which there is at least one."""
-        versions, values = zip(*points, strict=True)
-        return cls(np.array(versions, np.int64), np.array(values, np.float64))
 
 
 class RecordedRun:

@@ -110,15 +110,6 @@ def current_state(reader: Reader, row: RunRow) -> RunState:
     return now
 
 
-def _counted(view: RoundView) -> int:
-    """Devices whose update is in the model: of a secure round, those whose masked vector arrived."""
-    if view.status != "committed":
-        return 0
-    if view.secure is None:
-        return view.funnel.reported
-    return next((one.came for one in view.secure.exchanges if one.exchange == "mask"), 0)
-
-
 def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
     funnel = view.funnel
     return RoundSummary(
@@ -134,7 +125,7 @@ def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
         selected=funnel.selected,
         started=funnel.training,
         reported=funnel.reported,
-        counted=_counted(view),
+        counted=view.counted,
         late=funnel.late,
         dropped=funnel.dropped,
         withdrawn=funnel.withdrawn,

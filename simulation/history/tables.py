@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from coordinator.pictures.curve import Curve
 from coordinator.store.port import Reader
 from simulation.history.exchanges import RoundExchange
 from simulation.history.folder import HistoryError
-from simulation.history.recorded_run import Curve, RecordedRun
+from simulation.history.recorded_run import RecordedRun
 from simulation.history.rounds import DeviceWithdrawal, RoundSummary, read_events
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ def draw(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.ticker import MaxNLocator
 
+        from coordinator.pictures.panel import BLUE, GREEN, ORANGE, PINK, RED, SKY
         from simulation.history.figure import HistoryFigure, write
-        from simulation.history.panel import BLUE, GREEN, ORANGE, PINK, RED, SKY
     except ModuleNotFoundError:
         raise HistoryError("Pictures need matplotlib: pip install 'quorate[simulation]'.") from None
     if not runs:

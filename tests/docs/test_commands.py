@@ -53,6 +53,7 @@ ELSEWHERE = {
     "status --key-file": "tests/coordinator/test_cli.py runs it",
     "status --watch": "runs until it is stopped; tests/coordinator/commands/test_watching.py runs it",
     "status mnist --watch": "likewise",
+    "plot mnist": "tests/coordinator/commands/test_plot.py runs it",
     "audit": "tests/coordinator/test_cli.py runs it",
     "verify quorate-data": "needs a folder: the scenario of the tutorial runs it",
     "verify DATA --head": "tests/coordinator/verify/test_audit_heads.py runs it",

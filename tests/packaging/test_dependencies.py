@@ -22,6 +22,7 @@ from tests.packaging.conftest import ROOT
 
 BARE = "(bare install)"
 DEVELOPMENT = ("tests", "benchmarks", "scripts", "examples")
+PICTURES = "coordinator/pictures"
 OTEL = "coordinator/service/otel.py"
 BY_NAME = {
     ("coordinator", "psycopg"): "SQLAlchemy loads the driver that a URL postgresql+psycopg:// names",
@@ -72,7 +73,12 @@ class Room:
 ROOMS = (
     Room(BARE, ("quorate", "client_sdk"), without=("client_sdk/learning",)),
     Room("torch", ("client_sdk/learning",)),
-    Room("coordinator", ("coordinator",), without=("coordinator/datacenter", "coordinator/child_processes", OTEL)),
+    Room(
+        "coordinator",
+        ("coordinator",),
+        without=("coordinator/datacenter", "coordinator/child_processes", PICTURES, OTEL),
+    ),
+    Room("plot", (PICTURES,), optional=True),
     Room("otel", (OTEL,), optional=True),
     Room("dashboards", ("dashboards",)),
     Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes")),

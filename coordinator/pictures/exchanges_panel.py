@@ -8,20 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
-from simulation.history.exchanges import EXCHANGES, RoundExchange
-from simulation.history.panel import BLUE, GREY, ORANGE, RED, SKY, TEXT, TITLE, finish, legend, note
+from client_sdk.protocol.operators import EXCHANGES
+from coordinator.pictures.panel import BLUE, GREY, ORANGE, RED, SKY, TEXT, TITLE, finish, legend, note
 
 _COLOURS = {"committed": BLUE, "abandoned": ORANGE, "open": SKY}
 _MARK = 0.32
 """Half of the width of a mark."""
 
 
-def exchanges_panel(axes: Axes, found: Sequence[RoundExchange]) -> None:
+class ExchangePoint(Protocol):
+    """One exchange of the last attempt of a secure round: of its devices ``expected`` could come, ``came`` did, and it
+    takes ``needed``."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def status(self) -> str:
+        """Of the round: open | committed | abandoned."""
+
+    @property
+    def exchange(self) -> str: ...
+    @property
+    def expected(self) -> int: ...
+    @property
+    def came(self) -> int: ...
+    @property
+    def needed(self) -> int: ...
+
+
+def exchanges_panel(axes: Axes, found: Sequence[ExchangePoint]) -> None:
     """Draws one line for each round, and the most that each exchange took as a mark."""
     axes.set_title("Secure rounds: devices in each exchange", fontsize=TITLE)
     axes.set_xlabel("exchange, of the last attempt of a round", fontsize=TEXT)

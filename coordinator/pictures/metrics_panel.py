@@ -1,4 +1,4 @@
-"""Draws the middle panel of a history's picture: the metrics of the model over its versions, by source.
+"""Draws the metrics of the model over its versions, by source.
 
 Shares of 1 (accuracies) are on the left axis, everything else (losses) on the right one, a few metrics on each: the
 metric of the plan's ``finish`` first, then the accuracy and the loss. A band shows how the first metric of an axis is
@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from client_sdk.metrics import UNDEFINED
-from simulation.history.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, TEXT, TITLE, finish, legend, note
-from simulation.history.recorded_run import Curve, RecordedRun
+from coordinator.pictures.curve import Curve
+from coordinator.pictures.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, TEXT, TITLE, finish, legend, note
 
 Key = tuple[str, str]
 """(source, name)."""
@@ -32,16 +32,16 @@ _NAMES = 2
 _LEGEND = 12
 
 
-def metrics_panel(axes: Axes, history: RecordedRun) -> None:
-    """Draws it."""
+def metrics_panel(axes: Axes, found: Mapping[Key, Curve], watched: str | None) -> None:
+    """Draws it. ``watched``: the metric of the plan's ``finish``."""
     axes.set_title("Metrics of the model", fontsize=TITLE)
     axes.set_xlabel("version (committed rounds)", fontsize=TEXT)
-    curves = {key: curve for key, curve in history.curves.items() if not key[1].endswith(UNDEFINED)}
+    curves = {key: curve for key, curve in found.items() if not key[1].endswith(UNDEFINED)}
     if not curves:
         note(axes, "no metric yet")
         return
     lossy = {name for (_, name), curve in curves.items() if not _is_share(name, curve)}
-    names = sorted({name for _, name in curves}, key=lambda name: _rank(name, history.plan.finish.metric))
+    names = sorted({name for _, name in curves}, key=lambda name: _rank(name, watched))
     groups = [[name for name in names if (name in lossy) == right] for right in (False, True)]
     places = [axes, axes.twinx()] if all(groups) else [axes, axes]
     drawn: list[Any] = []
