@@ -8,10 +8,12 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import re
 import signal
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,6 +43,19 @@ SAMPLE = int(os.environ.setdefault("QUORATE_SAMPLE", str(datetime.datetime.now(d
 
 def pytest_report_header() -> str:
     return f"sample: {SAMPLE} (QUORATE_SAMPLE={SAMPLE} runs the same cases again, `make soak` runs all)"
+
+
+_ALL_MARKED = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.(slow|service)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose tests are all left out by `-m "not slow"` or `-m "not service"` is not even imported: every process
+    of `make fast` would pay for what it imports."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    left_out = config.getoption("markexpr").split(" and ")
+    found = _ALL_MARKED.search(collection_path.read_text("utf-8"))
+    return True if found and f"not {found[1]}" in left_out else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -38,8 +38,8 @@ class ClearContribution:
 
     @classmethod
     def of(cls, update: Update, checkpoint: bytes, task: Task) -> ClearContribution:
-        """What ``update``, trained from this checkpoint, contributes. ManifestMismatch where it has not the names and
-        shapes of the tensors that are averaged, or the checkpoint is not exactly the learner's model. NotFinite and
+        """What ``update``, trained from this checkpoint, contributes. ManifestMismatch where it does not have the names
+        and shapes of the tensors that are averaged, or the checkpoint is not exactly the learner's model. NotFinite and
         OutOfRange for values that no sum can take: in a secure round nobody else could see that.
 
         A tensor that the learner ignores would make another checkpoint of the same model, and a device that is spent on

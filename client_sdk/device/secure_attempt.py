@@ -46,7 +46,7 @@ from client_sdk.secagg.terms import terms_of
 
 
 class AttemptLeft(Exception):
-    """The coordinator answers that this device has no place in the attempt, or takes not its message."""
+    """The coordinator answers that this device has no place in the attempt, or does not take its message."""
 
     def __init__(self, problem: Problem, stage: Stage | None = None) -> None:
         super().__init__(str(problem))

@@ -153,7 +153,7 @@ class SecureParts(SecureAttempts):
         return None
 
     def _left(self, left: AttemptLeft) -> Steps[str | None]:
-        """The coordinator has no place for this device in the attempt, or takes not its message."""
+        """The coordinator has no place for this device in the attempt, or does not take its message."""
         assignment, _, secure = self.secure_work()
         problem, stage = left.problem, left.stage
         if problem.kind not in NO_PLACE:

@@ -10,7 +10,7 @@ more, since a message is bound to its attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Missing
@@ -25,17 +25,7 @@ MARGIN_S = 3600.0
 def sweep(core: Core) -> int:
     """Returns the number of deleted blobs. An initial checkpoint whose run was never created is deleted too. Nothing is
     deleted where a run's log cannot be read, since nobody knows what it needs."""
-    named: set[str | None] = set()
-    for run in core.store.run_ids():
-        try:
-            named |= _of_run(core, run)
-        except ValueError as error:
-            core.troubles.note(run, error)
-            return 0
-    gone = [digest for digest in core.blobs.digests() if digest not in named]
-    for digest in gone:
-        core.blobs.delete(digest)
-    return len(gone)
+    return _delete_unnamed(core, core.blobs.digests())
 
 
 def sweep_secure(core: Core, at: float) -> int:
@@ -47,8 +37,11 @@ def sweep_secure(core: Core, at: float) -> int:
     left = [
         digest for digest in core.blobs.stored_before(at - max(lasts_s) - MARGIN_S) if _is_of_an_attempt(core, digest)
     ]
-    if not left:
-        return 0
+    return _delete_unnamed(core, left) if left else 0
+
+
+def _delete_unnamed(core: Core, digests: Iterable[str]) -> int:
+    """Deletes those of the blobs that no run names, and returns their number."""
     named: set[str | None] = set()
     for run in core.store.run_ids():
         try:
@@ -56,7 +49,7 @@ def sweep_secure(core: Core, at: float) -> int:
         except ValueError as error:
             core.troubles.note(run, error)
             return 0
-    gone = [digest for digest in left if digest not in named]
+    gone = [digest for digest in digests if digest not in named]
     for digest in gone:
         core.blobs.delete(digest)
     return len(gone)

@@ -76,11 +76,17 @@ def of_line(line: str) -> list[tuple[str, ...]]:
     return [tuple(words) for words in found]
 
 
+@cache
+def command_line() -> Any:
+    """``quorate`` as Click reads it, which takes 20 ms to make."""
+    return get_command(app)
+
+
 def parsed(command: PageCommand) -> dict[str, Any]:
     """The values of the command's parameters. A usage error, as the user would see it, where it is wrong; of a command
     in running text arguments and options may be left out."""
     words = [PLACEHOLDERS.get(word, word) for word in command.words]
-    found: Any = get_command(app)
+    found = command_line()
     context = found.make_context("quorate", [], resilient_parsing=True)
     while words and hasattr(found, "commands"):
         inner = found.get_command(context, words[0])

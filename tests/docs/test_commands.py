@@ -67,10 +67,15 @@ def test_every_page_with_commands_is_read() -> None:
     assert {"README.md", "docs/tutorial.md", "docs/datacenter.md"} <= {command.page for command in commands()}
 
 
-@pytest.mark.parametrize("command", commands(), ids=str)
-def test_the_command_line_accepts_it(command: PageCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_accepts_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    parsed(command)
+    refused = {}
+    for command in commands():
+        try:
+            parsed(command)
+        except Exception as error:
+            refused[str(command)] = str(error)
+    assert refused == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -35,25 +36,31 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
+@cache
 def headings(page: Path) -> set[str]:
     outside = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
     return {anchor(found) for found in re.findall(r"^#+ (.*)$", outside, flags=re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    named = set(re.findall(r"`(test_\w+)`", text_of(page)))
-    assert named - names_of_tests() == set()
+def lost(of: Callable[[Path], set[str]]) -> dict[str, set[str]]:
+    """What the pages name and ``of`` does not find, by page."""
+    return {page.name: found for page in PAGES if (found := of(page))}
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    assert lost(lambda page: set(re.findall(r"`(test_\w+)`", text_of(page))) - names_of_tests()) == {}
 
 
 def test_security_names_its_tests() -> None:
     assert len(set(re.findall(r"`(test_\w+)`", text_of(ROOT / "SECURITY.md")))) > 30
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    named = {path for path in _PATH.findall(text_of(page)) if not NOT_FILES.match(path)}
-    assert {path for path in named if not (list(ROOT.glob(path)) or list(ROOT.glob(f"{path}.*")))} == set()
+def test_every_file_that_a_page_names_exists() -> None:
+    @cache
+    def exists(path: str) -> bool:
+        return bool(NOT_FILES.match(path) or list(ROOT.glob(path)) or list(ROOT.glob(f"{path}.*")))
+
+    assert lost(lambda page: {path for path in _PATH.findall(text_of(page)) if not exists(path)}) == {}
 
 
 def is_there(name: str) -> bool:
@@ -66,27 +73,25 @@ def is_there(name: str) -> bool:
     return any(re.search(rf"\b{last}\b", text_of(source)) for source in sources if source.exists())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_module_that_a_page_names_exists(page: Path) -> None:
-    assert {name for name in _MODULE.findall(text_of(page)) if not is_there(name)} == set()
+def test_every_module_that_a_page_names_exists() -> None:
+    assert lost(lambda page: {name for name in _MODULE.findall(text_of(page)) if not is_there(name)}) == {}
 
 
 @pytest.mark.parametrize("package", PACKAGES[:7])
 def test_every_module_that_a_docstring_names_exists(package: str) -> None:
     sources = sorted((ROOT / package).rglob("*.py"))
-    lost = {(path.name, name) for path in sources for name in _MODULE.findall(text_of(path)) if not is_there(name)}
-    assert lost - {("test_pages.py", "client_sdk.policy")} == set()
+    gone = {(path.name, name) for path in sources for name in _MODULE.findall(text_of(path)) if not is_there(name)}
+    assert gone - {("test_pages.py", "client_sdk.policy")} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    lost = set()
-    for link in _LINK.findall(text_of(page)):
-        path, _, fragment = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (fragment and target.suffix == ".md" and fragment not in headings(target)):
-            lost.add(link)
-    assert lost == set()
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, fragment = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    return target.exists() and not (fragment and target.suffix == ".md" and fragment not in headings(target))
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert lost(lambda page: {link for link in _LINK.findall(text_of(page)) if not leads_somewhere(page, link)}) == {}
 
 
 def test_what_is_lost_is_seen() -> None:

@@ -75,6 +75,18 @@ def test_a_missing_service_fails_in_ci(tmp_path: Path, source: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("marks", ["pytest.mark.slow", "[pytest.mark.datacenter, pytest.mark.slow]"])
+def test_a_file_of_slow_tests_alone_is_not_imported_by_make_fast(tmp_path: Path, marks: str) -> None:
+    heavy = f"import pytest\n\npytestmark = {marks}\nprint('it is imported')\n\ndef test_heavy(): pass\n"
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_heavy.py").write_text(heavy)
+    status, output = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-s", "-m", "not slow and not service")
+    assert (status, "1 passed" in output, "it is imported" in output) == (pytest.ExitCode.OK, True, False), output
+    status, output = run_pytest(tmp_path, SLOW_FIRST_AND_SOAK, "-s", "-m", "not service")
+    assert (status, "3 passed" in output, "it is imported" in output) == (pytest.ExitCode.OK, True, True), output
+
+
+@pytest.mark.slow
 def test_an_ordinary_skip_is_one_in_ci_too(tmp_path: Path) -> None:
     status, output = run_pytest(tmp_path, SERVICE_TEST.replace("@pytest.mark.service", ""), QUORATE_CI="1")
     assert status == pytest.ExitCode.OK

@@ -62,37 +62,14 @@ def _lines(plan: Plan, cost: RoundCost | None) -> list[CostLine]:
     if cost is None:
         return times
     both = rounds * (cost.download_bytes + cost.upload_bytes)
-    return [
-        CostLine(
-            name="device_download_bytes",
-            value=cost.model_bytes,
-            text=f"a device fetches {size_text(cost.model_bytes)} a round",
-        ),
-        CostLine(
-            name="device_upload_bytes",
-            value=cost.update_bytes,
-            text=f"a device sends at most {size_text(cost.update_bytes)} a round",
-        ),
-        CostLine(
-            name="round_download_bytes",
-            value=cost.download_bytes,
-            text=f"the coordinator sends at most {size_text(cost.download_bytes)} a round",
-        ),
-        CostLine(
-            name="round_upload_bytes",
-            value=cost.upload_bytes,
-            text=f"the coordinator receives at most {size_text(cost.upload_bytes)} a round",
-        ),
-        CostLine(name="run_bytes", value=both, text=f"{size_text(both)} cross the network in {rounds} rounds at most"),
-        CostLine(
-            name="server_memory_bytes",
-            value=cost.memory_bytes,
-            text=f"a round takes about {size_text(cost.memory_bytes)} of the coordinator's memory",
-        ),
-        CostLine(
-            name="server_disk_bytes",
-            value=cost.disk_bytes,
-            text=f"updates take at most {size_text(cost.disk_bytes)} of the coordinator's disk",
-        ),
-        *times,
+    sizes = [
+        ("device_download_bytes", cost.model_bytes, "a device fetches {} a round"),
+        ("device_upload_bytes", cost.update_bytes, "a device sends at most {} a round"),
+        ("round_download_bytes", cost.download_bytes, "the coordinator sends at most {} a round"),
+        ("round_upload_bytes", cost.upload_bytes, "the coordinator receives at most {} a round"),
+        ("run_bytes", both, f"{{}} cross the network in {rounds} rounds at most"),
+        ("server_memory_bytes", cost.memory_bytes, "a round takes about {} of the coordinator's memory"),
+        ("server_disk_bytes", cost.disk_bytes, "updates take at most {} of the coordinator's disk"),
     ]
+    lines = [CostLine(name=name, value=size, text=text.format(size_text(size))) for name, size, text in sizes]
+    return [*lines, *times]

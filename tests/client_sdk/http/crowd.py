@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -15,10 +14,8 @@ from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.http.client import Client, Happening
-from client_sdk.http.operator import OperatorClient
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Policy
-from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from tests.coordinator.service.conftest import Server
 
 EXAMPLES = 10
@@ -75,25 +72,3 @@ class Crowd:
                 client.run(stop=self.stops[slot])
         except Exception as error:
             self.failures.append(f"client {slot}: {error!r}")
-
-
-def create(server: Server, plan: dict[str, Any], model: Tensors) -> str:
-    """A run of this plan, from this model."""
-    with OperatorClient(server.url) as operator:
-        return operator.create_run(plan, operator.upload_checkpoint(to_bytes(model)), "a test").run
-
-
-def wait_for_end(server: Server, run: str, within_s: float = 200) -> Any:
-    """The view of the run once it is over."""
-    deadline = time.monotonic() + within_s
-    with OperatorClient(server.url) as operator:
-        while (view := operator.run(run)).status == "running":
-            assert time.monotonic() < deadline, operator.rounds(run)
-            time.sleep(0.1)
-    return view
-
-
-def model_of(server: Server, run: str) -> Tensors:
-    """The newest checkpoint."""
-    with OperatorClient(server.url) as operator:
-        return from_bytes(operator.checkpoint(operator.checkpoints(run)[-1].digest))

@@ -16,11 +16,9 @@ from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Client, Happening
-from client_sdk.http.operator import OperatorClient
 from client_sdk.http.transport import open_http
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Policy, SecureBounds
-from client_sdk.tensors import Tensors, from_bytes, to_bytes
 from tests.coordinator.service.conftest import Server
 
 LEARNER = "tests:mark"
@@ -85,22 +83,3 @@ class SecureFleet:
         for thread in self.threads:
             thread.join(10)
         assert not any(thread.is_alive() for thread in self.threads)
-
-
-def create(server: Server, plan: Mapping[str, Any], model: Tensors) -> str:
-    with OperatorClient(server.url) as operator:
-        return operator.create_run(plan, operator.upload_checkpoint(to_bytes(model)), "a test").run
-
-
-def wait_for_end(server: Server, run: str) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    with OperatorClient(server.url) as operator:
-        while (view := operator.run(run)).status == "running":
-            assert time.monotonic() < deadline, operator.rounds(run)
-            time.sleep(0.05)
-    return view
-
-
-def model_of(server: Server, run: str) -> Tensors:
-    with OperatorClient(server.url) as operator:
-        return from_bytes(operator.checkpoint(operator.checkpoints(run)[-1].digest))

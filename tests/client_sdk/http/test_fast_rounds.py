@@ -14,7 +14,8 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.devices import Policy, SecureBounds, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
-from tests.client_sdk.http.crowd import Crowd, create, model_of, wait_for_end
+from tests.client_sdk.http.crowd import Crowd
+from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.coordinator.service.conftest import Server
 
 LEARNER = "tests:shift"

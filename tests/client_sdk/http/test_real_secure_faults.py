@@ -21,7 +21,8 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from coordinator.store import open_store
 from coordinator.store.port import Json, Store
-from tests.client_sdk.http.secure_clients import LEARNER, Network, SecureFleet, create, model_of, wait_for_end
+from tests.client_sdk.http.operated import create, model_of, wait_for_end
+from tests.client_sdk.http.secure_clients import LEARNER, Network, SecureFleet
 from tests.coordinator.service.conftest import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]

@@ -15,7 +15,8 @@ from client_sdk.device.storage import FileStorage
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
-from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet, create, model_of, wait_for_end
+from tests.client_sdk.http.operated import create, model_of, wait_for_end
+from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
 from tests.coordinator.service.conftest import Server
 
 pytestmark = pytest.mark.slow

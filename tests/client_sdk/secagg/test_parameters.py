@@ -29,12 +29,12 @@ def test_strict_withstands_99_vanished_and_101_colluding_of_300() -> None:
     assert not 2 * found.threshold > 300 + colluding + 1
 
 
-@pytest.mark.parametrize("n", range(3, 301))
-def test_strict_holds_for_every_size(n: int) -> None:
-    found = strict(n)
-    assert 2 * found.threshold > n
-    assert found.threshold <= n
-    assert found.threshold == 2 * n // 3 + 1
+def test_strict_holds_for_every_size() -> None:
+    for n in range(3, 301):
+        found = strict(n)
+        assert 2 * found.threshold > n
+        assert found.threshold <= n
+        assert found.threshold == 2 * n // 3 + 1
 
 
 def test_the_designs_figure_for_fast() -> None:

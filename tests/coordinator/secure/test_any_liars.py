@@ -29,6 +29,8 @@ from tests.coordinator.secure.test_lying_holders import (
 from tests.coordinator.secure.test_rounds import assert_committed
 from tests.coordinator.secure.world import Phone, World
 
+pytestmark = pytest.mark.slow
+
 HOLDERS: dict[str, Callable[[Phone], None]] = {
     "reveals random bytes": lambda phone: revealing(phone, random_bytes),
     "reveals a wrong bit": lambda phone: revealing(phone, one_bit),
@@ -74,7 +76,6 @@ def played(n: int, faults: dict[int, str]) -> World:
     return world
 
 
-@pytest.mark.slow
 @settings(max_examples=80)
 @given(n=st.integers(5, 10), data=st.data())
 def test_no_honest_device_is_barred_and_the_round_says_how_it_ended(n: int, data: st.DataObject) -> None:
@@ -96,7 +97,6 @@ def test_no_honest_device_is_barred_and_the_round_says_how_it_ended(n: int, data
         assert world.state.barred or not set(faults.values()) <= set(HOLDERS)
 
 
-@pytest.mark.slow
 @settings(max_examples=40)
 @given(n=st.integers(5, 10), data=st.data())
 def test_n_minus_t_holders_may_lie_and_vanish_and_the_sum_is_right(n: int, data: st.DataObject) -> None:

@@ -40,6 +40,8 @@ from coordinator.store import open_store
 from tests.coordinator.certified import Certifier, key_of
 from tests.coordinator.service.devices import Signing, model_bytes, plan
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -178,12 +180,10 @@ def operations(service: Service) -> list[Any]:
     return [found.ok() for found in service.schema.get_all_operations()]
 
 
-@pytest.mark.slow
 def test_the_document_has_no_more_operations_than_are_explored(service: Service) -> None:
     assert len(operations(service)) == OPERATIONS
 
 
-@pytest.mark.slow
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(OPERATIONS))
 def test_answers_are_those_of_the_document(service: Service, number: int) -> None:

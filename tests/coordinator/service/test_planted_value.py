@@ -25,7 +25,8 @@ from client_sdk.secagg.masks import Masker, Sign
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from coordinator.datafolder import DATABASE_FILE
-from tests.client_sdk.http.crowd import Crowd, create, model_of, wait_for_end
+from tests.client_sdk.http.crowd import Crowd
+from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.coordinator.service.conftest import Server
 
 pytestmark = pytest.mark.slow
