@@ -1,6 +1,9 @@
 """Liveness within a phase: in calm weather nobody who waits for work, and no full pool, waits for a deadline, and no
 phase outlasts its own.
 
+A worker that no run may use is not woken for a round: it began to wait while all runs were paused, and is told when its
+hold ends that it lacks what a plan asks for. Until then it has nothing to do that it could miss.
+
 Without faults, and with one replica, a signal reaches at once the devices that were drawn and the workers that wait,
 and a full pool is drawn at once. After a storm this is required only when what the storm has delayed is over. That a
 phase ends is required of every run, with any number of replicas: a round that commits in one run excuses no other.
@@ -16,6 +19,7 @@ from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.holds import HeldRequest
+from simulation.explorer.offers import serves
 from simulation.explorer.replica import Replica
 from simulation.explorer.world import World
 
@@ -51,7 +55,8 @@ class Wakes:
                 held = [replica.held_by(device) for device in run.cohort]
                 self._expect(run, [one for one in held if one is not None])
             case "leasing" if self._calm:
-                self._expect(run, replica.held_for("workers"))
+                held_for = replica.held_for("workers")
+                self._expect(run, [one for one in held_for if serves(run.plan, one.message)])
             case "selecting":
                 self.pool_grew([run])
             case _:

@@ -80,6 +80,17 @@ def blamed(vectors: Vectors, dishonest: Container[str], run: Followed, event: Ev
         raise Broken("barred", f"round {body['round']} of {run.run} leaves out {body['device']}: {body['reason']}")
 
 
+def openable(liars: Iterable[str], run: Followed, event: EventRow) -> None:
+    """A sum that nobody has spoiled can be opened: an opening fails only where a device of the roster lies."""
+    body: dict[str, Any] = event.body
+    if event.kind != "OpeningFailed" or body["lost"]:
+        return
+    account = run.ended[body["round"]].secure
+    if account is not None and not set(account.order) & set(liars):
+        what = f"the sum of round {body['round']} of {run.run} was not opened, and no device of its roster lies"
+        raise Broken("liveness", f"{what}: {body['reason']}")
+
+
 def _committed(durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """The committed model is the parent and the mean of the survivors' vectors, each once."""
     parent = durable.store.checkpoint(run.run, ending.version - 1)
