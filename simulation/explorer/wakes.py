@@ -96,8 +96,8 @@ class Wakes:
             self._world.agenda.after(LATE_S, self._require_no_standstill, run, (run.round, run.attempt, run.phase))
 
     def _require_no_standstill(self, run: Followed, place: tuple[int, int, str]) -> None:
-        """A lease ends when its heartbeats do, or the round's time. A round that no worker has ends when a quorum of
-        devices waits, after its own wait."""
+        """A lease ends when its heartbeats do, or the round's time. A round that no worker has ends when enough
+        devices wait to begin one, after its own wait."""
         if (run.round, run.attempt, run.phase) != place:
             return
         now = self._replicas[0].now()
@@ -105,7 +105,7 @@ class Wakes:
             late_s, stands = now - run.lease_ends_at, True
         else:
             late_s = now - (run.deadline or now)
-            stands = late_s > LATE_S and self._waiting_since(run, now - LATE_S) >= run.quorum
+            stands = late_s > LATE_S and self._waiting_since(run, now - LATE_S) >= run.fewest
         if late_s > LATE_S and stands:
             raise Broken("liveness", f"round {run.round} of {run.run} is {run.phase}, {late_s:.0f} s after its time")
         self._world.agenda.after(LATE_S, self._require_no_standstill, run, place)

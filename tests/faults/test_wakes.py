@@ -25,7 +25,7 @@ def wait_while_a_round_is_leasing(data: tuple[str, ...]) -> None:
     world = SimpleNamespace(agenda=agenda, stormy=False, calm_since=float("-inf"))
     plan = {"task": {"learner": LEARNER}, "datacenter": {"data": DATA}, "cohort": {"select_s": 1.0, "collect_s": 1.0}}
     run: Any = SimpleNamespace(
-        run="a", plan=plan, round=1, attempt=0, phase="leasing", deadline=1e9, quorum=1, lease_ends_at=1e9
+        run="a", plan=plan, round=1, attempt=0, phase="leasing", deadline=1e9, quorum=1, fewest=1, lease_ends_at=1e9
     )
     Wakes(cast("Any", world), cast("Any", None), cast("Any", [replica])).moved(run)
     while agenda.next_at < 10.0:
