@@ -17,7 +17,7 @@ EVENTS = (
 """Every call of the coordinator in plain rounds, by its name in the explorer."""
 OF_SECURE = (
     "secure-header", "secure-message-limit", "secure-message", "secure-answer", "not-yet", "complain", "refuse",
-    "announce", "gather", "open", "commitsum", "advance", "advance-run",
+    "announce", "gather", "open", "commitsum", "advance", "advance-run", "unbar",
 )  # fmt: skip
 """Those of secure rounds."""
 OF_PLAIN = frozenset({

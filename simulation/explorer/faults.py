@@ -65,6 +65,7 @@ FAULTS: dict[str, Fault] = {
     "op-revoke": Fault("datacenter", 0.15, "the operator revokes a worker"),
     "secure-vanish": Fault("secure", 0.06, "a device vanishes in the middle of an exchange, perhaps for long"),
     "secure-lie": Fault("secure", 0.4, "a dishonest device deals, masks, signs, reveals or accuses falsely"),
+    "op-unbar": Fault("secure", 0.4, "the owner lifts the bar of a device, or of one that is not barred"),
     "forged-list": Fault("secure", 0.02, "the coordinator shows one device another list of survivors"),
     "fleet-away": Fault("datacenter", 0.6, "most devices vanish together, for a while"),
     "worker-crash": Fault("datacenter", 0.03, "the worker's process dies, and starts again as another instance"),

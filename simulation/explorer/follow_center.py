@@ -20,7 +20,9 @@ class CenterFollowing(Following):
             raise self._lease_odd(event, f"it is {self.phase}, round {self.round}")
         if event.kind == "FleetReturned":
             if self.phase != "leasing" or body["waiting"] < self._devices_back(event):
-                raise self._odd(event, f"the run is {self.phase}, the quorum {self.quorum}, until {self.deadline}")
+                raise self._odd(
+                    event, f"the run is {self.phase}, it takes {self.fewest} devices, until {self.deadline}"
+                )
             return self._give_up(returned=True)
         if event.kind == "Leased":
             return self._leased(event, body)
@@ -77,9 +79,10 @@ class CenterFollowing(Following):
         return int(self.plan["datacenter"]["return_devices"] or self.plan["cohort"]["goal"])
 
     def _devices_back(self, event: EventRow) -> int:
-        """How many waiting devices end a round that no worker has: a quorum, once the round has waited long enough."""
+        """How many waiting devices end a round that no worker has: enough to begin one, once it has waited long
+        enough."""
         if self.deadline is not None and event.at >= self.deadline:
-            return self.quorum
+            return self.fewest
         return 10**9 if self.planned else self._cohort_back
 
     def _give_up(self, returned: bool = False) -> list[RoundEnding]:

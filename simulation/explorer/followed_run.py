@@ -145,6 +145,11 @@ class FollowedRun:
         cohort: dict[str, Any] = self.plan["cohort"]
         return max(1, math.ceil(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9))
 
+    @property
+    def fewest(self) -> int:
+        """How many waiting devices begin a round: a quorum, and in secure rounds the smallest cohort too."""
+        return max(self.quorum, int(self.plan.get("secure", {}).get("minimum_cohort", 0)))
+
     def known(self, round: int, device: str) -> tuple[str, int] | None:
         """Returns (digest, weight) of the update in the log for this device and round."""
         if round == self.round:

@@ -32,6 +32,8 @@ class HeldRequest:
     peer: str
     key: str
     """The key of the signal that it waits for."""
+    message: Any
+    """What the peer has sent: which runs may use it."""
     hold_s: float
     valid_s: float
     """How long its sender's certificate is valid, in seconds."""

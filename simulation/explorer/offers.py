@@ -43,7 +43,7 @@ def leased(run: Followed, worker: str, poll: WorkerPoll, answer: Lease, now: flo
     """A lease is from the round's parent, for the plan's time, until the round is given up, and for a worker with the
     plan's data."""
     section = run.plan["datacenter"]
-    if section["data"] not in poll.data or run.plan["task"]["learner"] not in poll.learners:
+    if not serves(run.plan, poll):
         raise Broken("offer", f"{worker} was given round {run.round} of {run.run}, and lacks what the plan asks for")
     _require("lease's worker and round", (answer.worker, answer.round), (worker, run.round))
     _offered(run, answer.checkpoint, answer.plan_digest, answer.task)
@@ -87,6 +87,11 @@ def waits(world: World, runs: Iterable[Followed], message: CheckIn | WorkerPoll,
 def fits(plan: dict[str, Any], learners: Container[str], examples: int) -> bool:
     """Whether the plan may use a device that has these learners and so many examples."""
     return plan["task"]["learner"] in learners and examples >= plan["cohort"]["min_examples"]
+
+
+def serves(plan: dict[str, Any], poll: WorkerPoll) -> bool:
+    """Whether a worker that asks so has what the plan's rounds in a datacenter need."""
+    return plan["datacenter"]["data"] in poll.data and plan["task"]["learner"] in poll.learners
 
 
 def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> None:

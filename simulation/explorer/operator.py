@@ -28,6 +28,8 @@ from simulation.explorer.world import World
 REQUIRED = {"op-pause": "running", "op-resume": "paused"}
 """The status of a run for which each of these is not refused, unless the run is over or about to end."""
 ACTIONS = ("op-pause", "op-resume", "op-stop", "op-create", "op-score", "op-revoke")
+UNBAR_S = 8.0
+"""Seconds between two looks of an owner at who is barred."""
 JUMPS_S = (3.0, 20.0, 400.0, 90_000.0)
 
 
@@ -49,6 +51,8 @@ class ExplorerOperator:
         for _ in range(2):
             for jump in ("clock-ahead", "clock-back"):
                 world.agenda.after(world.chance.between("jump", 0.0, world.shape.storm_s), self._jump, jump)
+        for number in range(int(world.shape.storm_s / UNBAR_S) if "op-unbar" in world.possible else 0):
+            world.agenda.after(world.chance.between("unbar", 0.0, world.shape.storm_s), self._unbar, number % 4 == 0)
 
     def create(self) -> None:
         """Uploads the first checkpoint and creates a run; retries until it is answered."""
@@ -92,6 +96,27 @@ class ExplorerOperator:
             answer = self._ask("advance-run", lambda coordinator: coordinator.operators.advance(name, "the owner"))
             if isinstance(answer, Problem) and answer.kind == "conflict" and not self._world.stormy:
                 raise Broken("operator", f"{name} is exhausted, and was not advanced: {answer}")
+
+    def _unbar(self, anyone: bool) -> None:
+        """The owner lets a barred device take part again. Where there is none, ``anyone``: asks for another one, which
+        is refused."""
+        world = self._world
+        self._watch.step()
+        runs = list(self._watch.runs.values())
+        barring = [run for run in runs if run.barred and not run.over]
+        if not (barring or (runs and anyone)) or not world.strikes("op-unbar", "operator"):
+            return
+        run = world.chance.pick("unbar's run", barring or runs)
+        device = world.chance.pick("unbarred", sorted(run.barred) or ["device-1"])
+        before, bars = world.interruptions, device in run.barred and not run.over
+        answer = self._ask("unbar", lambda coordinator: coordinator.operators.unbar(run.run, device, "the owner"))
+        self._watch.step()
+        if before != world.interruptions:
+            return
+        if isinstance(answer, RunView) and (not bars or device in run.barred):
+            raise Broken("operator", f"the bar of {device} was lifted, says the answer; in {run.run} it was {bars}")
+        if isinstance(answer, Problem) and answer.kind == "conflict" and bars and device in run.barred:
+            raise Broken("operator", f"{device} is barred from {run.run}, and that could not be lifted: {answer}")
 
     def _act(self, action: str) -> None:
         world = self._world

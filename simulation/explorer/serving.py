@@ -155,6 +155,7 @@ def _held(
         holds.HeldRequest(
             shape.peer(admitted_request.caller, admitted_request.message),
             shape.key(admitted_request.caller, admitted_request.message),
+            message,
             admitted_request.message.hold_s,
             valid_s,
             request.gone,

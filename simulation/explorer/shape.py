@@ -15,7 +15,7 @@ from simulation.explorer.chance import Chance
 from simulation.explorer.faults import CENTER_FAULTS, FAULTS, FLEET_FAULTS, SECURE_FAULTS
 from simulation.explorer.plans import plan_of, with_datacenter
 from simulation.explorer.secure.account import SECURE_PHASES
-from simulation.explorer.secure.plans import LARGEST, SMALLEST_FLEET, secured
+from simulation.explorer.secure.plans import FAST, LARGEST, SMALLEST_FLEET, SMALLEST_RING, secured
 
 FLEET_PHASES = ("idle", "selecting", "collecting", "committing")
 PHASES = (*FLEET_PHASES, "leasing", "training", *SECURE_PHASES)
@@ -23,8 +23,12 @@ SECURE = 1 / 6
 """The part of the schedules, of those without a datacenter, whose rounds are secure."""
 REAL_CRYPTO = 0.1
 """The part of these with real cryptography, which takes several times as long."""
+UNBARS = 0.3
+"""The part of the schedules that focus on lies in which it is the owner's lifting of a bar that they focus on."""
 DATACENTER = 0.1
 """The part of the schedules whose plan has a datacenter."""
+SECURE_CENTER = 0.12
+"""The part of these whose rounds with devices are secure."""
 HTTP = 0.013
 """The part of the small schedules that goes over the real ASGI application, which takes several times as long."""
 FEW_EXAMPLES = 2
@@ -145,7 +149,7 @@ class Shape:
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
         if chance.unit("datacenter") < DATACENTER:
-            return _in_a_datacenter(shape, chance)
+            return _in_a_datacenter(made_secure(shape) if chance.unit("both") < SECURE_CENTER else shape, chance)
         return made_secure(shape) if chance.unit("secure") < SECURE else shape
 
 
@@ -155,11 +159,15 @@ def made_secure(shape: Shape) -> Shape:
         return shape
     chance = Chance(shape.seed)
     faults = (*FLEET_FAULTS, *SECURE_FAULTS)
-    fault = chance.pick("secure focus", faults)
+    fault = chance.pick("secure focus", tuple(name for name in faults if name != "op-unbar"))
+    if fault == "secure-lie" and chance.unit("unbars") < UNBARS:
+        fault = "op-unbar"
     phases = SECURE_PHASES if fault in SECURE_FAULTS else (*FLEET_PHASES, *SECURE_PHASES)
-    focus, lies = (fault, chance.pick("secure focus-phase", phases)), fault == "secure-lie"
-    devices = max(shape.devices, SMALLEST_FLEET + lies)
-    plan = secured(chance, {**shape.plan, "cohort": {**shape.plan["cohort"], "min_examples": 1}}, devices - lies)
+    focus, lies = (fault, chance.pick("secure focus-phase", phases)), fault in ("secure-lie", "op-unbar")
+    fast = chance.unit("fast") < FAST
+    devices = max(shape.devices, (SMALLEST_RING + 1 if fast else SMALLEST_FLEET) + lies)
+    cohort = {**shape.plan["cohort"], "min_examples": 1}
+    plan = secured(chance, {**shape.plan, "cohort": cohort}, devices - lies, fast=fast)
     spare = devices - int(plan["cohort"]["goal"])
     liars = min(max(shape.liars, int(lies)), spare, 1)
     rates = _rates(chance, focus[1], faults) if shape.rates else {}
@@ -167,6 +175,7 @@ def made_secure(shape: Shape) -> Shape:
         rates = {name: rate for name, rate in rates.items() if not name.startswith("op-") or name == fault}
         rates = {name: min(rate, FAULTS[name].rate) / 2 for name, rate in rates.items()} | _PROLONGED[focus[1]]
         rates[fault] = max(FAULTS[fault].rate, rates.get(fault, 0.0))
+        rates |= {"secure-lie": FAULTS["secure-lie"].rate} if lies else {}
     return replace(
         shape,
         devices=devices,
@@ -189,14 +198,14 @@ def _in_a_datacenter(shape: Shape, chance: Chance) -> Shape:
     faults = CENTER_FOCUS if of_center else FLEET_FOCUS
     phases = (*PHASES, "committing") if of_center else ("leasing", "training")
     focus = (chance.pick("center-focus", faults), chance.pick("center-phase", phases))
-    rates = _rates(chance, focus[1], {*FLEET_FAULTS, *CENTER_FAULTS})
+    rates = _rates(chance, focus[1], {*FLEET_FAULTS, *CENTER_FAULTS, *(SECURE_FAULTS if shape.secure else ())})
     if rates:
         rates["fleet-away"] = max(0.7, rates.get("fleet-away", 0.0))
         rates |= {"op-stop": 0.2} if "op-stop" in rates else {}
     shape = replace(
         shape,
         two_runs=chance.unit("center-two-runs") < 0.3,
-        storm_s=chance.between("center-storm", 20.0, 60.0),
+        storm_s=chance.between("center-storm", 20.0, 60.0) * (3 if shape.secure else 1),
         plan=with_datacenter(chance, shape.plan),
         rates=rates,
         focus=focus,

@@ -1,6 +1,9 @@
 """Liveness within a phase: in calm weather nobody who waits for work, and no full pool, waits for a deadline, and no
 phase outlasts its own.
 
+A worker that no run may use is not woken for a round: it began to wait while all runs were paused, and is told when its
+hold ends that it lacks what a plan asks for. Until then it has nothing to do that it could miss.
+
 Without faults, and with one replica, a signal reaches at once the devices that were drawn and the workers that wait,
 and a full pool is drawn at once. After a storm this is required only when what the storm has delayed is over. That a
 phase ends is required of every run, with any number of replicas: a round that commits in one run excuses no other.
@@ -16,6 +19,7 @@ from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
 from simulation.explorer.holds import HeldRequest
+from simulation.explorer.offers import serves
 from simulation.explorer.replica import Replica
 from simulation.explorer.world import World
 
@@ -51,7 +55,8 @@ class Wakes:
                 held = [replica.held_by(device) for device in run.cohort]
                 self._expect(run, [one for one in held if one is not None])
             case "leasing" if self._calm:
-                self._expect(run, replica.held_for("workers"))
+                held_for = replica.held_for("workers")
+                self._expect(run, [one for one in held_for if serves(run.plan, one.message)])
             case "selecting":
                 self.pool_grew([run])
             case _:
@@ -91,8 +96,8 @@ class Wakes:
             self._world.agenda.after(LATE_S, self._require_no_standstill, run, (run.round, run.attempt, run.phase))
 
     def _require_no_standstill(self, run: Followed, place: tuple[int, int, str]) -> None:
-        """A lease ends when its heartbeats do, or the round's time. A round that no worker has ends when a quorum of
-        devices waits, after its own wait."""
+        """A lease ends when its heartbeats do, or the round's time. A round that no worker has ends when enough
+        devices wait to begin one, after its own wait."""
         if (run.round, run.attempt, run.phase) != place:
             return
         now = self._replicas[0].now()
@@ -100,7 +105,7 @@ class Wakes:
             late_s, stands = now - run.lease_ends_at, True
         else:
             late_s = now - (run.deadline or now)
-            stands = late_s > LATE_S and self._waiting_since(run, now - LATE_S) >= run.quorum
+            stands = late_s > LATE_S and self._waiting_since(run, now - LATE_S) >= run.fewest
         if late_s > LATE_S and stands:
             raise Broken("liveness", f"round {run.round} of {run.run} is {run.phase}, {late_s:.0f} s after its time")
         self._world.agenda.after(LATE_S, self._require_no_standstill, run, place)

@@ -135,6 +135,7 @@ class InvariantWatch:
         secure_checks.hidden(world.vectors, self.durable, [json.dumps(event.body), *world.taken_log()])
         left_out = world.dishonest | world.authority.left_out.keys() | world.authority.short
         secure_checks.blamed(world.vectors, left_out, run, event)
+        secure_checks.openable(world.dishonest, run, event)
         if event.kind == "Opened":
             secure_checks.opened(world.vectors, self.durable, run)
 

@@ -38,6 +38,8 @@ class ServedRequest:
     peer: str
     key: str
     """The key of the signal that wakes it."""
+    message: Any
+    """What the peer has sent: which runs may use it."""
     at: float
     """When it arrived, by the clock of the process."""
     called: tuple[int, float, bool] = (-1, 0.0, True)
@@ -67,10 +69,11 @@ class ServedApp:
 
     def serve(self, request: SentRequest, respond: Respond) -> None:
         """Lets the application serve one delivery of a request. ``respond`` is called once."""
-        peer, key = self._waits(request)
+        message = getattr(request.send, "message", None)
+        peer, key = self._waits(request, message)
         left: asyncio.Future[None] = self._loop.create_future()
         connection = Connection(self._process.world, request, left, lambda: self._leaves(served))
-        served = ServedRequest(connection, respond, peer, key, self._process.now())
+        served = ServedRequest(connection, respond, peer, key, message, self._process.now())
         self._open[served] = None
         context = Context()
         context.run(_SERVED.set, served)
@@ -83,8 +86,8 @@ class ServedApp:
         for one in served:
             one.respond(None)
 
-    def _waits(self, request: SentRequest) -> tuple[str, str]:
-        message: Any = getattr(request.send, "message", None)
+    @staticmethod
+    def _waits(request: SentRequest, message: Any) -> tuple[str, str]:
         if isinstance(message, CheckIn):
             return request.holder.id, f"device:{request.holder.id}"
         if isinstance(message, WorkerPoll):

@@ -1,7 +1,7 @@
 """The explorer's own account of a secure round, from the log alone: who has done which exchange, who is awaited, and
 when an exchange ends. ``follow_secure`` adds the events to it.
 
-It is written from ``docs/rounds.md`` for complete graphs (*strict*), and does not import the engine.
+It is written from ``docs/rounds.md``, for complete graphs and for rings (*fast*), and does not import the engine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ class SecureAccount:
     signers: int = 0
     fewest: int = 0
     order: list[str] = field(default_factory=list)
+    ring: list[str] = field(default_factory=list)
+    """The devices around the ring, each of which has the ``neighbours`` nearest; empty in a complete graph."""
+    neighbours: int = 0
     advertised: dict[str, str] = field(default_factory=dict)
     """Device -> digest of its message, likewise in the four below."""
     shared: dict[str, str] = field(default_factory=dict)
@@ -77,6 +80,22 @@ class SecureAccount:
         """How many must share, and mask."""
         return max(quorum_of(self.plan), self.threshold, self.fewest)
 
+    def lacks(self, present: Collection[str], wanted: Collection[str]) -> set[str]:
+        """Those of ``wanted`` whose secrets too few of those present hold, to rebuild them."""
+        if not self.ring:
+            return set() if len(present) >= self.threshold else set(wanted)
+        there = set(present)
+        return {device for device in wanted if len(self._beside(device) & there) < self.threshold}
+
+    def enough(self, present: Collection[str]) -> bool:
+        """Whether the attempt can go on with these."""
+        return len(present) >= self.needed and not self.lacks(present, self.shared)
+
+    def _beside(self, device: str) -> set[str]:
+        """The neighbours of this device on the ring, which hold its shares."""
+        place, half = self.ring.index(device), self.neighbours // 2
+        return {self.ring[(place + step) % len(self.ring)] for step in range(-half, half + 1)} - {device}
+
     def here(self, devices: Collection[str]) -> set[str]:
         """Those of the devices that have neither withdrawn nor been left out."""
         return set(devices) - self.withdrawn - self.excluded
@@ -113,9 +132,27 @@ def quorum_of(plan: dict[str, Any]) -> int:
     return max(1, -int(-(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9) // 1))
 
 
-def strict_threshold(n: int) -> int:
-    """How many of n devices rebuild a secret: more than two thirds."""
-    return 2 * n // 3 + 1
+class Numbers(NamedTuple):
+    """What a roster's size gives."""
+
+    neighbours: int
+    """0 in a complete graph."""
+    threshold: int
+    signers: int
+
+
+def numbers_of(section: Mapping[str, Any], n: int) -> Numbers:
+    """*strict*: more than two thirds rebuild a secret. *fast*, for so few devices that what may happen does happen: the
+    smallest ring in which every device keeps its threshold when ``drop`` vanish, and ``colluding`` of its neighbours
+    that give both kinds of share do not reach it, in one round of signatures that two lists cannot both have."""
+    if section.get("profile", "strict") == "strict":
+        return Numbers(0, 2 * n // 3 + 1, 2 * n // 3 + 1)
+    drop, colluding = int(section["drop"]), int(n * (0.1 if section.get("corrupt") is None else section["corrupt"]))
+    for neighbours in range(2, n - 1, 2):
+        threshold = (neighbours + colluding) // 2 + 1
+        if threshold <= neighbours - drop:
+            return Numbers(neighbours, threshold, max(n - drop, (n + colluding) // 2 + 1))
+    return Numbers(0, (n + colluding) // 2 + 1, (n + colluding) // 2 + 1)
 
 
 def in_dispute(complaints: Mapping[str, Collection[str]]) -> set[str]:

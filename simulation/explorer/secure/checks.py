@@ -24,7 +24,7 @@ from simulation.explorer.follow import Followed
 from simulation.explorer.marks import Lanes, marks_in, moved
 from simulation.explorer.round_ending import RoundEnding
 from simulation.explorer.secure.account import EXCHANGES, SecureAccount
-from simulation.explorer.secure.vectors import Vectors, lane_bits_of, levels_of
+from simulation.explorer.secure.vectors import Vectors, codec_of, lane_bits_of, levels_of
 
 SIGNATURE_BYTES = 64
 DIGEST_BYTES = 32
@@ -80,6 +80,17 @@ def blamed(vectors: Vectors, dishonest: Container[str], run: Followed, event: Ev
         raise Broken("barred", f"round {body['round']} of {run.run} leaves out {body['device']}: {body['reason']}")
 
 
+def openable(liars: Iterable[str], run: Followed, event: EventRow) -> None:
+    """A sum that nobody has spoiled can be opened: an opening fails only where a device of the roster lies."""
+    body: dict[str, Any] = event.body
+    if event.kind != "OpeningFailed" or body["lost"]:
+        return
+    account = run.ended[body["round"]].secure
+    if account is not None and not set(account.order) & set(liars):
+        what = f"the sum of round {body['round']} of {run.run} was not opened, and no device of its roster lies"
+        raise Broken("liveness", f"{what}: {body['reason']}")
+
+
 def _committed(durable: Durable, run: Followed, ending: RoundEnding) -> None:
     """The committed model is the parent and the mean of the survivors' vectors, each once."""
     parent = durable.store.checkpoint(run.run, ending.version - 1)
@@ -96,7 +107,8 @@ def _committed(durable: Durable, run: Followed, ending: RoundEnding) -> None:
     if account is None:
         raise Broken("named", f"round {ending.round} of {run.run} was committed without an attempt")
     header = AttemptHeader.parse(bytes.fromhex(account.header))
-    wanted = moved(model, mean_of(account.total, header, len(account.masked)), run.plan["aggregation"], run.moments)
+    mean = mean_of(account.total, header, len(account.masked), len(model))
+    wanted = moved(model, mean, run.plan["aggregation"], run.moments)
     if found.tobytes() != wanted.tobytes():
         wrong = [int(lane) for lane in np.flatnonzero(found != wanted)][:6]
         shown = ", ".join(f"lane {lane}: {found[lane]:.9g}, not {wanted[lane]:.9g}" for lane in wrong)
@@ -129,12 +141,14 @@ def weight_of(total: NDArray[np.uint64], header: AttemptHeader) -> int:
     return sum(int(digit) << header.q * place for place, digit in enumerate(digits))
 
 
-def mean_of(total: NDArray[np.uint64], header: AttemptHeader, survivors: int) -> Lanes:
-    """sum_k w_k x_k / sum_k w_k, from the sum of lanes."""
+def mean_of(total: NDArray[np.uint64], header: AttemptHeader, survivors: int, elements: int) -> Lanes:
+    """sum_k w_k x_k / sum_k w_k, from the sum of lanes, for each of the model's elements."""
     levels = levels_of(header.q)
     middle = total[: header.dimension].astype(np.float64) - survivors * levels / 2
     scale = 2 * header.max_abs / levels * (header.weight_cap / weight_of(total, header))
-    return (middle * scale).astype(np.float32)
+    sent = (middle * scale).astype(np.float32)
+    read = codec_of(header).back(lambda first, count: sent[first : first + count], elements, header.codec_seed)
+    return np.array(read(0, elements), np.float32)
 
 
 def deleted(durable: Durable, run: Followed, ended: int) -> None:

@@ -11,7 +11,7 @@ from coordinator.store.port import EventRow
 from simulation.explorer.faults import Broken
 from simulation.explorer.following import Following
 from simulation.explorer.round_ending import RoundEnding
-from simulation.explorer.secure.account import SecureAccount, in_dispute, strict_threshold
+from simulation.explorer.secure.account import Numbers, SecureAccount, in_dispute, numbers_of
 
 OF_ATTEMPT = (
     "Announced", "Advertised", "Rostered", "Shared", "Masked", "Complained", "Faulted", "Signed", "Revealed", "Opened",
@@ -108,11 +108,15 @@ class SecureFollowing(Following):
         order, n = list(body["order"]), len(body["order"])
         if self.phase != "sharing" or account.roster or order != sorted(account.advertised):
             raise self._odd(event, f"the run is {self.phase}, {sorted(account.advertised)} have advertised")
-        if body["threshold"] != strict_threshold(n) or body["signers"] < body["threshold"]:
-            raise self._odd(event, f"{strict_threshold(n)} of {n} shares rebuild a secret")
+        wanted, places = numbers_of(account.section, n), list(body.get("ring", ()))
+        if Numbers(body.get("neighbours", 0), body["threshold"], body["signers"]) != wanted:
+            raise self._odd(event, f"a roster of {n} devices has {wanted}")
+        if sorted(places) != (list(range(n)) if wanted.neighbours else []):
+            raise self._odd(event, f"the {n} devices do not stand around a ring of {len(places)} places")
         if body["fewest"] < account.section["minimum_cohort"]:
             raise self._odd(event, "a list may be shorter than the plan's smallest cohort")
-        account.roster, account.order = body["digest"], order
+        account.roster, account.order, account.neighbours = body["digest"], order, wanted.neighbours
+        account.ring = [order[place] for place in places]
         account.threshold, account.signers, account.fewest = body["threshold"], body["signers"], body["fewest"]
         self._enter("sharing", event.at)
 
@@ -210,7 +214,7 @@ class SecureFollowing(Following):
                 return self._agree(event, account, time_is_up)
             case "unmasking" if not account.opening:
                 waited_for = account.here(account.masked) - account.revealed.keys()
-                if len(account.revealed) >= account.threshold:
+                if not account.lacks(account.revealed, account.shared):
                     account.opening = True
                 elif time_is_up or not waited_for:
                     return self._abandon()
@@ -231,11 +235,11 @@ class SecureFollowing(Following):
     ) -> list[RoundEnding]:
         if waited_for and not time_is_up and len(have) + len(waited_for) >= account.needed:
             quiet_s = account.section.get("quiet_s")
-            if quiet_s is not None and len(have) >= account.needed:
+            if quiet_s is not None and account.enough(have):
                 until = (event.at + quiet_s, account.began + account.section["exchange_s"], account.expires_at)
                 self.set_deadline(min(until))
             return []
-        if len(have) >= account.needed and account.roster:
+        if account.roster and account.enough(have):
             self._enter(following, event.at)
             if following == "agreeing":
                 account.claimed &= set(have)
@@ -244,10 +248,13 @@ class SecureFollowing(Following):
 
     def _agree(self, event: EventRow, account: SecureAccount, time_is_up: bool) -> list[RoundEnding]:
         waited_for = account.here(account.masked) - account.signed.keys()
-        enough = len(account.signed) >= max(account.signers, account.threshold)
-        if enough:
+        enough = len(account.signed) >= account.signers
+        if (enough and not account.lacks(account.signed, account.masked)) or time_is_up or not waited_for:
+            told = account.signed.keys() - account.lacks(account.signed, account.signed)  # who sees enough signatures
+            if not enough or account.lacks(told, account.shared):
+                return self._abandon()
             self._enter("unmasking", event.at)
-        elif time_is_up or len(account.signed) + len(waited_for) < account.signers or not waited_for:
+        elif len(account.signed) + len(waited_for) < account.signers:
             return self._abandon()
         return []
 

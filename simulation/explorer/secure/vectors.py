@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk import codecs
+from client_sdk.codecs import LinearCodec
 from client_sdk.device.contribution import ClearContribution
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import pack
@@ -88,7 +90,9 @@ class Vectors:
                 return
             lanes, bits = self._lanes(live, self.put[digest], rounding, plan)
             self.masked[packed] = (device, lanes)
-            self.secret[pack(lanes.astype(np.uint32 if bits <= 32 else np.uint64), bits)] = f"the update of {device}"
+            unmasked = pack(lanes.astype(np.uint32 if bits <= 32 else np.uint64), bits)
+            if len(unmasked) >= WHOLE_BYTES:
+                self.secret[unmasked] = f"the update of {device}"
 
     def _lanes(self, live: Live, put: Put, rounding: bytes, plan: dict[str, Any]) -> tuple[Lanes, int]:
         """The lanes that this device must have masked: within one of the exact ones, each."""
@@ -97,9 +101,9 @@ class Vectors:
         weight = header.weight_cap
         if plan["aggregation"]["weighting"] == "examples":
             weight = min(put.examples, header.weight_cap)
-        key = rounding_key(rounding, header.digest)
-        lanes = header.quantizer.lanes(put.values, weight, bits, key, header.cipher).astype(np.uint64)
-        exact = exact_lanes(put.values, weight, header)
+        key, sent = rounding_key(rounding, header.digest), codec_of(header).forward(put.values, header.codec_seed)
+        lanes = header.quantizer.lanes(sent, weight, bits, key, header.cipher).astype(np.uint64)
+        exact = exact_lanes(sent, weight, header)
         off = np.abs(lanes[: len(exact)].astype(np.float64) - exact)
         if off.max(initial=0.0) > 1.0 + 1e-6 or lanes[len(exact) :].tolist() != [*digits_of(weight, header), 1]:
             raise Broken("same-bits", "a device's lanes are not its values, in the plan's unit, its weight and one")
@@ -114,6 +118,11 @@ class Vectors:
         if None in found:
             raise Broken("named", "a masked vector counts that no device has made")
         return total
+
+
+def codec_of(header: AttemptHeader) -> LinearCodec:
+    """How the devices of this attempt encode."""
+    return codecs.linear(f"{header.codec}@{header.codec_version}")
 
 
 def lane_bits_of(n: int, q: int) -> int:

@@ -18,6 +18,7 @@ from tests.faults.mutants import (
     runtime,
     secure,
     secure_attempts,
+    secure_variants,
     storage,
     written,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "runtime",
     "secure",
     "secure_attempts",
+    "secure_variants",
     "storage",
     "written",
 ]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from client_sdk.device.storage import MemoryStorage
+from client_sdk.secagg.lanes import LaneSum
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.opening import OpenedSum, Opening
@@ -103,6 +104,20 @@ def _sum_altered() -> Patches:
         return pack(other, bits)
 
     return [(performing, "pack", packed)]
+
+
+@mutant("vector-twice-in-the-sum", "liveness", "same-bits", **CALM)
+def _vector_twice_in_the_sum() -> Patches:
+    """The first survivor's masked vector is added twice."""
+    added = sums._added
+
+    def twice(cohort: Any, survivors: Any, vectors: Any) -> Any:
+        first, *rest = map(bytes, vectors)
+        again = LaneSum(cohort.header.lanes, cohort.roster.lane_bits)
+        again.add(first)
+        return added(cohort, survivors, [first, *rest]) + again.total()
+
+    return [(sums, "_added", twice)]
 
 
 @mutant("holder-does-not-compare", "barred", focus=("secure-lie", "sharing"), **LYING)

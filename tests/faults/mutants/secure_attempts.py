@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.engine.secure import attempts, masking, messages, sharing, unmasking
+from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.barring import with_barred
 from coordinator.runtime import cohort_selection, fleet
 from tests.faults.mutants.registry import mutant
@@ -76,3 +77,10 @@ def _left_out_comes_back() -> Patches:
         return following, effects
 
     return [(place, "fresh", forgiving) for place in (attempts, sharing, masking) if hasattr(place, "fresh")]
+
+
+@mutant("late-message-accepted", "late-report", focus=("delay", "agreeing"), **SLOW)
+def _late_message_accepted() -> Patches:
+    """A masked vector is accepted after the list of survivors was fixed."""
+    exchanges = {**messages._EXCHANGES, ev.Masked: ("masked", ("masking", "agreeing", "unmasking"))}
+    return [(messages, "_EXCHANGES", exchanges)]
