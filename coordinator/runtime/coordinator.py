@@ -66,9 +66,10 @@ class Coordinator:
         traces: Traces | None = None,
         authority: PinnedAuthority | None = None,
         verify: Verify = RequestSignature.require_signed,
+        company_s: float = 0.0,
     ) -> None:
         """``authority``: whose certificates are taken; None: nobody can register. ``verify``: how signatures of
-        requests are verified."""
+        requests are verified. ``company_s``: as in ``Core``."""
         self.core = Core(
             store,
             blobs,
@@ -80,6 +81,7 @@ class Coordinator:
             extensions=extensions,
             troubles=troubles,
             traces=traces,
+            company_s=company_s,
         )
         clock, known = self.core.clock, self.core.settings
         self.access = OperatorAccess(store, clock.now, entropy, *issuer_of(known, clock.now))
