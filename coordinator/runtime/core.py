@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import assert_never
 
 from client_sdk.codecs import UnknownCodec
@@ -91,6 +91,12 @@ class Core:
         with self._lock:
             made = RunLog(row, self.store, self.clock, self.hand_out, self.traces, self._company_s)
             return self._logs.setdefault(run, made)
+
+    def coming(self, run: str) -> AbstractContextManager[None]:
+        """This thread checks a request that will most likely submit an event of the run: see ``GroupCommit.coming``. Of
+        a run that this process has not read there is none to wait for."""
+        log = self._logs.get(run)
+        return nullcontext() if log is None else log.coming()
 
     def logs(self) -> list[RunLog]:
         """The logs of all runs that this process has read."""

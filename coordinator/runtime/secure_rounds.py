@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import assert_never
 
@@ -49,9 +48,6 @@ class SecureLog:
     @property
     def recent(self) -> RunState:
         return self._log.recent()
-
-    def coming(self) -> AbstractContextManager[None]:
-        return self._log.coming()
 
     def submit(self, make: Make) -> Sequence[fx.Effect]:
         return self._log.submit(lambda tx, state, at: make(state, at))

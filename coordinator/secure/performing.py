@@ -8,7 +8,6 @@ the same checkpoint. Only the sum is unmasked; no blob, event or log line holds 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol, assert_never
 
 from client_sdk import codecs
@@ -58,11 +57,6 @@ class SecureRun(Protocol):
     @property
     def recent(self) -> RunState:
         """The newest durable state as of a moment ago: what costs nothing where many ask for it."""
-        ...
-
-    def coming(self) -> AbstractContextManager[None]:
-        """Surrounds the checks of a message after which an event is submitted, so that others wait a moment for it and
-        are committed with it."""
         ...
 
     def submit(self, make: Make) -> Sequence[fx.Effect]:

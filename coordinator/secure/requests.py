@@ -122,10 +122,9 @@ class SecureRequests:
         if answer is not None:
             _raise_refused(answer[1])
             return  # accepted before
-        with self._run.coming():
-            self._verify(state, arrived, stored)
-            self._store(arrived, stored)
-            answers = self._run.submit(lambda _, at: event(at) if self._require_stored(digest) else None)
+        self._verify(state, arrived, stored)
+        self._store(arrived, stored)
+        answers = self._run.submit(lambda _, at: event(at) if self._require_stored(digest) else None)
         if _refused(answers):
             drop(self._run, self._blobs, digest)
         _raise_refused(answers)

@@ -48,8 +48,8 @@ from coordinator.store.port import StoreError
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _COMPANY_S = 0.03
-"""For how many seconds a message of a secure round waits for those that are being checked, to share their commit. A
-commit costs the CPU time of a check, and nobody waits for a single message, but for the last one of an exchange."""
+"""For how many seconds a request that writes waits for those that are being checked, to share their transaction. A
+request that is alone does not wait."""
 
 
 class CannotServe(Exception):

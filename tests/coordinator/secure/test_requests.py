@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from client_sdk.secagg.terms import agreed_digest
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.secure import validation
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, message_bytes, sum_bytes, sum_of
 from coordinator.secure.performing import drop
@@ -65,31 +63,6 @@ def test_repro_a_replica_that_has_not_read_the_cohort_takes_its_messages() -> No
     signature = bytes(64)
     here, there = (found.limit(name, 1, 0, "advertise", signature) for found in (requests, world.requests))
     assert here == there
-
-
-def test_a_message_is_announced_to_the_log_from_its_check_to_its_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that others, which are being checked at the same time, share its commit."""
-    world = World(4)
-    world.play(lambda w: bool(w.happened(ev.Announced)))
-    happened: list[str] = []
-
-    @contextmanager
-    def coming() -> Iterator[None]:
-        happened.append("coming")
-        yield
-        happened.append("over")
-
-    submit = world.log.submit
-    monkeypatch.setattr(world.log, "coming", coming)
-    monkeypatch.setattr(world.log, "submit", lambda make: (happened.append("submit"), submit(make))[1])
-    monkeypatch.setattr(validation, "advertised", lambda *given: happened.append("check"))
-    sent = len(world.happened(ev.Advertised))
-    while len(world.happened(ev.Advertised)) == sent:
-        for phone in world.phones:
-            phone.turn(world)
-            if len(world.happened(ev.Advertised)) > sent:
-                break
-    assert happened == ["coming", "check", "submit", "over"]
 
 
 def test_a_header_is_for_the_cohort_of_the_round() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar, assert_never, get_args
@@ -97,9 +96,6 @@ class Log:
     @property
     def recent(self) -> RunState:
         return self.state
-
-    def coming(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def submit(self, make: Make) -> list[fx.Effect]:
         points = self.world.points
