@@ -158,6 +158,7 @@ CHECK_IN = Entry(
     route=Route.CHECK_IN,
     permission=Permission.DEVICE,
     message=CheckIn,
+    submits="pool",
     answer=Assignment | Wait,
     shape=Held(
         check_in,
@@ -176,6 +177,7 @@ STARTED = Entry(
     route=Route.STARTED,
     permission=Permission.DEVICE,
     message=Started,
+    submits="run",
     answer=Noted,
     shape=Direct(started, together=started_together),
     summary="Report that training begins",

@@ -177,6 +177,7 @@ SECURE_MESSAGE = Entry(
     route=Route.SECURE_MESSAGE,
     permission=Permission.DEVICE,
     message=SecureSigned,
+    submits="run",
     answer=Noted,
     shape=Body(
         secure_message_limit,

@@ -58,7 +58,11 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         return Request(entry, service.count(entry.caller(coordinator, credentials, path)), message, path)
 
     async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
-        return await service.work(lambda: request(given, message, path).act(coordinator))
+        def answer() -> Any:
+            with coordinator.coming(entry.submits, path.get("run")):
+                return request(given, message, path).act(coordinator)
+
+        return await service.work(answer)
 
     async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -74,7 +78,8 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         asked, limit = await service.work(admit)
 
         def finish(spool: Spool) -> Any:
-            return asked.act(coordinator, spool)
+            with coordinator.coming(entry.submits, path.get("run")):
+                return asked.act(coordinator, spool)
 
         return await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
 

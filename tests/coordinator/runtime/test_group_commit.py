@@ -76,6 +76,107 @@ def test_a_batch_has_a_limit() -> None:
     assert [len(batch) for batch in counter.batches] == [1, 3, 3, 2]
 
 
+class Company:
+    """A group commit whose items wait for announced ones, and a thread that is coming until it is told to go on."""
+
+    def __init__(self, company_s: float) -> None:
+        self.batches: list[list[int]] = []
+        self.group: GroupCommit[int, int] = GroupCommit(self._commit, company_s=company_s)
+        self.answers: dict[int, int] = {}
+        self._go_on = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def _commit(self, items: Sequence[int]) -> list[int | BaseException]:
+        self.batches.append(sorted(items))
+        return list(items)
+
+    def announce(self, item: int | None) -> None:
+        """A thread comes with this item, or with none in the end."""
+        here = threading.Event()
+
+        def check() -> None:
+            with self.group.coming():
+                here.set()
+                assert self._go_on.wait(30)
+                if item is not None:
+                    self.answers[item] = self.group.submit(item)
+
+        self._start(check)
+        assert here.wait(30)
+
+    def submit(self, item: int) -> None:
+        """A thread submits this item. Returns when it is in the queue."""
+
+        def submit() -> None:
+            self.answers[item] = self.group.submit(item)
+
+        before = len(self.group._queue)
+        self._start(submit)
+        while len(self.group._queue) == before and item not in self.answers:
+            threading.Event().wait(0.001)
+
+    def end(self) -> dict[int, int]:
+        """Everybody goes on. The answers."""
+        self._go_on.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        return self.answers
+
+    def _start(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target)
+        self._threads.append(thread)
+        thread.start()
+
+
+def test_an_item_waits_for_those_that_are_announced() -> None:
+    company = Company(30)
+    company.announce(1)
+    company.announce(2)
+    company.submit(3)
+    assert not company.batches
+    assert company.end() == {1: 1, 2: 2, 3: 3}
+    assert company.batches == [[1, 2, 3]], "one transaction"
+
+
+def test_nobody_waits_for_who_comes_without_an_item() -> None:
+    company = Company(30)
+    company.announce(None)
+    company.submit(3)
+    assert not company.batches
+    assert company.end() == {3: 3}
+    with company.group.coming():
+        assert company.group.submit(4) == 4, "who was announced and is alone is not waited for"
+    assert company.group.submit(5) == 5
+    assert company.batches == [[3], [4], [5]]
+
+
+def test_an_announced_item_is_waited_for_no_longer_than_that() -> None:
+    company = Company(0.01)
+    company.announce(1)
+    assert company.group.submit(2) == 2
+    assert company.batches == [[2]]
+    assert company.end() == {1: 1}
+
+
+def test_announcements_of_one_thread_inside_each_other_are_counted() -> None:
+    company = Company(30)
+    with company.group.coming():
+        with company.group.coming():
+            company.submit(1)
+            assert not company.batches
+        assert not company.batches
+    assert company.end() == {1: 1}
+    assert company.group.submit(2) == 2
+
+
+def test_without_company_an_item_is_committed_at_once() -> None:
+    company = Company(0)
+    company.announce(1)
+    assert company.group.submit(2) == 2
+    assert company.end() == {1: 1}
+
+
 def test_an_error_of_one_item_is_its_own() -> None:
     counter = Counter(lambda item: ValueError(f"not {item}") if item == 3 else item)
     results = counter.together(1, 2, 3, 4)
