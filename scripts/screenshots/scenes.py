@@ -21,7 +21,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RunView
 from coordinator.engine.plan import Plan
 from simulation.demo.children import CommandChildren
-from simulation.demo.director import READY_S, direct
+from simulation.demo.director import READY_S, directed
 from simulation.demo.journal import Journal
 from simulation.demo.screen import Plain
 from simulation.demo.setting import Setting
@@ -109,7 +109,8 @@ def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
             found[0].take("demo-round", f"#/runs/{run}/rounds/{journal.committed[-1].round}", "A lane for each device")
 
         screen = Photographed(after, 0.25, begin, shoot)
-        result = direct(setting, folder, screen, Event())
+        with directed(setting, folder, screen, Event()) as played:
+            result = played.result
     if not screen.done or result.secure is None:
         raise RuntimeError("the demo was over before its picture was taken: let it have more rounds")
     secure = result.secure.run.run
