@@ -1,18 +1,27 @@
-"""What dashboards cost the coordinator: 200 viewers, logged in, of two scopes, of a live round of 300 devices.
+"""What dashboards cost the coordinator, and how soon a person sees something.
 
-Each sample is one whole round, stretched over so many seconds that something happens all the time, once with the
-viewers and once without them, in turn. The value is what the viewers add to the server's CPU, in cores.
+    viewers_200_core_share    what 200 viewers, logged in, of two scopes, add to the server's CPU, in cores
+    viewers_2000_core_share   the same of ten times as many: a control, which costs more if the number is real
+    viewers_0_server_share    the server's CPU without viewers, in cores
+    first_paint_s             from the opening of a login link to the browser's first contentful paint
+    first_numbers_s           from there to the first numbers of a run on the page
+
+Viewers watch one round of 300 devices. In it nothing happens but that each second another device begins to train, so
+that the load is steady and each frame has a change. Windows with no, 200 and 2,000 viewers follow each other, their
+order rotates, and the values are medians of what a turn's windows differ by.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 
 import httpx2
 
+from benchmarks._first_paint import first_paint
 from benchmarks._wire import ServerProcess, enrol
 from benchmarks.coordinator import Federation, on_a_server
 from benchmarks.harness import Row, Spread, main
@@ -24,6 +33,15 @@ SCOPES = ("*", "live*")
 SESSIONS = 10
 """Of each key: an operator may have 16."""
 DEVICES = 300
+ADDRESSES = 20
+"""From which viewers come: one address may have so many connections."""
+MANY = 10 * VIEWERS
+COUNTS = (0, VIEWERS, MANY)
+PAUSE_S = 1.0
+"""Between two devices that begin to train."""
+SETTLE_S = 1.0
+"""After all viewers have their first frame, before the window begins: to connect costs more than to view."""
+WINDOW_S = 6.0
 AIM = 0.05
 
 
@@ -43,9 +61,10 @@ def cookies(server: ServerProcess) -> list[str]:
     return found
 
 
-async def view(server: ServerProcess, cookie: str, seen: list[int]) -> None:
+async def view(server: ServerProcess, number: int, cookie: str, seen: list[int]) -> None:
     """Reads one stream until it is cancelled, and counts its frames."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    source = f"127.2.0.{number % ADDRESSES + 1}"
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(source, 0))
     try:
         writer.write(
             f"GET {Route.STREAM} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {cookie}\r\n\r\n".encode()
@@ -60,58 +79,89 @@ async def view(server: ServerProcess, cookie: str, seen: list[int]) -> None:
         writer.close()
 
 
-async def live_round(federation: Federation, version: int, seconds: float) -> float:
-    """Plays one round over so many seconds. The server's CPU while it lasted, in cores."""
-    work = await federation.gather()
-    spent, began = federation.server.cpu_s(), time.perf_counter()
-    body = federation.update(work[0])
-
-    async def one(number: int) -> None:
-        where = {name: work[number][name] for name in ("run", "round", "attempt")}
-        await asyncio.sleep(seconds * number / (2 * DEVICES))
-        await federation.peers[number].request("POST", Route.STARTED.format(**where), b'{"attempt": 0}')
-        await asyncio.sleep(seconds / 2)
-        await federation.peers[number].request("PUT", Route.UPDATE.format(**where), body)
-
-    await asyncio.gather(*map(one, range(DEVICES)))
-    await federation.committed(version)
-    return (federation.server.cpu_s() - spent) / (time.perf_counter() - began)
+async def start_one_by_one(federation: Federation) -> None:
+    """A round of which nothing happens but that a device begins to train, at a fixed rate: each changes the funnel."""
+    for peer, work in zip(federation.peers, await federation.gather(), strict=True):
+        where = {name: work[name] for name in ("run", "round", "attempt")}
+        peer.connection.close()  # the server may have closed it: minutes have passed
+        await peer.request("POST", Route.STARTED.format(**where), b'{"attempt": 0}')
+        await asyncio.sleep(PAUSE_S)
 
 
-async def pairs(server: ServerProcess, count: int, seconds: float) -> tuple[list[float], float]:
-    """(What the viewers add in each pair, in cores; frames that a viewer got in a second.)"""
+async def windows(server: ServerProcess, times: int) -> tuple[dict[int, list[float]], float]:
+    """(The server's CPU by the number of viewers, in cores; frames that a viewer got in a second.)"""
     federation = Federation(server, await enrol(server, DEVICES), 16)
     await federation.create("live")
-    await live_round(federation, 1, seconds / 4)
     sessions = await asyncio.to_thread(cookies, server)
-    version, added, seen, viewed_s = 1, [], [0], 0.0
-    for pair in range(count):
-        found = {}
-        for viewed in (True, False) if pair % 2 == 0 else (False, True):
-            version += 1
-            viewers = [asyncio.create_task(view(server, cookie, seen)) for cookie in sessions] if viewed else []
-            if viewed:
-                await asyncio.sleep(2)
-                viewed_s -= time.perf_counter()
-            found[viewed] = await live_round(federation, version, seconds)
-            viewed_s += time.perf_counter() if viewed else 0.0
-            for viewer in viewers:
-                if viewer.done():
-                    viewer.result()
-                viewer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*viewers)
-        added.append(found[True] - found[False])
+    starting = asyncio.create_task(start_one_by_one(federation))
+    shares: dict[int, list[float]] = {count: [] for count in COUNTS}
+    frames, viewed_s = 0, 0.0
+    for turn in range(times):
+        for place in range(len(COUNTS)):
+            count, seen = COUNTS[(turn + place) % len(COUNTS)], [0]
+            viewers = [asyncio.create_task(view(server, n, sessions[n % VIEWERS], seen)) for n in range(count)]
+            while seen[0] < count:
+                await asyncio.sleep(0.1)
+                raise_failures(viewers)
+            await asyncio.sleep(SETTLE_S)
+            spent, began, before = server.cpu_s(), time.perf_counter(), seen[0]
+            await asyncio.sleep(WINDOW_S)
+            took = time.perf_counter() - began
+            shares[count].append((server.cpu_s() - spent) / took)
+            if count == VIEWERS:
+                frames, viewed_s = frames + seen[0] - before, viewed_s + took
+            await ended(viewers)
+            await gone(federation)
+    if starting.done():
+        raise RuntimeError("all devices had started before the last window: nothing changed in it")
+    await ended([starting])
     await federation.stop()
-    return added, seen[0] / VIEWERS / viewed_s
+    return shares, frames / VIEWERS / viewed_s
+
+
+async def gone(federation: Federation) -> None:
+    """Returns when the server has no viewer any more: to part from them costs something too."""
+    while (await federation.operator.request("GET", Route.SYSTEM)).json()["viewers"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+
+
+def raise_failures(tasks: list[asyncio.Task[None]]) -> None:
+    """Raises what one of them has raised."""
+    for task in tasks:
+        if task.done():
+            task.result()
+
+
+async def ended(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancels them. Raises what one of them has raised before."""
+    raise_failures(tasks)
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks)
+
+
+def added(shares: dict[int, list[float]], count: int) -> Spread:
+    """What so many viewers add, of the windows of each turn, in cores."""
+    return Spread.of([more - none for more, none in zip(shares[count], shares[0], strict=True)])
 
 
 def measure(quick: bool) -> Iterator[Row]:
     """The rows of this benchmark."""
-    added, rate = on_a_server(lambda server: pairs(server, 2 if quick else 9, 8 if quick else 20))
-    spread = Spread.of(added)
-    yield Row(name="viewers_200_core_share", value=spread.median, unit="cores", aim=AIM, met=spread.met(AIM))
+    os.environ["QUORATE_VIEWERS"] = str(MANY)  # the server's limit
+    shares, rate = on_a_server(lambda server: windows(server, 2 if quick else 7))
+    share = added(shares, VIEWERS)
+    yield Row(
+        name="viewers_200_core_share",
+        value=share.median,
+        unit="cores",
+        aim=AIM,
+        met=share.met(AIM),
+    )
+    yield Row(name="viewers_2000_core_share", value=added(shares, MANY).median, unit="cores")
+    yield Row(name="viewers_0_server_share", value=Spread.of(shares[0]).median, unit="cores")
     yield Row(name="viewers_200_frames_per_s", value=rate, unit="1/s", aim=1.0)
+    yield from first_paint(1 if quick else 9)
 
 
 if __name__ == "__main__":

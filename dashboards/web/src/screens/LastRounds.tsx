@@ -16,11 +16,11 @@ export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
   if (!closed.length) return null;
   const last = closed.at(-1);
   return (
-    <Panel title="Time and bytes of each round" note={closed.length === SHOWN ? `the last ${SHOWN}` : ""}>
+    <Panel title="Time and bytes of each round" note={closed.length === SHOWN ? `the last ${SHOWN}` : ""} wide>
       <Chart
         label="Seconds and received bytes of each round"
         version={`${last?.round} ${last?.closed_at}`}
-        height={264}
+        height={210}
         rows={[...closed].reverse()}
         rowKey={(round) => round.round}
         columns={[
@@ -33,7 +33,7 @@ export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
           xAxis: axis(paint, { type: "category", data: closed.map((round) => String(round.round)), splitLine: { show: false } }),
           yAxis: [
             axis(paint, { type: "value", axisLabel: { color: paint("muted"), formatter: (s: number) => duration(s) } }),
-            axis(paint, { type: "value", minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b) } }),
+            axis(paint, { type: "value", minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b).replace(".0 ", " ") } }),
           ],
           series: [
             {
@@ -83,7 +83,7 @@ export function LastRounds({ run, rounds }: { run: string; rounds: readonly Roun
   const now = useNow();
   const shown = rounds.slice(-SHOWN).reverse();
   return (
-    <Panel title="Rounds" note={rounds.length > SHOWN ? `the last ${SHOWN} of ${count(rounds.length)}` : ""} wide={!shown.some((round) => round.closed_at != null)}>
+    <Panel title="Rounds" note={rounds.length > SHOWN ? `the last ${SHOWN} of ${count(rounds.length)}` : ""} wide>
       {shown.length ? (
         <Table
           caption="Rounds, the newest first"

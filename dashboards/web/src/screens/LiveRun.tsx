@@ -3,7 +3,7 @@ import type { RoundView, RunView } from "../api/types";
 import { Funnel } from "../components/Funnel";
 import { Fact, Panel, Problem, Progress } from "../components/parts";
 import { curves, firstMetric, newest } from "../curves";
-import { bytes, count, duration, metric } from "../format";
+import { bytes, count, duration, metric, sentence } from "../format";
 import { eta, goal, health, pace, roundSeconds } from "../progress";
 import { useMetrics, useRounds } from "../useRun";
 import { useNow } from "../useNow";
@@ -22,9 +22,13 @@ export function LiveRun({ run }: { run: RunView }) {
       <Problem text={rounds.error ?? metrics.error} />
       <Facts run={run} rounds={all} current={current} shown={headline(found, planned)} />
       <div className="panels">
-        <Panel title="Round funnel" note={<FunnelNote run={run} />}>
-          <Funnel counts={run.funnel} goal={run.kind === "datacenter" ? null : goal(run)} departures={current?.round === run.round ? current.departures : ""} />
-        </Panel>
+        {run.kind === "datacenter" ? (
+          <InDatacenter run={run} because={current?.round === run.round ? (current.because ?? "") : ""} />
+        ) : (
+          <Panel title="Round funnel" note={<FunnelNote run={run} />}>
+            <Funnel counts={run.funnel} goal={goal(run)} departures={current?.round === run.round ? current.departures : ""} />
+          </Panel>
+        )}
         <MetricCurves found={found} planned={planned} run={run} />
         <RoundCharts rounds={all} />
         <LastRounds run={run.run} rounds={all} />
@@ -33,10 +37,29 @@ export function LiveRun({ run }: { run: RunView }) {
   );
 }
 
+function timeLeftNote(run: RunView, each: number | null): string {
+  if (run.status !== "running") return `the run is ${run.status}`;
+  if (run.stalled) return "unknown while it stands still";
+  return each === null ? "known after two rounds" : `${duration(each)} a round`;
+}
+
 function FunnelNote({ run }: { run: RunView }) {
   const wanted = goal(run);
-  if (run.kind === "datacenter") return "a datacenter round: its worker is no device";
   return wanted === null ? `round ${run.round}` : `round ${count(run.round)}: ${count(run.funnel.selected)} selected, ${count(wanted)} wanted`;
+}
+
+/** In place of the funnel, where no device is asked. */
+function InDatacenter({ run, because }: { run: RunView; because: string }) {
+  return (
+    <Panel title="Trained in the datacenter" note={`round ${count(run.round)}`}>
+      <p className="plain">No device is asked in this round: one worker trains it, with the data that it holds.</p>
+      {because && (
+        <p>
+          <strong>Why:</strong> {sentence(because)}
+        </p>
+      )}
+    </Panel>
+  );
 }
 
 interface Headline {
@@ -63,9 +86,13 @@ function Facts({ run, rounds, current, shown }: { run: RunView; rounds: RoundVie
   const going = current && current.closed_at == null;
   return (
     <dl className="facts">
-      <Fact label="Reports" value={<span data-fact="reports">{count(run.funnel.reported) + (wanted !== null ? ` / ${count(wanted)}` : "")}</span>}>
-        <Progress part={run.funnel.reported} whole={wanted ?? run.funnel.selected} label="Reports of this round" tone={state.tone} />
-      </Fact>
+      {run.kind === "datacenter" ? (
+        <Fact label="Trained by" value="a worker" note="in the datacenter" />
+      ) : (
+        <Fact label="Reports" value={<span data-fact="reports">{count(run.funnel.reported) + (wanted !== null ? ` / ${count(wanted)}` : "")}</span>}>
+          <Progress part={run.funnel.reported} whole={wanted ?? run.funnel.selected} label="Reports of this round" tone={state.tone} />
+        </Fact>
+      )}
       <Fact label="Rounds committed" value={<span data-fact="rounds">{`${count(run.rounds_committed)} / ${count(run.rounds_wanted)}`}</span>}>
         <Progress part={run.rounds_committed} whole={run.rounds_wanted} label="Rounds committed" tone={state.tone} />
       </Fact>
@@ -74,7 +101,7 @@ function Facts({ run, rounds, current, shown }: { run: RunView; rounds: RoundVie
         value={shown ? metric(shown.value) : "–"}
         note={shown ? `${shown.source}, ${count(shown.examples)} examples` : "none yet"}
       />
-      <Fact label="Time left" value={eta(run, rounds) ?? "–"} note={each === null ? "known after two rounds" : `${duration(each)} a round`} />
+      <Fact label="Time left" value={eta(run, rounds) ?? "–"} note={timeLeftNote(run, each)} />
       <Fact
         label={going ? "This round" : "Last round"}
         value={current ? duration(going ? Math.floor(roundSeconds(current, now)) : roundSeconds(current, now)) : "–"}

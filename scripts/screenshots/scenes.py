@@ -1,0 +1,209 @@
+"""What is played before the camera: real commands of Quorate with real data.
+
+::
+
+    demo        `quorate demo`, while a plain round is collected; then its data folder, opened again: the secure run
+    simulated   a run of 1,000 simulated clients, opened by `quorate serve --data`
+    trouble     one coordinator with a run that stands still and one that fell back to the datacenter
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+
+from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.operators import RunView
+from coordinator.engine.plan import Plan
+from simulation.demo.children import CommandChildren
+from simulation.demo.director import READY_S, directed
+from simulation.demo.journal import Journal
+from simulation.demo.screen import Plain
+from simulation.demo.setting import Setting
+
+from .camera import Camera, Windows
+
+DATA = "fashion-mnist"
+"""Debian's package dataset-fashion-mnist, which `make install` puts here."""
+WITHIN_S = 240.0
+CLIENTS = 1000
+
+SIMULATED = """
+name = "thousand-clients"
+task = {learner = "quorate:mnist-mlp", epochs = 5, batch_size = 20, learning_rate = 0.1}
+cohort = {pool = 900, select = 60, goal = 50, quorum = 0.6, collect_s = 60}
+finish = {rounds = 12}
+"""
+FALLBACK = f"""
+name = "fallback"
+task = {{learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}}
+cohort = {{select = 4, goal = 3, quorum = 1.0, select_s = 5, collect_s = 60}}
+finish = {{rounds = 12}}
+[datacenter]
+patience = 2
+data = "{DATA}"
+steps = 400
+batch_size = 128
+learning_rate = 0.05
+nproc = 1
+"""
+STANDING = """
+name = "hospitals"
+task = {learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}
+cohort = {select = 10, goal = 8, quorum = 1.0, select_s = 20, collect_s = 60}
+finish = {rounds = 20}
+"""
+
+
+class Photographed(Plain):
+    """The demo's screen. ``shoot`` is called once: after some committed rounds, in the middle of the next one."""
+
+    every_s = 0.1
+
+    def __init__(self, after: int, share: float, begin: Callable[[], None], shoot: Callable[[Journal], None]) -> None:
+        """``after``: committed rounds; ``share``: of the goal, that has reported; ``begin`` is called first."""
+        super().__init__()
+        self._after, self._share, self._begin, self._shoot = after, share, begin, shoot
+        self._begun = False
+        self.done = False
+
+    def command(self, line: str) -> None:
+        """Not printed: nobody is to type it."""
+
+    def note(self, line: str) -> None:
+        """Neither."""
+
+    def show(self, journal: Journal, final: bool = False) -> None:
+        if not self._begun:
+            self._begun = True
+            self._begin()
+        if self.done or len(journal.committed) < self._after:
+            return
+        line = journal.lines[-1]
+        if line.status == "open" and line.collected >= self._share * (goal(journal.run) or 0):
+            self.done = True
+            self._shoot(journal)
+
+
+def goal(run: RunView) -> int:
+    """The reports that close a round of the run."""
+    return Plan.model_validate(run.plan).cohort.goal
+
+
+def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
+    """The demo while it runs, after so many committed rounds, then the data folder that it leaves."""
+    with ExitStack() as windows:
+        found: list[Windows] = []
+
+        def begin() -> None:
+            found.append(windows.enter_context(camera.at(f"http://127.0.0.1:{setting.port}")))
+
+        def shoot(journal: Journal) -> None:
+            run = journal.run.run
+            found[0].take("demo", f"#/runs/{run}", "accuracy")
+            found[0].take("demo-round", f"#/runs/{run}/rounds/{journal.committed[-1].round}", "A lane for each device")
+
+        screen = Photographed(after, 0.25, begin, shoot)
+        with directed(setting, folder, screen, Event()) as played:
+            result = played.result
+    if not screen.done or result.secure is None:
+        raise RuntimeError("the demo was over before its picture was taken: let it have more rounds")
+    secure = result.secure.run.run
+    with commands(folder) as children:
+        url = serve(children, folder / "coordinator", "--dev-authority")["url"]
+        with camera.at(url) as seen:
+            seen.take("runs", "#/runs", secure)
+            seen.take("secure", f"#/runs/{secure}/secure", "advertise", "unmask")
+            seen.take("secure-round", f"#/runs/{secure}/rounds/{result.secure.committed[-1].round}", "Arrival in each")
+            seen.take("checkpoints", f"#/runs/{secure}/checkpoints")
+            seen.take("fleet", "#/fleet")
+            seen.take("system", "#/system", "Requests")
+            seen.take("audit", "#/audit")
+
+
+def simulated(camera: Camera, folder: Path) -> None:
+    """A run of 1,000 simulated clients."""
+    with commands(folder) as children:
+        plan = written(folder, "thousand-clients", SIMULATED)
+        behaviour = ("--dropout", "0.08", "--stragglers", "0.05", "--step-s", "0.5", "--speed-sigma", "0.4")
+        children.run(
+            "simulate",
+            *("simulate", plan, "--data", DATA, "--clients", str(CLIENTS), "--alpha", "0.3", *behaviour),
+            *("--folder", str(folder / "run"), "--quiet"),
+        )
+        url = serve(children, folder / "run")["url"]
+        with camera.at(url) as seen:
+            seen.take("simulated", "#/runs/thousand-clients", "accuracy", "finished")
+            seen.take("simulated-round", "#/runs/thousand-clients/rounds/12", "A lane for each device")
+
+
+def trouble(camera: Camera, folder: Path) -> None:
+    """A run that stands still, for want of devices, and one that a datacenter has taken over."""
+    with commands(folder) as children:
+        ready = serve(children, folder / "coordinator", "--dev-authority")
+        url = ready["url"]
+        at = ("--coordinator", url)
+        children.start(
+            "fleet",
+            *("fleet", "--devices", "2", "--data", DATA, "--folder", str(folder / "devices"), *at),
+            *("--token-file", ready["device_token_file"]),
+        )
+        children.start(
+            "worker",
+            *("datacenter", "join", "--data", DATA, "--label", "cluster", "--folder", str(folder / "worker"), *at),
+            *("--token-file", ready["worker_token_file"]),
+        )
+        for name, text in (("hospitals", STANDING), ("fallback", FALLBACK)):
+            children.run(f"create-{name}", "run", "create", written(folder, name, text), *at)
+        children.start("evaluate", "evaluate", "fallback", "--data", DATA, *at)
+        with OperatorClient(url) as operator, camera.at(url) as seen:
+            until(children, lambda: operator.run("fallback").rounds_committed >= 2)
+            until(children, lambda: operator.run("fallback").phase == "training")
+            seen.take("fallback", "#/runs/fallback", "Round funnel")
+            until(children, lambda: bool(operator.run("hospitals").stalled))
+            seen.take("standstill", "#/runs/hospitals", "stands still", "Next:")
+
+
+@contextmanager
+def commands(folder: Path) -> Iterator[CommandChildren]:
+    """What starts commands of Quorate, whose logs are in the folder."""
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with CommandChildren(logs, Event(), lambda line: None) as children:
+        yield children
+
+
+def serve(children: CommandChildren, folder: Path, *options: str) -> dict[str, str]:
+    """`quorate serve` of this data folder: what it says when it is ready."""
+    child = children.start("serve", "serve", "--data", str(folder), "--port", "0", "--json", *options)
+    ready: dict[str, str] = json.loads(children.first_line(child, READY_S))
+    return ready
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    """The path of a plan with this text."""
+    file = folder / f"{name}.toml"
+    file.write_text(text, "utf-8")
+    return str(file)
+
+
+def until(children: CommandChildren, ready: Callable[[], bool]) -> None:
+    """Wait for something to be so. TimeoutError after four minutes, Failure where a command ends meanwhile."""
+    end = time.monotonic() + WITHIN_S
+    while not ready():
+        children.look()
+        if time.monotonic() > end:
+            raise TimeoutError("what was to be seen has not come")
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

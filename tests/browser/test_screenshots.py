@@ -1,0 +1,43 @@
+"""The pictures of the dashboard are taken of real runs; in CI they stay in ``build/screenshots``.
+
+One test each, because the demo, the simulation and the datacenter take their time; together some three minutes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from scripts.screenshots.__main__ import FOLDER, NAMES, take
+from scripts.screenshots.camera import SIZES, THEMES, Camera
+from simulation.datasets.mnist_fashion import FOLDER as FASHION_MNIST
+
+pytestmark = [pytest.mark.service, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SEEN = {
+    "demo": {"demo", "demo-round", "secure", "secure-round", "runs", "checkpoints", "fleet", "system", "audit"},
+    "simulated": {"simulated", "simulated-round"},
+    "trouble": {"fallback", "standstill"},
+}
+FEWEST_COLOURS = 40
+"""An empty page has fewer."""
+
+
+@pytest.mark.parametrize("scene", NAMES)
+def test_a_scene_is_seen_in_both_themes_at_both_sizes(chromium: Any, tmp_path: Path, scene: str) -> None:
+    if not FASHION_MNIST.is_dir():
+        pytest.skip("Fashion-MNIST is not here: scripts/debian.sh dataset-fashion-mnist")
+    camera = Camera(chromium, FOLDER)
+    take(camera, tmp_path, [scene])
+    wanted = {f"{name}-{size.name}-{theme}.png" for name in SEEN[scene] for size in SIZES for theme in THEMES}
+    assert {file.name for file in camera.taken} == wanted
+    for file in camera.taken:
+        size = next(size for size in SIZES if f"-{size.name}-" in file.name)
+        with Image.open(file) as picture:
+            assert picture.size == (size.width, size.height)
+            colours = picture.convert("RGB").getcolors(1 << 24)
+            assert colours is not None
+            assert len(colours) > FEWEST_COLOURS, f"{file.name} is empty"
