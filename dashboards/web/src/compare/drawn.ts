@@ -6,7 +6,7 @@ import { bytes, count, duration, metric as written } from "../format";
 import type { Band, Line } from "./lines";
 import { type Axis, AXIS_NAMES } from "./view";
 
-const SYMBOLS_UP_TO = 40;
+const SYMBOLS_ABOUT = 25;
 const DASHES = ["solid", "dashed", "dotted"] as const;
 const LINES_TOLD = 12;
 
@@ -62,14 +62,18 @@ function look(i: number, paint: (token: string) => string) {
   };
 }
 
+/** Symbols on some of many points, so that a long line has its shape too. */
+function symbols(points: number): object {
+  const step = Math.ceil(points / SYMBOLS_ABOUT);
+  return { showAllSymbol: true, symbolSize: (_: unknown, { dataIndex }: { dataIndex: number }) => (dataIndex % step === 0 ? 7 : 0) };
+}
+
 function lineSeries(one: Line, i: number, paint: (token: string) => string, fits: (y: number) => boolean): object {
   return {
     type: "line",
     name: one.run,
     data: one.samples.filter((sample) => fits(sample.y)).map((sample) => [sample.x, sample.y]),
-    symbolSize: 7,
-    showSymbol: one.samples.length < SYMBOLS_UP_TO,
-    sampling: "lttb",
+    ...symbols(one.samples.length),
     ...look(i, paint),
   };
 }
@@ -82,7 +86,7 @@ function bandSeries(band: Band, i: number, paint: (token: string) => string, fit
   return [
     { ...unseen, name: `${band.name}, lowest`, data: points.map((point) => [point.x, point.low]) },
     { ...unseen, name: `${band.name}, range`, data: points.map((point) => [point.x, point.high - point.low]), areaStyle: { color: itemStyle.color, opacity: 0.22 } },
-    { type: "line", name: band.name, data: points.map((point) => [point.x, point.mean]), symbolSize: 7, showSymbol: points.length < SYMBOLS_UP_TO, itemStyle, ...rest },
+    { type: "line", name: band.name, data: points.map((point) => [point.x, point.mean]), ...symbols(points.length), itemStyle, ...rest },
   ];
 }
 
