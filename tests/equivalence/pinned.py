@@ -279,6 +279,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "plan_digest": _D["b"],
             "origin": "a file",
             "created_at": 1.5,
+            "clock": "virtual",
             "seq": 70,
             "funnel": _FUNNEL,
             "kind": "secure",
@@ -291,6 +292,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "trouble": "ValueError: the log cannot be read",
         },
         (
+            "clock",
             "kind",
             "authority",
             "exhausted",

@@ -37,7 +37,7 @@ def test_it_says_how_many_devices_are_spent_and_the_ways_out(
 
         def __exit__(self, *error: object) -> None: ...
 
-        def upload_checkpoint(self, content: object) -> str:
+        def upload_checkpoint(self, content: object, on_bytes: object) -> str:
             return made.checkpoint
 
         def create_run(self, plan: object, checkpoint: str, origin: str) -> RunView:
