@@ -12,7 +12,8 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
-from tests.client_sdk.http.secure_clients import SecureFleet, create, wait_for_end
+from tests.client_sdk.http.operated import create, wait_for_end
+from tests.client_sdk.http.secure_clients import SecureFleet
 from tests.client_sdk.http.test_real_secure_rounds import DEVICES, PLAN, ROUNDS, Mark
 from tests.coordinator.service.conftest import Server
 
