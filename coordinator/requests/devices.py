@@ -158,7 +158,6 @@ CHECK_IN = Entry(
     route=Route.CHECK_IN,
     permission=Permission.DEVICE,
     message=CheckIn,
-    submits="pool",
     answer=Assignment | Wait,
     shape=Held(
         check_in,
@@ -177,7 +176,6 @@ STARTED = Entry(
     route=Route.STARTED,
     permission=Permission.DEVICE,
     message=Started,
-    submits="run",
     answer=Noted,
     shape=Direct(started, together=started_together),
     summary="Report that training begins",

@@ -25,7 +25,7 @@ from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, DeviceId, Message
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import NotReady, Octets
 from coordinator.requests.callers import Caller, Credentials, Permission, caller_id, check_credentials, identify
-from coordinator.runtime.coordinator import Coordinator, Submits
+from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
 
 Handler = Callable[..., Any]
@@ -157,8 +157,6 @@ class Entry(Generic[S]):
     audited: Audited | None = None
     """None: the request changes nothing that the audit must have."""
     message: type[Message] | None = None
-    submits: Submits | None = None
-    """Where the request most likely writes. Requests that are checked at the same time then share a transaction."""
     created: bool = False
     """Whether a successful request creates something (status 201),"""
     location: str | None = None

@@ -177,7 +177,6 @@ SECURE_MESSAGE = Entry(
     route=Route.SECURE_MESSAGE,
     permission=Permission.DEVICE,
     message=SecureSigned,
-    submits="run",
     answer=Noted,
     shape=Body(
         secure_message_limit,

@@ -13,8 +13,7 @@ clock, the fault explorer makes one call at a time with crashes in between.
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from contextlib import nullcontext
 
 from client_sdk.credentials.request_signature import RequestSignature
 from coordinator.access import OperatorAccess
@@ -45,11 +44,7 @@ from coordinator.runtime.workers import WorkerRequests
 from coordinator.settings import Settings
 from coordinator.store.port import Store, StoreError
 
-__all__ = ["Coordinator", "Submits", "Task"]
-
-
-Submits = Literal["run", "pool"]
-"""To the log of a run, or to the pool of waiting devices."""
+__all__ = ["Coordinator", "Task"]
 
 
 class Coordinator:
@@ -71,10 +66,9 @@ class Coordinator:
         traces: Traces | None = None,
         authority: PinnedAuthority | None = None,
         verify: Verify = RequestSignature.require_signed,
-        company_s: float = 0.0,
     ) -> None:
         """``authority``: whose certificates are taken; None: nobody can register. ``verify``: how signatures of
-        requests are verified. ``company_s``: as in ``Core``."""
+        requests are verified."""
         self.core = Core(
             store,
             blobs,
@@ -86,13 +80,12 @@ class Coordinator:
             extensions=extensions,
             troubles=troubles,
             traces=traces,
-            company_s=company_s,
         )
         clock, known = self.core.clock, self.core.settings
         self.access = OperatorAccess(store, clock.now, entropy, *issuer_of(known, clock.now))
         self.identities = Identities(store, clock, self.core.signals, self.access.audit, known.examples_cap, authority)
         self.signed = SignedRequests(self.identities, clock.now, verify=verify)
-        self.fleet = Fleet(store, clock, self.core.signals, known, company_s)
+        self.fleet = Fleet(store, clock, self.core.signals, known)
         uncertain = UncertainUpdates(self.core)
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet, self.identities)
@@ -120,13 +113,6 @@ class Coordinator:
         except StoreError as error:
             self.core.failures.note(error)
             raise
-
-    def coming(self, submits: Submits | None, run: str | None) -> AbstractContextManager[None]:
-        """Surrounds a request that most likely writes there, from its first check on: others wait a moment for it,
-        where ``company_s`` is set, to share its transaction."""
-        if submits == "pool":
-            return self.fleet.coming()
-        return self.core.coming(run) if submits == "run" and run is not None else nullcontext()
 
     def take_task(self, *, openings: bool | None = None) -> Task | None:
         """The next action to perform, or None. ``openings``: only those that open a sum, or only the others."""

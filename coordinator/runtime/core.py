@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import assert_never
 
 from client_sdk.codecs import UnknownCodec
@@ -56,9 +56,7 @@ class Core:
         extensions: FindExtensions = installed,
         troubles: Troubles | None = None,
         traces: Traces | None = None,
-        company_s: float = 0.0,
     ) -> None:
-        """``company_s``: for how long an event of a run waits for others that are announced, in seconds."""
         self.store = store
         self.blobs = blobs
         self.clock = clock or SystemClock()
@@ -70,7 +68,6 @@ class Core:
         self.failures = Failures(self.clock)
         self.troubles = troubles or Troubles()
         self.traces = traces
-        self._company_s = company_s
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
         self._aggregators: dict[str, Aggregator] = {}
@@ -89,14 +86,7 @@ class Core:
         if row is None:
             raise problem("unknown-run", f"there is no run {run!r}")
         with self._lock:
-            made = RunLog(row, self.store, self.clock, self.hand_out, self.traces, self._company_s)
-            return self._logs.setdefault(run, made)
-
-    def coming(self, run: str) -> AbstractContextManager[None]:
-        """This thread checks a request that will most likely submit an event of the run: see ``GroupCommit.coming``. Of
-        a run that this process has not read there is none to wait for."""
-        log = self._logs.get(run)
-        return nullcontext() if log is None else log.coming()
+            return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
 
     def logs(self) -> list[RunLog]:
         """The logs of all runs that this process has read."""

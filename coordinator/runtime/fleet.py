@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, Wait
@@ -34,24 +33,17 @@ class PoolPlace:
 
 
 class Fleet:
-    def __init__(
-        self, store: Store, clock: Clock, signals: Signals, settings: Settings, company_s: float = 0.0
-    ) -> None:
-        """``company_s``: see ``GroupCommit``."""
+    def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings) -> None:
         self._store = store
         self._clock = clock
         self._signals = signals
         self._settings = settings
         self._ineligible = Ineligible()
-        self._arrivals: GroupCommit[WaitingRow, None] = GroupCommit(self._write_waiting, company_s=company_s)
+        self._arrivals: GroupCommit[WaitingRow, None] = GroupCommit(self._write_waiting)
 
     def locked(self) -> bool:
         """Whether a thread writes check-ins."""
         return self._arrivals.locked()
-
-    def coming(self) -> AbstractContextManager[None]:
-        """This thread checks a check-in: see ``GroupCommit.coming``."""
-        return self._arrivals.coming()
 
     # ------------------------------------------------------------ waiting
 

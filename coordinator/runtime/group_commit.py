@@ -5,17 +5,12 @@ queue and waits for the lock; the thread that gets the lock first takes all queu
 stores each result for the thread that submitted it ("flat combining", Hendler et al. 2010, doi
 10.1145/1810479.1810540). There is no thread of its own and no wait for a full batch: a single item is committed at
 once.
-
-Who must check something before it submits can announce that (``coming``). Items that are queued then wait for it, for a
-moment at most, as in PostgreSQL's ``commit_delay``: checks take longer than a commit, so hundreds of threads that check
-and submit would else rarely meet in the queue.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,42 +32,16 @@ class GroupCommit(Generic[T, R]):
     gets that error.
     """
 
-    def __init__(
-        self,
-        commit: Callable[[Sequence[T]], Sequence[R | BaseException]],
-        *,
-        most: int = 256,
-        company_s: float = 0.0,
-    ) -> None:
-        """``company_s``: for how many seconds an item waits for announced ones at most; 0: not at all."""
+    def __init__(self, commit: Callable[[Sequence[T]], Sequence[R | BaseException]], *, most: int = 256) -> None:
         self._commit = commit
         self._most = most
-        self._company_s = company_s
         self._queue: list[_Ticket[T, R]] = []
         self._queue_lock = threading.Lock()
-        self._moved = threading.Condition(self._queue_lock)
-        """Notified when nobody is coming any more, and after each batch."""
-        self._coming = 0
-        self._announced = threading.local()
         self._turn = threading.Lock()
 
     def locked(self) -> bool:
         """Whether a thread commits a batch."""
         return self._turn.locked()
-
-    @contextmanager
-    def coming(self) -> Iterator[None]:
-        """This thread checks something in the block and then, most likely, submits an item: those that are queued
-        meanwhile wait for it."""
-        mine, here = object(), self._here()
-        here.append(mine)
-        with self._queue_lock:
-            self._coming += 1
-        try:
-            yield
-        finally:
-            if mine in here:
-                self._arrive(mine)
 
     def submit(self, item: T) -> R:
         """Commits the item, alone or with others. Returns its result, or raises its error, once it is durable."""
@@ -86,46 +55,14 @@ class GroupCommit(Generic[T, R]):
         tickets: list[_Ticket[T, R]] = [_Ticket(item) for item in items]
         with self._queue_lock:
             self._queue += tickets
-        for mine in self._here()[-1:]:
-            self._arrive(mine)
-        if self._company_s:
-            with self._queue_lock:
-                self._moved.wait_for(lambda: self._is_time_for(tickets), self._company_s)
         with self._turn:
             while any(not ticket.done for ticket in tickets):
                 self._take_turn()
         return [ticket.result if ticket.error is None else ticket.error for ticket in tickets]  # type: ignore[misc]
 
-    def _here(self) -> list[object]:
-        """What this thread has announced and not submitted yet."""
-        found: list[object] | None = getattr(self._announced, "here", None)
-        if found is None:
-            found = self._announced.here = []
-        return found
-
-    def _arrive(self, announced: object) -> None:
-        """This thread submits what it has announced, or never will."""
-        self._here().remove(announced)
-        with self._queue_lock:
-            self._coming -= 1
-            if not self._coming:
-                self._moved.notify_all()
-
-    def _is_time_for(self, tickets: Sequence[_Ticket[T, R]]) -> bool:
-        """Whether these need not wait for company any more."""
-        return not self._coming or len(self._queue) >= self._most or all(ticket.done for ticket in tickets)
-
     def _take_turn(self) -> None:
         with self._queue_lock:
             batch, self._queue = self._queue[: self._most], self._queue[self._most :]
-        try:
-            self._finish(batch)
-        finally:
-            with self._queue_lock:
-                self._moved.notify_all()
-
-    def _finish(self, batch: Sequence[_Ticket[T, R]]) -> None:
-        """Commits the batch, and stores the result of each ticket."""
         try:
             results = self._commit([ticket.item for ticket in batch])
         except BaseException as error:

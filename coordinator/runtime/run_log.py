@@ -8,7 +8,6 @@ durable, the cache is updated, the proposals are answered, and the actions are i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import get_args
 
@@ -65,16 +64,14 @@ class RunLog:
         clock: Clock,
         hand_out: Callable[[str, list[fx.Action]], None],
         traces: Traces | None = None,
-        company_s: float = 0.0,
     ) -> None:
-        """``company_s``: see ``GroupCommit``."""
         self.run = row.run
         self.row = row
         self._store = store
         self._clock = clock
         self._hand_out = hand_out
         self._traces = traces
-        self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit, company_s=company_s)
+        self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
         self._cache = start_of(row)
         self._read_at: float | None = None
         """When the store was last asked for the newest event, by the clock."""
@@ -92,10 +89,6 @@ class RunLog:
     def locked(self) -> bool:
         """Whether a thread of this process has a transaction of the run open."""
         return self._commits.locked()
-
-    def coming(self) -> AbstractContextManager[None]:
-        """This thread will most likely submit an event when it has checked something: see ``GroupCommit.coming``."""
-        return self._commits.coming()
 
     def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
         """Applies the event and returns its effects once they are durable.

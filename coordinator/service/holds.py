@@ -62,12 +62,11 @@ class Holds:
         message = message if message.hold_s == hold_s else message.model_copy(update={"hold_s": hold_s})
 
         def begin() -> tuple[Credentials, float, Caller, _Seen, Any]:
-            with coordinator.coming(entry.submits, path.get("run")):
-                credentials = entry.credentials(coordinator, given, message)
-                caller = service.count(entry.caller(coordinator, credentials, path))
-                request = Request(entry, caller, message, path)
-                seen = self._seen(request, shape)
-                answer = request.call(shape.first, coordinator)
+            credentials = entry.credentials(coordinator, given, message)
+            caller = service.count(entry.caller(coordinator, credentials, path))
+            request = Request(entry, caller, message, path)
+            seen = self._seen(request, shape)
+            answer = request.call(shape.first, coordinator)
             return credentials, self._valid_s(credentials), caller, seen, answer
 
         credentials, valid_s, caller, seen, answer = await service.work(begin)

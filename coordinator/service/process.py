@@ -47,9 +47,6 @@ from coordinator.store import open_store
 from coordinator.store.port import StoreError
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
-_COMPANY_S = 0.03
-"""For how many seconds a request that writes waits for those that are being checked, to share their transaction. A
-request that is alone does not wait."""
 
 
 class CannotServe(Exception):
@@ -125,12 +122,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: Ma
         try:
             authority = _pinned(settings, inside, url)
             coordinator = Coordinator(
-                store,
-                FileBlobs(settings.blobs_folder),
-                settings=settings,
-                authority=authority,
-                traces=traces,
-                company_s=_COMPANY_S,
+                store, FileBlobs(settings.blobs_folder), settings=settings, authority=authority, traces=traces
             )
             coordinator.core.require_extensions()
             sweep(coordinator.core)

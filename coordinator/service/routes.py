@@ -58,11 +58,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         return Request(entry, service.count(entry.caller(coordinator, credentials, path)), message, path)
 
     async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
-        def answer() -> Any:
-            with coordinator.coming(entry.submits, path.get("run")):
-                return request(given, message, path).act(coordinator)
-
-        return await service.work(answer)
+        return await service.work(lambda: request(given, message, path).act(coordinator))
 
     async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -78,8 +74,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         asked, limit = await service.work(admit)
 
         def finish(spool: Spool) -> Any:
-            with coordinator.coming(entry.submits, path.get("run")):
-                return asked.act(coordinator, spool)
+            return asked.act(coordinator, spool)
 
         return await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
 
