@@ -286,8 +286,7 @@ class Plan(_Section):
 
     @classmethod
     def parse(cls, data: object) -> Plan:
-        """A plan from parsed TOML or JSON; PlanError with a clause for each of the first 20 mistakes. "2" and true are
-        no numbers."""
+        """A plan from parsed TOML or JSON; PlanError with the first 20 mistakes. "2" and true are no numbers."""
         try:
             return cls.model_validate_json(json.dumps(data), strict=True)
         except (TypeError, RecursionError):

@@ -164,7 +164,7 @@ def trouble(camera: Camera, folder: Path) -> None:
         with OperatorClient(url) as operator, camera.at(url) as seen:
             until(children, lambda: operator.run("fallback").rounds_committed >= 2)
             until(children, lambda: operator.run("fallback").phase == "training")
-            seen.take("fallback", "#/runs/fallback", "Round funnel")
+            seen.take("fallback", "#/runs/fallback", "Trained in the datacenter")
             until(children, lambda: bool(operator.run("hospitals").stalled))
             seen.take("standstill", "#/runs/hospitals", "stands still", "Next:")
 

@@ -81,6 +81,7 @@ def broken_by(control: Literal["", "set-back", "twins"], schedules: int) -> Coun
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("control", ["set-back", "twins"])
 def test_control_shows_a_device_that_signs_twice(control: Literal["set-back", "twins"]) -> None:
     """No rule protects a device whose memory is set back, or that runs twice with copies of it: the check sees it."""

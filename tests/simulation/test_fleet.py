@@ -478,7 +478,7 @@ def test_a_restarted_fleet_goes_on_with_the_same_devices(tmp_path: Path, data: s
                 labels = {device.label for device in operator.devices()}
         assert len(ids[0]) == 4
         assert ids[0] == ids[1]
-        assert labels == {f"blobs-000{n}" for n in range(4)}
+        assert labels == {f"blobs/000{n}" for n in range(4)}
         assert read_history(tmp_path / "devices" / "device-0000") == []
     finally:
         server.stop()

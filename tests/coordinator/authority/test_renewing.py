@@ -243,4 +243,9 @@ def test_rows_are_as_they_were_where_an_answer_is_refused() -> None:
     for ask in (lambda: phone.enrol(unknown_token(world)), lambda: world.revoke("d0")):
         with pytest.raises(ProblemError):
             ask()
-    assert (world.audit(), world.served().counter) == (audit, counter)
+    refused = (
+        "somebody",
+        "refused",
+        "This enrolment token is not known here; ask an operator of the authority for a new token.",
+    )
+    assert (world.audit(), world.served().counter) == ([*audit, refused], counter)
