@@ -16,6 +16,7 @@ from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.survivors import Proof
 from client_sdk.secagg.terms import agreed_digest
 from client_sdk.secagg.unmask import RevealedShares
@@ -60,8 +61,7 @@ def test_repro_a_replica_that_has_not_read_the_cohort_takes_its_messages() -> No
     run: Any = SimpleNamespace(known=before, state=world.state)
     requests = SecureRequests(run, world.blobs, world._authority, Attempts(world.blobs))
     name = world.phones[0].name
-    signature = bytes(64)
-    here, there = (found.limit(name, 1, 0, "advertise", signature) for found in (requests, world.requests))
+    here, there = (found.limit(name, 1, 0, "advertise") for found in (requests, world.requests))
     assert here == there
 
 
@@ -153,7 +153,7 @@ def test_no_body_is_read_of_a_message_that_is_refused_whatever_its_body(stage: S
         message = phone.member.outgoing
         mine = message is not None and message.stage == stage and not phone.answered
         try:
-            w.requests.limit(phone.name, 1, 0, stage, bytes(64))
+            w.requests.limit(phone.name, 1, 0, stage)
         except ProblemError as error:
             found = error.kind
         else:
@@ -172,17 +172,37 @@ def test_no_body_is_read_of_a_message_that_is_refused_whatever_its_body(stage: S
     assert seen == [*before, "read", *after]
 
 
-def test_a_vector_that_has_come_is_read_again_and_another_one_of_that_device_is_not() -> None:
+def test_of_a_device_whose_vector_has_come_no_other_one_is_read_and_the_same_is_known() -> None:
     world = World(4)
-    phone, said = world.phones[1], list[Transmit]()
-    phone.bend = lambda message, w: said.append(message) or message  # type: ignore[func-returns-value]
+    phone, other, said = world.phones[1], world.phones[2], dict[str, Transmit]()
+
+    def keep(message: Transmit, w: World) -> Transmit:
+        if message.stage == "mask":
+            said[message.body.hex()] = message
+        return message
+
+    phone.bend = other.bend = keep
+    world.play(lambda w: w.state.phase == "masking")
+    assert phone.member.outgoing is None or not world.requests.has_come(phone.name, 1, 0, b"", bytes(64), "00" * 32)
     world.play(lambda w: w.state.phase == "agreeing")
-    vector = next(message for message in said if message.stage == "mask")
-    length = world.requests.limit(phone.name, 1, 0, "mask", vector.signature)
-    assert length == len(vector.blob)
+    mine, its = sorted(said.values(), key=lambda message: MaskedInput.parse(message.body).place)
+    digest = hashlib.sha256(mine.blob).hexdigest()
+    ask = world.requests.has_come
+    assert ask(phone.name, 1, 0, mine.body, mine.signature, digest)
+    assert not ask(phone.name, 1, 0, mine.body, mine.signature, hashlib.sha256(its.blob).hexdigest()), "other bytes"
+    assert not ask(phone.name, 1, 0, its.body, mine.signature, hashlib.sha256(its.blob).hexdigest()), "not signed"
+    assert not ask(phone.name, 1, 0, mine.body, bytes(64), digest), "another signature"
+    assert not ask(other.name, 1, 0, mine.body, mine.signature, digest), "another device"
     with pytest.raises(ProblemError) as caught:
-        world.requests.limit(phone.name, 1, 0, "mask", bytes(64))
+        world.requests.limit(phone.name, 1, 0, "mask")
     assert caught.value.kind == "duplicate"
+    with pytest.raises(ProblemError) as caught:
+        ask(phone.name, 1, 1, mine.body, mine.signature, digest)
+    assert caught.value.kind == "stale", "another attempt"
+    world.play()
+    with pytest.raises(ProblemError) as caught:
+        ask(phone.name, 1, 0, mine.body, mine.signature, digest)
+    assert caught.value.kind == "late", "the round is over"
 
 
 @pytest.mark.parametrize("change", [-1, 1])
