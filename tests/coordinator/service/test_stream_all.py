@@ -16,6 +16,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.access import LOCAL_OWNER, Grant, Operator
 from coordinator.service import stream_viewers
 from coordinator.service.stream_feeds import RING, Feed
+from coordinator.service.stream_places import Places
 from coordinator.service.stream_viewers import Viewers, scope_of
 from tests.coordinator.service.test_scopes import Served
 
@@ -268,8 +269,7 @@ def test_what_a_replica_revoked_and_changed_is_seen_without_a_signal(
 
 
 def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = served.service.settings.model_copy(update={"viewers": 1, "streams": 1})
-    monkeypatch.setattr(served.service, "settings", few)
+    monkeypatch.setattr(served.service, "viewer_places", Places(1, "viewers"))
 
     async def story() -> None:
         viewers, key = Viewers(served.service), served.key("viewer", "*")
