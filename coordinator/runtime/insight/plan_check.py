@@ -11,7 +11,7 @@ from coordinator.engine.plan import Plan
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, size_text, time_text
 from coordinator.runtime.marks import kinds_against, tensors_of
-from coordinator.runtime.run_creation import checked_initial, checked_plan, free_id
+from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
 
 
 class PlanCheck:
@@ -20,7 +20,7 @@ class PlanCheck:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def check(self, request: CheckPlan, *, permitted: Callable[[str], bool]) -> PlanView:
+    def check(self, request: CheckPlan, *, permitted: Callable[[str], bool], sees: Sees = None) -> PlanView:
         """ProblemError as for a run that is created: where the plan or the checkpoint is refused, or the run's id would
         not be ``permitted``."""
         plan = checked_plan(self._core, request.plan)
@@ -29,7 +29,7 @@ class PlanCheck:
         if request.init is None:
             warnings.append("The costs in bytes are not known without an initial checkpoint.")
         else:
-            cost = RoundCost.of(plan, checked_initial(self._core, plan, request.init))
+            cost = RoundCost.of(plan, checked_initial(self._core, plan, request.init, request.init_proof, sees))
             tensors = tensors_of(self._core.blobs, plan, request.init)
             spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
         if registered - spent < plan.cohort.quorum_count:

@@ -311,6 +311,16 @@ def test_the_route_streams_frames_and_may_end_after_the_snapshot(served: Served)
     assert "quorate_stream_viewers 0.0" in served.ask("GET", "/metrics", served.key("viewer", "*")).text
 
 
+def test_repro_who_does_not_see_everything_is_told_of_no_viewers_of_other_scopes() -> None:
+    for whole, told in ((True, 7), (False, 1)):
+        feed = Feed(lambda run: True, whole=whole)
+        feed.viewers = 1
+        news = feed.news({"red": {"run": "red"}}, None)
+        assert news is not None
+        feed.take(news)
+        assert f'"viewers":{told}'.encode() in feed.after(None, 7)
+
+
 def test_text_of_devices_breaks_no_frame() -> None:
     feed = Feed(lambda run: True, whole=False)
     news = feed.news({"red": {"run": "red", "stalled": "low\u2028battery\r\n\n<b>\x85"}}, None)
