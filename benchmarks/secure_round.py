@@ -34,6 +34,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import _secagg_floor as floor
+from benchmarks._progress import counted
 from benchmarks._secagg_bytes import CASES, vector_bytes
 from benchmarks._secagg_crowd import STRICT, Crowd, header_of
 from benchmarks._secure_fleet import VANISH, Fleet, Noted, Notes, plain_round
@@ -78,7 +79,7 @@ class Rounds:
         with ServerProcess(folder / "floor", "benchmarks._secure_floor", str(answers)) as server:
             replay = Replay(server, self.fleet.members, self.fleet.model)
             replay.play(requests, quiet=True)
-            for number in range(2, pairs + 2):
+            for number in counted("secure rounds with their floor", range(2, pairs + 2)):
                 self.ours.append(self.fleet.play(self.vanishing))
                 self.fleet.require_right(number, self.vanishing)
                 self.empty.append(replay.play(self._requests(answers)))
