@@ -3,6 +3,7 @@ import type { ECharts } from "echarts/core";
 import { useEffect, useRef, useState } from "react";
 import { colour, useTheme } from "../theme";
 import { init, type Option } from "./echarts";
+import { Swap } from "./parts";
 import { type Column, Table } from "./Table";
 
 /** Colours of series, in order, with a symbol for each: shape as well as colour. */
@@ -31,9 +32,7 @@ export function Chart<T>({ label, option, version, height = 260, columns, rows, 
   const [asTable, setAsTable] = useState(false);
   return (
     <div className={asTable ? "chart" : "chart drawn"}>
-      <button type="button" className="quiet swap" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
-        {asTable ? "Show the chart" : "Show the table"}
-      </button>
+      <Swap asTable={asTable} onSwap={setAsTable} />
       {asTable ? (
         <Table caption={label} columns={columns} rows={rows} rowKey={rowKey} height={height} />
       ) : (

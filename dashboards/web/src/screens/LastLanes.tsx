@@ -5,7 +5,7 @@ import type { LanesView, RoundView, RunView } from "../api/types";
 import { LaneLegend } from "../components/LaneLegend";
 import { LaneMap } from "../components/LaneMap";
 import { LaneTable } from "../components/LaneTable";
-import { Panel, Problem } from "../components/parts";
+import { Panel, Problem, Swap } from "../components/parts";
 import { count } from "../format";
 import { firstSpan, inOrder, whole } from "../lanes";
 import { useResource } from "../live/context";
@@ -39,11 +39,7 @@ export function LastLanes({ run, round }: { run: RunView; round: RoundView }) {
     <Panel
       title={`Devices of round ${count(of.round)}`}
       note={<a href={roundPath(run.run, of.round)}>{`all ${count(view.devices)} lanes`}</a>}
-      actions={
-        <button type="button" className="quiet" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
-          {asTable ? "Show the chart" : "Show the table"}
-        </button>
-      }
+      actions={<Swap asTable={asTable} onSwap={setAsTable} />}
     >
       {asTable ? (
         <LaneTable label={label} lanes={lanes} begin={all.from} height={HEIGHT + 40} />

@@ -4,7 +4,7 @@ import type { LanesView, RoundView } from "../api/types";
 import { LaneLegend } from "../components/LaneLegend";
 import { Lanes } from "../components/Lanes";
 import { LaneTable } from "../components/LaneTable";
-import { Panel, Shape } from "../components/parts";
+import { Panel, Shape, Swap } from "../components/parts";
 import { count, many } from "../format";
 import { type End, ENDS, ended, firstSpan, inOrder, moved, ORDER_NAMES, type Order, type Span, TONES, whole, zoomed } from "../lanes";
 import { useNow } from "../useNow";
@@ -57,9 +57,7 @@ export function RoundLanes({ round, view, picked, onPick }: Props) {
           </LaneLegend>
         </>
       )}
-      <button type="button" className="quiet swap" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
-        {asTable ? "Show the chart" : "Show the table"}
-      </button>
+      <Swap asTable={asTable} onSwap={setAsTable} />
     </Panel>
   );
 }
