@@ -48,7 +48,7 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 def agree_if_complete(state: RunState, at: float) -> Step:
     """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
     secure, _ = under_way(state)
-    waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
+    waiting = present(state, [device for device in secure.masked if device not in secure.signed])
     shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
     if shown or not waiting:
         return agreed(state, at)

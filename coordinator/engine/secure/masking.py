@@ -71,7 +71,7 @@ def awaited(state: RunState) -> tuple[str, ...]:
     """The devices that may still mask."""
     secure, _ = under_way(state)
     gone = secure.masked.keys() | secure.complaints.keys()
-    return tuple(device for device in present(state, secure.shared) if device not in gone)
+    return present(state, [device for device in secure.shared if device not in gone])
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:

@@ -93,7 +93,7 @@ def shared(state: RunState, event: ev.Shared) -> Step:
 def awaited(state: RunState) -> tuple[str, ...]:
     """The devices that may still share."""
     secure, _ = under_way(state)
-    return tuple(device for device in present(state, secure.order) if device not in secure.shared)
+    return present(state, [device for device in secure.order if device not in secure.shared])
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:

@@ -183,7 +183,7 @@ def _short_messages_left() -> Patches:
     return [(MemoryMessageWrites, "drop_messages", left), (SqlTransaction, "drop_messages", left)]
 
 
-@mutant("short-messages-unwritten", "ack-durable", **CALM)
+@mutant("short-messages-unwritten", "liveness", **CALM)
 def _short_messages_unwritten() -> Patches:
     """A message is acknowledged, and only its event is stored."""
     submit = RunLog.submit
