@@ -143,8 +143,11 @@ class Replay:
             watching.cancel()
 
     async def _one(self, signer: RequestSigner, requests: Sequence[Noted], load: Load | None, began: float) -> None:
-        connection = Connection(self._server.port)
+        connection, last = Connection(self._server.port), ""
         for noted in requests:
+            if noted.connection != last:
+                connection.close()
+                last = noted.connection
             if load is not None:
                 await load.until(noted.sent_at_cpu_s - began)
             path, body = noted.path, noted.body
