@@ -141,6 +141,10 @@ class SecureRequests:
             self._require_list(state, arrived)
             return  # accepted before
         self._verify(state, arrived, stored)
+        short = stored.short(arrived.round)
+        if short is not None:
+            _raise_refused(self._run.submit(lambda _, at: event(at), short))
+            return
         self._store(arrived, stored)
         answers = self._run.submit(lambda _, at: event(at) if self._require_stored(digest) else None)
         if _refused(answers):
