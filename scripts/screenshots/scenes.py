@@ -13,15 +13,15 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RunView
 from coordinator.engine.plan import Plan
-from simulation.demo.children import CommandChildren
-from simulation.demo.director import READY_S, directed
+from simulation.demo.children import CommandChildren, StoppedByUser
+from simulation.demo.director import READY_S, Result, directed
 from simulation.demo.journal import Journal
 from simulation.demo.screen import Plain
 from simulation.demo.setting import Setting
@@ -68,9 +68,10 @@ def goal(run: RunView) -> int:
     return Plan.model_validate(run.plan).cohort.goal
 
 
-def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: bool) -> None:
-    """The demo while it runs, after so many committed rounds, then the data folder that it leaves. ``every``: also
-    pictures of the screens that show nothing new."""
+def live(camera: Camera, folder: Path, setting: Setting, after: int) -> Result | None:
+    """The demo while it runs, after so many committed rounds. None where it has no secure rounds: then it is ended
+    after its picture."""
+    over = Event()
     with ExitStack() as windows:
         found: list[Windows] = []
 
@@ -82,11 +83,24 @@ def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: b
             found[0].take("demo", f"#/runs/{run}", "accuracy", "Devices of round")
             found[0].take("demo-round", f"#/runs/{run}/rounds/{journal.committed[-1].round}", "A lane for each device")
 
+            if not setting.secure_rounds:
+                over.set()
+
         screen = Photographed(after, 0.25, begin, shoot)
-        with directed(setting, folder, screen, Event()) as played:
+        result = None
+        with suppress(StoppedByUser), directed(setting, folder, screen, over) as played:
             result = played.result
-    if not screen.done or result.secure is None:
+    if not screen.done:
         raise RuntimeError("the demo was over before its picture was taken: let it have more rounds")
+    return result
+
+
+def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: bool) -> None:
+    """The demo while it runs, then the data folder that it leaves. ``every``: also pictures of the screens of which
+    nobody asked for a picture."""
+    result = live(camera, folder, setting, after)
+    if result is None or result.secure is None:
+        return
     secure = result.secure.run.run
     with commands(folder) as children:
         url = serve(children, folder / "coordinator", "--dev-authority")["url"]

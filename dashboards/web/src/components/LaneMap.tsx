@@ -61,7 +61,7 @@ function paint(canvas: HTMLCanvasElement, { lanes, span, closedAt }: Props): voi
   const x = (at: number) => (Math.min(100, Math.max(0, place(at, span))) / 100) * width;
   const colours = new Map(Object.entries(PAINT).map(([step, token]) => [step, colour(token)]));
   const bar = (one: Segment, row: number) => {
-    const thick = Math.max(each * THICK[one.step], Math.min(each, 0.5));
+    const thick = each * THICK[one.step];
     to.globalAlpha = one.step === "wait" ? 0.55 : 1;
     to.fillStyle = colours.get(one.step) ?? "";
     to.fillRect(x(one.from), row * each + (each - thick) / 2, Math.max(0.5, x(one.to) - x(one.from)), thick);
