@@ -34,15 +34,23 @@ CLIENTS = 1000
 
 
 class Photographed(Plain):
-    """The demo's screen. ``shoot`` is called once: after some committed rounds, in the middle of the next one."""
+    """The demo's screen. ``come`` is called after its first committed round, ``shoot`` after some of them, in the
+    middle of the next one; each once."""
 
     every_s = 0.1
 
-    def __init__(self, after: int, share: float, begin: Callable[[], None], shoot: Callable[[Journal], None]) -> None:
+    def __init__(
+        self,
+        after: int,
+        share: float,
+        begin: Callable[[], None],
+        come: Callable[[Journal], None],
+        shoot: Callable[[Journal], None],
+    ) -> None:
         """``after``: committed rounds; ``share``: of the goal, that has reported; ``begin`` is called first."""
         super().__init__()
-        self._after, self._share, self._begin, self._shoot = after, share, begin, shoot
-        self._begun = False
+        self._after, self._share, self._begin, self._come, self._shoot = after, share, begin, come, shoot
+        self._begun = self._there = False
         self.done = False
 
     def command(self, line: str) -> None:
@@ -55,6 +63,9 @@ class Photographed(Plain):
         if not self._begun:
             self._begun = True
             self._begin()
+        if not self._there and journal.committed:
+            self._there = True
+            self._come(journal)
         if self.done or len(journal.committed) < self._after:
             return
         line = journal.lines[-1]
@@ -78,6 +89,9 @@ def live(camera: Camera, folder: Path, setting: Setting, after: int) -> Result |
         def begin() -> None:
             found.append(windows.enter_context(camera.at(f"http://127.0.0.1:{setting.port}")))
 
+        def come(journal: Journal) -> None:
+            found[0].go(f"#/runs/{journal.run.run}")
+
         def shoot(journal: Journal) -> None:
             run = journal.run.run
             found[0].take("demo", f"#/runs/{run}", "accuracy", "Devices of round")
@@ -86,7 +100,7 @@ def live(camera: Camera, folder: Path, setting: Setting, after: int) -> Result |
             if not setting.secure_rounds:
                 over.set()
 
-        screen = Photographed(after, 0.25, begin, shoot)
+        screen = Photographed(after, 0.25, begin, come, shoot)
         result = None
         with suppress(StoppedByUser), directed(setting, folder, screen, over) as played:
             result = played.result
