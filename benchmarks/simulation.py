@@ -41,6 +41,7 @@ from torch import nn
 
 from benchmarks._flower import Flower
 from benchmarks._pfl import Pfl
+from benchmarks._progress import counted
 from benchmarks._rounds import BATCH, LEARNING_RATE, Bare, Played, furthest
 from benchmarks.harness import Pairs, Row, Spread, cost_s, interleaved, main
 from client_sdk.learning import Learner
@@ -124,7 +125,7 @@ def engine_ms(parameters: int, clients: Clients, select: int, rounds: int) -> Sp
 
     with Played(learner, clients, select, init=model) as ours:
         ours.play()
-        return Spread.of([1000 * cost_s(ours.play) / select for _ in range(rounds)])
+        return Spread.of([1000 * cost_s(ours.play) / select for _ in counted("rounds", range(rounds))])
 
 
 def speedup(clients: Clients, select: int, pairs: int, rounds: int = 1) -> Pairs:
@@ -226,7 +227,7 @@ def flower(clients: Clients, select: int, pairs: int) -> tuple[Pairs, Pairs]:
             (ours.play, time.process_time),
             (theirs.play, theirs.cpu_s),
         )
-        for index in range(pairs):
+        for index in counted("pairs", range(pairs)):
             for who in (0, 1) if index % 2 == 0 else (1, 0):
                 play, clock = calls[who]
                 before, began = clock(), time.perf_counter()
@@ -273,7 +274,7 @@ def measure(quick: bool) -> Iterator[Row]:
     yield Row(name="two_processes_ceiling", value=most.median, unit="ratio")
     yield from quartiles("two_processes_ceiling", most, "ratio")
     yield Row(name="processes_2_round_s", value=faster.other_median, unit="s", limit=faster.ours_median)
-    began = Spread.of([start_s() for _ in range(2 if quick else 7)])
+    began = Spread.of([start_s() for _ in counted("starts", range(2 if quick else 7))])
     yield Row(name="start_s", value=began.median, unit="s", aim=5.0, met=began.met(5.0))
     yield from quartiles("start_s", began, "s")
     held = child(f"million({1 if quick else 5})") / GIB

@@ -201,6 +201,8 @@ class CheckPlan(Message):
     """The plan as in its TOML file."""
     init: Digest | None = None
     """The initial checkpoint, which must be uploaded. None: costs in bytes are not known."""
+    init_proof: Digest | None = None
+    """As in ``CreateRun``."""
 
 
 class CostLine(Message):
