@@ -20,6 +20,7 @@ from coordinator.store.chain import by_run, chain_refusals, event_link, log_begi
 from coordinator.store.insight_memory import MemoryInsightWrites
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, Layer, OverTables, RunRecord, Tables
+from coordinator.store.messages_memory import MemoryMessageWrites
 from coordinator.store.port import (
     TERMINAL,
     ApiKeyRow,
@@ -49,7 +50,7 @@ T = TypeVar("T")
 OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
 
 
-class MemoryTransaction(MemoryReads, MemoryInsightWrites):
+class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(
@@ -232,9 +233,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites):
         self._run(row.run)
         old = self._t.rounds.get(row.run, row.round)
         if old is not None and old[0].status in TERMINAL and old[0].status != row.status:
-            raise self._failed(
-                Conflict(f"Round {row.round} of run {row.run} has ended ({old[0].status}); its status is final.")
-            )
+            raise self._failed(Conflict(f"Round {row.round} of run {row.run} has ended; its status is final."))
         self._t.rounds.put(row.run, row.round, (replace(row, body={}), self._text(row.body)))
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:

@@ -10,6 +10,7 @@ from heapq import nsmallest
 from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.insight_memory import MemoryInsightReads
 from coordinator.store.memory_tables import ALL
+from coordinator.store.messages_memory import MemoryMessageReads
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -32,7 +33,7 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 
-class MemoryReads(MemoryInsightReads):
+class MemoryReads(MemoryInsightReads, MemoryMessageReads):
     """The Reader port over ``tables``. ``guard`` excludes commits during a read."""
 
     def run(self, run: str) -> RunRow | None:

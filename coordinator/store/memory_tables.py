@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from coordinator.store.bodies import from_text
 from coordinator.store.chain import audit_beginning
 from coordinator.store.insight import DeviceHours, ReplicaRow
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -131,6 +132,7 @@ class Tables:
         self.audit: Layer[str, int, AuditRow] = Layer()
         self.audit_head: Layer[str, str, AuditHeadRow] = Layer()
         self.marks: Layer[str, tuple[str, str], MarkRow] = Layer()
+        self.messages: Layer[str, str, MessageRow] = Layer()
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
         self.hours: Layer[str, int, int] = Layer()
         self.device_hours: Layer[str, str, DeviceHours] = Layer()

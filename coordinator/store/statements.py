@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
-from coordinator.store import insight_statements, port
+from coordinator.store import insight_statements, message_statements, port
 from coordinator.store.insight_statements import SEEN_BEFORE, SEEN_IN_HOUR
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
@@ -55,6 +55,7 @@ from coordinator.store.tables import (
     rounds,
     runs,
     secure_marks,
+    secure_messages,
     waiting,
     workers,
 )
@@ -185,7 +186,19 @@ MARKS_OF_RUN = (
 RUNS_NAMED = union(
     *(
         select(table.c.run).where(table.c.run.is_not(None))
-        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, secure_marks, audit, metrics)
+        for table in (
+            runs,
+            events,
+            claims,
+            checkpoints,
+            contributions,
+            rounds,
+            refusals,
+            secure_marks,
+            secure_messages,
+            audit,
+            metrics,
+        )
     )
 )
 ROWS_BY_ROUND = union_all(
@@ -282,6 +295,7 @@ class Upserts:
         """Changes no row where the round has ended and another status is given."""
         self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
         self.insert_marks = self._strongest_mark()
+        self.insert_messages = message_statements.insert_messages(dialect)
         self.put_replica = self._upsert(replicas)
         more = self._insert(hours)
         self.put_hour = more.on_conflict_do_update(
@@ -328,7 +342,7 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
-    named = {**globals(), **vars(insight_statements), **vars(Upserts(dialect))}
+    named = {**globals(), **vars(insight_statements), **vars(message_statements), **vars(Upserts(dialect))}
     return {
         name: found
         for name, found in named.items()

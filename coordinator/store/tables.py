@@ -267,6 +267,16 @@ secure_marks = Table(
     sqlite_with_rowid=False,
 )
 
+secure_messages = Table(
+    "secure_messages",
+    metadata,
+    _of_run(),
+    Column("digest", _id(), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run", "digest"),
+)
+
 audit = Table(
     "audit",
     metadata,

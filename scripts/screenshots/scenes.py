@@ -27,37 +27,10 @@ from simulation.demo.screen import Plain
 from simulation.demo.setting import Setting
 
 from .camera import Camera, Windows
+from .worlds import DATA, World
 
-DATA = "fashion-mnist"
-"""Debian's package dataset-fashion-mnist, which `make install` puts here."""
 WITHIN_S = 240.0
 CLIENTS = 1000
-
-SIMULATED = """
-name = "thousand-clients"
-task = {learner = "quorate:mnist-mlp", epochs = 5, batch_size = 20, learning_rate = 0.1}
-cohort = {pool = 900, select = 60, goal = 50, quorum = 0.6, collect_s = 60}
-finish = {rounds = 12}
-"""
-FALLBACK = f"""
-name = "fallback"
-task = {{learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}}
-cohort = {{select = 4, goal = 3, quorum = 1.0, select_s = 5, collect_s = 60}}
-finish = {{rounds = 12}}
-[datacenter]
-patience = 2
-data = "{DATA}"
-steps = 400
-batch_size = 128
-learning_rate = 0.05
-nproc = 1
-"""
-STANDING = """
-name = "hospitals"
-task = {learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}
-cohort = {select = 10, goal = 8, quorum = 1.0, select_s = 20, collect_s = 60}
-finish = {rounds = 20}
-"""
 
 
 class Photographed(Plain):
@@ -95,8 +68,9 @@ def goal(run: RunView) -> int:
     return Plan.model_validate(run.plan).cohort.goal
 
 
-def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
-    """The demo while it runs, after so many committed rounds, then the data folder that it leaves."""
+def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: bool) -> None:
+    """The demo while it runs, after so many committed rounds, then the data folder that it leaves. ``every``: also
+    pictures of the screens that show nothing new."""
     with ExitStack() as windows:
         found: list[Windows] = []
 
@@ -105,7 +79,7 @@ def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
 
         def shoot(journal: Journal) -> None:
             run = journal.run.run
-            found[0].take("demo", f"#/runs/{run}", "accuracy")
+            found[0].take("demo", f"#/runs/{run}", "accuracy", "Devices of round")
             found[0].take("demo-round", f"#/runs/{run}/rounds/{journal.committed[-1].round}", "A lane for each device")
 
         screen = Photographed(after, 0.25, begin, shoot)
@@ -120,16 +94,30 @@ def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
             seen.take("runs", "#/runs", secure)
             seen.take("secure", f"#/runs/{secure}/secure", "advertise", "unmask")
             seen.take("secure-round", f"#/runs/{secure}/rounds/{result.secure.committed[-1].round}", "Arrival in each")
-            seen.take("checkpoints", f"#/runs/{secure}/checkpoints")
-            seen.take("fleet", "#/fleet")
-            seen.take("system", "#/system", "Requests")
-            seen.take("audit", "#/audit")
+            seen.take("fleet", "#/fleet", "Participation by class")
+            if every:
+                plain = result.plain.run.run if result.plain is not None else secure
+                others(seen, url, plain, secure)
 
 
-def simulated(camera: Camera, folder: Path) -> None:
+def others(seen: Windows, url: str, plain: str, secure: str) -> None:
+    """The screens of which nobody asked for a picture, to be looked at after a change."""
+    with OperatorClient(url) as operator:
+        device = operator.devices(limit=1)[0].device
+    seen.take("secure-live", f"#/runs/{secure}", "Exchanges of round")
+    seen.take("checkpoints", f"#/runs/{plain}/checkpoints", "New run from here")
+    seen.take("privacy", f"#/runs/{plain}/privacy")
+    seen.take("compare", "#/compare", "Where they stand")
+    seen.take("start", f"#/start/{plain}/1", "What it will cost")
+    seen.take("device", f"#/fleet/{device}", "Its rounds by hour")
+    seen.take("system", "#/system", "Requests")
+    seen.take("audit", "#/audit", "logged in")
+
+
+def simulated(camera: Camera, folder: Path, world: World) -> None:
     """A run of 1,000 simulated clients."""
     with commands(folder) as children:
-        plan = written(folder, "thousand-clients", SIMULATED)
+        plan = written(folder, "thousand-clients", world.simulated())
         behaviour = ("--dropout", "0.08", "--stragglers", "0.05", "--step-s", "0.5", "--speed-sigma", "0.4")
         children.run(
             "simulate",
@@ -138,11 +126,13 @@ def simulated(camera: Camera, folder: Path) -> None:
         )
         url = serve(children, folder / "run")["url"]
         with camera.at(url) as seen:
-            seen.take("simulated", "#/runs/thousand-clients", "accuracy", "finished")
-            seen.take("simulated-round", "#/runs/thousand-clients/rounds/12", "A lane for each device")
+            last = f"#/runs/thousand-clients/rounds/{world.rounds}"
+            lanes = f"Devices of round {world.rounds}"
+            seen.take("simulated", "#/runs/thousand-clients", "accuracy", "finished", lanes)
+            seen.take("simulated-round", last, "A lane for each device")
 
 
-def trouble(camera: Camera, folder: Path) -> None:
+def trouble(camera: Camera, folder: Path, world: World) -> None:
     """A run that stands still, for want of devices, and one that a datacenter has taken over."""
     with commands(folder) as children:
         ready = serve(children, folder / "coordinator", "--dev-authority")
@@ -158,15 +148,23 @@ def trouble(camera: Camera, folder: Path) -> None:
             *("datacenter", "join", "--data", DATA, "--label", "cluster", "--folder", str(folder / "worker"), *at),
             *("--token-file", ready["worker_token_file"]),
         )
-        for name, text in (("hospitals", STANDING), ("fallback", FALLBACK)):
+        for name, text in (("hospitals", world.standing()), ("fallback", world.fallback())):
             children.run(f"create-{name}", "run", "create", written(folder, name, text), *at)
         children.start("evaluate", "evaluate", "fallback", "--data", DATA, *at)
         with OperatorClient(url) as operator, camera.at(url) as seen:
-            until(children, lambda: operator.run("fallback").rounds_committed >= 2)
-            until(children, lambda: operator.run("fallback").phase == "training")
+            until(children, lambda: operator.run("fallback").rounds_committed >= world.datacenter_rounds)
+            until(children, lambda: in_steps(operator))
             seen.take("fallback", "#/runs/fallback", "Trained in the datacenter")
+            seen.take("datacenter", "#/runs/fallback/datacenter", "When it took over, and why", "cluster")
             until(children, lambda: bool(operator.run("hospitals").stalled))
             seen.take("standstill", "#/runs/hospitals", "stands still", "Next:")
+
+
+def in_steps(operator: OperatorClient) -> bool:
+    """Whether the worker has reported steps of the round under way."""
+    run = operator.run("fallback")
+    newest = operator.round("fallback", run.round)
+    return run.phase == "training" and newest.lease is not None and newest.lease.step > 0
 
 
 @contextmanager

@@ -32,9 +32,9 @@ export const TONES: Readonly<Record<End, Tone>> = {
 };
 export const STEPS: Readonly<Record<Step, string>> = {
   wait: "waits",
-  fetch: "fetches the checkpoint",
+  fetch: "fetches",
   train: "trains",
-  upload: "encodes and uploads",
+  upload: "encodes, uploads",
 };
 
 /**

@@ -5,18 +5,30 @@ import { Panel } from "../components/parts";
 import { count, duration, many } from "../format";
 import { ENDS, TONES } from "../lanes";
 
-export function LaneBuckets({ round, buckets, devices }: { round: RoundView; buckets: readonly LaneBucket[]; devices: number }) {
+/** Devices of a round up to which each has a lane. */
+export const MOST_LANES = 1000;
+
+interface Props {
+  round: RoundView;
+  buckets: readonly LaneBucket[];
+  devices: number;
+  height?: number;
+  /** Half the width of the page. */
+  narrow?: boolean;
+}
+
+export function LaneBuckets({ round, buckets, devices, height = 340, narrow = false }: Props) {
   const begin = buckets[0]?.from_at ?? round.opened_at;
   const closedAt = round.closed_at ?? null;
   const there = ENDS.filter((end) => buckets.some((one) => one.ends?.[end]));
   const closing = closedAt === null ? -1 : buckets.findIndex((one) => closedAt <= one.to_at);
   const last = buckets.at(-1);
   return (
-    <Panel title="What the devices did, together" note={`${many(devices, "device")}: a lane for each is shown up to 1,000`} wide>
+    <Panel title="What the devices did, together" note={narrow ? `round ${count(round.round)}, ${many(devices, "device")}` : `${many(devices, "device")}: a lane for each is shown up to ${count(MOST_LANES)}`} wide={!narrow}>
       <Chart
         label={`Devices of round ${round.round} against time`}
         version={`${round.round} ${closedAt} ${last?.to_at} ${buckets.map((one) => one.started + Object.values(one.ends ?? {}).reduce((sum, n) => sum + n, 0)).join()}`}
-        height={340}
+        height={height}
         rows={buckets}
         rowKey={(one) => one.from_at}
         columns={[

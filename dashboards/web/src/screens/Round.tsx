@@ -11,13 +11,12 @@ import { roundPath, runPath } from "../route";
 import { type SecureRound, seen } from "../secure";
 import { useNow } from "../useNow";
 import { useSlowly } from "../useRun";
-import { LaneBuckets } from "./LaneBuckets";
+import { LaneBuckets, MOST_LANES } from "./LaneBuckets";
 import { LaneDevice } from "./LaneDevice";
 import { RoundLanes } from "./RoundLanes";
 import { Earlier, ExchangeChart, Strip } from "./Secure";
 
 const FOLLOWED_MS = 2000;
-const MOST_LANES = 1000;
 const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
 
 interface Seen {
@@ -125,7 +124,7 @@ function RoundFacts({ run, round, lanes }: Seen & { run: RunView }) {
     <dl className="facts">
       <Fact label="Reported" value={<span data-fact="reported">{`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`}</span>} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
       <Fact label="Late" value={<span data-fact="late">{count(ended(lanes, "late"))}</span>} note="after it had closed" />
-      <Fact label="Vanished" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
+      <Fact label="Dropped" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
       <Fact label="Time" value={duration(round.closed_at == null ? Math.floor(roundSeconds(round, now)) : roundSeconds(round, now))} note={round.closed_at == null ? "so far" : "with the selection"} />
       <Fact label="Received" value={bytes(round.bytes_in)} />
     </dl>
