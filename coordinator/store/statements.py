@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
-from coordinator.store import insight_statements, port
+from coordinator.store import flower_statements, insight_statements, port
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
     api_keys,
@@ -281,6 +281,7 @@ class Upserts:
         self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
         self.insert_marks = self._strongest_mark()
         self.put_replica = self._upsert(replicas)
+        self.flower = flower_statements.FlowerUpserts(dialect)
         more = self._insert(hours)
         self.put_hour = more.on_conflict_do_update(
             index_elements=["hour"],
@@ -321,6 +322,8 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(insight_statements), **vars(Upserts(dialect))}
+    of_flower = vars(flower_statements) | vars(flower_statements.FlowerUpserts(dialect))
+    named |= {f"flower {name}": found for name, found in of_flower.items()}
     return {
         name: found
         for name, found in named.items()
