@@ -23,6 +23,10 @@ class FlowerReader(Protocol):
         """All Flower runs, oldest first."""
         ...
 
+    def flower_running(self) -> list[FlowerRunRow]:
+        """Those that have not ended, oldest first."""
+        ...
+
     def flower_node(self, device: str) -> FlowerNodeRow | None: ...
     def flower_nodes(self, since: float) -> list[FlowerNodeRow]:
         """Those that were seen at this time or later, in order of node id."""
@@ -46,8 +50,8 @@ class FlowerReader(Protocol):
         ...
 
     def flower_unneeded(self, run: str, before: float) -> list[str]:
-        """The contents of a run that were stored before this time, and that nothing refers to but messages which are
-        answered: no open or expired message, no reply, and not the run's state. In order of digest."""
+        """The contents of a run that were stored before this time, and that nothing needs: no message without
+        an answer, no reply, and not the run's state. In order of digest."""
         ...
 
     def flower_addressed(self, run: str, device: str, digest: str) -> bool:

@@ -36,6 +36,9 @@ class MemoryFlowerReads:
             rows = self._t.flower_runs.rows(ALL).values()
         return sorted((_whole(found) for found in rows), key=lambda row: (row.created_at, row.run))
 
+    def flower_running(self) -> list[FlowerRunRow]:
+        return [row for row in self.flower_runs() if row.status == "running"]
+
     def flower_node(self, device: str) -> FlowerNodeRow | None:
         with self._guard:
             return self._t.flower_nodes.get(ALL, device)
@@ -77,7 +80,7 @@ class MemoryFlowerReads:
             found = self._t.flower_runs.get(ALL, run)
         needed.add((found[0].state or "") if found is not None else "")
         old = {digest for digest, row in contents.items() if row.stored_at < before}
-        return sorted(old & {row.content for row in messages} - needed)
+        return sorted(old - needed)
 
     def flower_addressed(self, run: str, device: str, digest: str) -> bool:
         with self._guard:
@@ -251,6 +254,12 @@ class MemoryFlowerWrites(MemoryFlowerReads):
         if self._t.run_names.get(ALL, run):
             raise self._failed(Conflict(f"Run {run} exists already."))
         self._t.run_names.put(ALL, run, True)
+
+    def _require_names(self, runs: Iterable[str | None]) -> None:
+        """StoreError where there is no run of this name, of either kind."""
+        for run in runs:
+            if run is not None and not self._t.run_names.get(ALL, run):
+                raise self._failed(StoreError(f"The store has no run {run}."))
 
     def _config(self, row: FlowerRunRow) -> str:
         try:

@@ -41,6 +41,9 @@ class SqlFlowerReads(ABC):
     def flower_runs(self) -> list[FlowerRunRow]:
         return [_run(values) for values in self._read(sql.FLOWER_RUNS)]
 
+    def flower_running(self) -> list[FlowerRunRow]:
+        return [_run(values) for values in self._read(sql.FLOWER_RUNNING)]
+
     def flower_node(self, device: str) -> FlowerNodeRow | None:
         return _first(FlowerNodeRow, self._read(sql.NODE, device=device))
 

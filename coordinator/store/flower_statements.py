@@ -55,6 +55,7 @@ def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 FLOWER_RUN = _select(flower_runs, FlowerRunRow).where(*_is(flower_runs, "run"))
 FLOWER_RUNS = _select(flower_runs, FlowerRunRow).order_by(_runs.created_at, _runs.run)
+FLOWER_RUNNING = FLOWER_RUNS.where(_runs.status == "running")
 LOCK_FLOWER_RUN = select(_runs.run).where(*_is(flower_runs, "run")).with_for_update()
 NODE = _select(flower_nodes, FlowerNodeRow).where(*_is(flower_nodes, "device"))
 NODES = (
@@ -79,13 +80,11 @@ _of_open_message = exists().where(
 )
 _of_reply = exists().where(_replies.run == _contents.run, _replies.content == _contents.digest)
 _of_state = exists().where(_runs.run == _contents.run, _runs.state == _contents.digest)
-_of_message = exists().where(_messages.run == _contents.run, _messages.content == _contents.digest)
 UNNEEDED = (
     select(_contents.digest)
     .where(
         *_is(flower_contents, "run"),
         _contents.stored_at < bindparam("before"),
-        _of_message,
         ~_of_open_message,
         ~_of_reply,
         ~_of_state,

@@ -47,7 +47,7 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 T = TypeVar("T")
-OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
+OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, MetricRow)
 
 
 class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
@@ -253,7 +253,9 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         head = self._existing(self.audit_head(), "head of the audit")
-        chained, head = chain_audit(head, self._of_runs(rows), self._audit_signer)
+        found = list(rows)
+        self._require_names(row.run for row in found)
+        chained, head = chain_audit(head, found, self._audit_signer)
         for number, row in chained:
             self._t.audit.put(ALL, number, row)
         self._t.audit_head.put(ALL, ALL, head)
@@ -280,8 +282,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
         """The rows as a list. StoreError when a run that they name does not exist."""
         found = list(rows)
         for run in {row.run for row in found}:
-            if run is not None:
-                self._run(run)
+            self._run(run)
         return found
 
     def _run(self, run: str) -> RunRecord:

@@ -271,7 +271,7 @@ audit = Table(
     "audit",
     metadata,
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("run", id_type(), ForeignKey("runs.run")),
+    Column("run", id_type(), ForeignKey("run_names.run")),
     Column("at", Double, nullable=False),
     Column("by", Text, nullable=False),
     Column("action", Text, nullable=False),

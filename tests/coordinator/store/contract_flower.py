@@ -61,6 +61,9 @@ class FlowerContract:
             for name, at in (("b", 3.0), ("c", 1.0), ("a", 3.0)):
                 tx.insert_flower_run(flower.run(name, created_at=at))
         assert [row.run for row in store.flower_runs()] == ["c", "a", "b"]
+        with store.transaction() as tx:
+            tx.change_flower_run(flower.run("a", created_at=3.0, status="failed"))
+        assert [row.run for row in store.flower_running()] == ["c", "b"]
 
     def test_nodes_are_replaced_found_and_dropped(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -204,7 +207,7 @@ class FlowerContract:
         assert store.flower_rounds("f1", 60.0, limit=1) == [first]
         assert store.flower_rounds("f2", 60.0) == []
 
-    def test_contents_without_use_are_those_of_answered_messages_alone(self, store: Store) -> None:
+    def test_contents_without_use_are_those_that_no_open_message_no_reply_and_no_state_has(self, store: Store) -> None:
         used = {name: name * 64 for name in "abcdef"}
         answered, waiting = flower.message(1, content=used["a"]), flower.message(2, content=used["b"])
         again = flower.message(3, content=used["f"])
@@ -216,12 +219,12 @@ class FlowerContract:
             tx.insert_flower_reply(flower.reply(answered.message, content=used["c"]))
             tx.insert_flower_reply(flower.reply(again.message, content=used["f"]))
             tx.change_flower_run(flower.run("f1", state=used["d"]))
-        assert store.flower_unneeded("f1", 9.0) == [used["a"]]
+        assert store.flower_unneeded("f1", 9.0) == [used["a"], used["e"]]
         assert store.flower_unneeded("f1", 5.0) == []
         assert store.flower_unneeded("f2", 9.0) == []
         with store.transaction("f1") as tx:
             tx.change_flower_run(flower.run("f1", state=used["a"]))
-        assert store.flower_unneeded("f1", 9.0) == []
+        assert store.flower_unneeded("f1", 9.0) == [used["d"], used["e"]]
         assert store.flower_addressed("f1", "d1", used["b"])
         assert not store.flower_addressed("f1", "d2", used["b"])
         assert not store.flower_addressed("f1", "d1", used["c"])

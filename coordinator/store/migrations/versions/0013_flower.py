@@ -23,6 +23,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run", name=op.f("pk_run_names")),
     )
     op.execute("INSERT INTO run_names (run) SELECT run FROM runs")
+    with op.batch_alter_table("audit") as audit:
+        audit.drop_constraint(op.f("fk_audit_run"), type_="foreignkey")
+        audit.create_foreign_key(op.f("fk_audit_run"), "run_names", ["run"], ["run"])
+        for column in ("link", "signed_by", "signature"):  # the same default; SQLite would write it otherwise
+            audit.alter_column(column, server_default="")
     _runs_and_nodes()
     _messages()
 
