@@ -65,7 +65,7 @@ def _answer(work: Work, reply: object, state: object) -> Worked | Failed:
             )
             return Failed(error=error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
         header = header.changed(reply=content.digest, reply_bytes=content.length)
-    with Path(work.answer).open("wb", opener=_private) as file:
+    with os.fdopen(os.open(work.answer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         write_answer(file, header, kept.parts(), content.parts() if content is not None else ())
     return Worked()
 
@@ -112,6 +112,3 @@ def _mapped(path: str, start: int, length: int) -> Iterator[memoryview]:
             part.release()
             view.release()
 
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -11,12 +11,12 @@ PRESENCE_S = 8.0
 
 
 @contextmanager
-def present(say: Callable[[], None], every_s: float = PRESENCE_S) -> Iterator[None]:
-    """Call ``say`` every ``every_s`` seconds while the block runs, first after that time. What it raises is dropped."""
+def present(say: Callable[[], None], every_s: float | None = None) -> Iterator[None]:
+    """Call ``say`` every ``every_s`` seconds (None: PRESENCE_S) while the block runs, first after that time. What it raises is dropped."""
     over = Event()
 
     def repeat() -> None:
-        while not over.wait(every_s):
+        while not over.wait(PRESENCE_S if every_s is None else every_s):
             try:
                 say()
             except Exception:  # noqa: BLE001, S112 - the next one may succeed, and nothing depends on it
