@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -57,11 +56,9 @@ class AnswerFile:
     def reply_at(self) -> int:
         return self.state_at + self.header.state_bytes
 
-    @contextmanager
-    def open_reply(self) -> Iterator[BinaryIO]:
+    def open_reply(self) -> BinaryIO:
         """The reply's bytes, open for reading from their start."""
-        with self.path.open("rb") as file:
-            yield io.BufferedReader(_Part(file, self.reply_at, self.header.reply_bytes), 1 << 20)
+        return io.BufferedReader(_Part(self.path.open("rb"), self.reply_at, self.header.reply_bytes), 1 << 20)
 
 
 def write_answer(
@@ -70,8 +67,7 @@ def write_answer(
     """Write an answer. ``state`` and ``reply``: their bytes in parts, as long as the header says."""
     text = header.model_dump_json().encode()
     file.write(MAGIC + len(text).to_bytes(8, "little") + text)
-    for part in (*state, *reply):
-        file.write(part)
+    file.writelines((*state, *reply))
 
 
 def read_answer(path: Path) -> AnswerFile:
@@ -112,3 +108,8 @@ class _Part(io.RawIOBase):
         view[: len(found)] = found
         self._at += len(found)
         return len(found)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()

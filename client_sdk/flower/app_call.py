@@ -111,4 +111,3 @@ def _mapped(path: str, start: int, length: int) -> Iterator[memoryview]:
         finally:
             part.release()
             view.release()
-

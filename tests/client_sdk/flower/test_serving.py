@@ -178,9 +178,7 @@ def test_an_app_that_hangs_is_stopped_when_the_time_of_its_message_is_over(node:
     assert node.calls(after) == 1
 
 
-def test_while_the_app_works_the_device_says_that_it_is_there(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_the_app_works_the_device_says_that_it_is_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client_sdk.flower.presence.PRESENCE_S", 0.2)
     message = node.port.add(1, "train.hangs", expires_in_s=2.0)
     node.serve()
