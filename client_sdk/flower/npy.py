@@ -26,7 +26,7 @@ class NeedsPickle(ValueError):
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainArray:
     """An array in C order: its dtype as in ``PLAIN``, its shape, and where its bytes begin in the .npy file."""
 
     dtype: str
@@ -47,7 +47,7 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return out.getvalue()
 
 
-def read(data: bytes) -> Plain | None:
+def read(data: bytes) -> PlainArray | None:
     """What the .npy file ``data`` begins with; None: it is no file that numpy would write the same way again.
 
     Raises NeedsPickle where reading it would need pickle.
@@ -66,6 +66,6 @@ def read(data: bytes) -> Plain | None:
     plain = version == (1, 0) and not fortran and dtype.str in PLAIN and len(shape) <= DIMENSIONS_MAX
     if not plain or any(size < 0 for size in shape):
         return None
-    found = Plain(dtype.str, tuple(int(size) for size in shape), start.tell())
+    found = PlainArray(dtype.str, tuple(int(size) for size in shape), start.tell())
     same = data[: found.start] == header(found.dtype, found.shape)
     return found if same and len(data) - found.start == found.bytes else None

@@ -210,7 +210,7 @@ def _read_data(item: dict[str, Any], body: _Body) -> bytes:
     dtype, shape = item["raw"][0], _shape(item["raw"][1])
     if dtype not in npy.PLAIN or len(shape) > npy.DIMENSIONS_MAX:
         raise RecordsError(f"The array {item['key']!r} has a dtype or a number of dimensions that does not exist.")
-    return b"".join((npy.header(dtype, shape), body.take(npy.Plain(dtype, shape, 0).bytes)))
+    return b"".join((npy.header(dtype, shape), body.take(npy.PlainArray(dtype, shape, 0).bytes)))
 
 
 def _shape(sizes: list[Any]) -> tuple[int, ...]:
