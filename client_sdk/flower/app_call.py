@@ -32,7 +32,7 @@ def call(app: ClientApp, work: Work) -> Worked | Failed:
         return Failed(error=error(ErrorCode.MESSAGE_UNAVAILABLE, f"The message cannot be read: {unreadable}"))
     try:
         reply = app(message, context)
-    except (Exception, SystemExit) as failure:
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - whatever an app raises is its answer
         traceback.print_exc()
         return Failed(error=raised(failure))
     del message
@@ -82,7 +82,7 @@ def _message(work: Work) -> Message:
         ttl=work.ttl_s,
         message_type=work.type,
     )
-    with _mapped(work.content, 0, os.stat(work.content).st_size) as content:
+    with _mapped(work.content, 0, Path(work.content).stat().st_size) as content:
         return received_message(records.decode(content), metadata)
 
 

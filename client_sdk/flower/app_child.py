@@ -23,10 +23,10 @@ def main() -> None:
     lines: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_read, args=(lines,), daemon=True).start()
     try:
-        from client_sdk.flower.app import load_client_app
+        from client_sdk.flower.app import load_client_app, read_app
         from client_sdk.flower.app_call import call
 
-        app = load_client_app(Path(sys.argv[1]))
+        app = load_client_app(read_app(Path(sys.argv[1])))
     except BaseException as error:  # noqa: BLE001 - an app's module may end the process: the device hears of it too
         _say(told, NotLoaded(reason=str(error) or type(error).__name__))
         raise SystemExit(1) from None

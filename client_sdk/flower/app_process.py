@@ -27,7 +27,7 @@ ENDING_S = 2.0
 _NEVER = float("inf")
 
 
-class AppError(Exception):
+class AppNotLoaded(Exception):
     """The ClientApp cannot be loaded: one sentence."""
 
 
@@ -51,7 +51,7 @@ class AppProcess:
         self._heard = b""
 
     def start(self) -> None:
-        """Have the process, with the app loaded. AppError where it cannot be; Interrupted."""
+        """Have the process, with the app loaded. AppNotLoaded where it cannot be; Interrupted."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -69,9 +69,9 @@ class AppProcess:
                 return
             case NotLoaded(reason=reason):
                 self.close()
-                raise AppError(reason)
+                raise AppNotLoaded(reason)
             case None:
-                raise AppError(f"The process that loads the ClientApp {self._ending()} before it was ready.")
+                raise AppNotLoaded(f"The process that loads the ClientApp {self._ending()} before it was ready.")
             case other:
                 raise TypeError(f"the process of the ClientApp began with {other!r}")
 
@@ -79,7 +79,7 @@ class AppProcess:
         """Let the ClientApp work on one message, for at most ``within_s`` seconds. Interrupted."""
         try:
             self.start()
-        except AppError as not_loaded:
+        except AppNotLoaded as not_loaded:
             return Failed(error=error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(not_loaded)))
         ends_at = time.monotonic() + within_s
         try:

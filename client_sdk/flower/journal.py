@@ -8,11 +8,11 @@
 
 An answer is written, made durable and renamed before its reply is sent, and the state changes by the same rename. So a
 crash before it leaves the old state, and the message is worked on again; a crash after it leaves the new state and the
-reply, whose same bytes are sent. A message that has changed the state never does so again: its answer is sent, or, where
-that is not kept any more, an error.
+reply, whose same bytes are sent. A message that has changed the state never does so again: its answer is sent, or,
+where that is not kept any more, an error.
 
-The reply is cut off its file when the coordinator has it. Answers that came too late are kept, the last ``LATE_KEPT`` of
-a run, because a ServerApp that starts again may push their messages again.
+The reply is cut off its file when the coordinator has it. Answers that came too late are kept, the last ``LATE_KEPT``
+of a run, because a ServerApp that starts again may push their messages again.
 """
 
 from __future__ import annotations

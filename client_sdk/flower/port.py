@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Protocol
 
 from client_sdk.flower.answer_file import AnswerFile
+from client_sdk.flower.work import Failed, Work, Worked
 from client_sdk.protocol.flower import FlowerError, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
 from client_sdk.protocol.problems import Problem
+
+
+class Runner(Protocol):
+    """Runs a ClientApp: ``app_process.AppProcess``, or one of several."""
+
+    def run(self, work: Work, within_s: float) -> Worked | Failed:
+        """Let the ClientApp work on one message, for at most ``within_s`` seconds. Interrupted."""
 
 
 class FlowerPort(Protocol):

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-PRESENCE_S = 8.0
-"""Seconds between two such requests: a ClientApp that is done sooner costs none."""
+PRESENCE_S = 15.0
+"""Seconds between two such requests: a coordinator takes a device as gone after four times that. A ClientApp that is
+done sooner costs none."""
 
 
 @contextmanager
 def present(say: Callable[[], None], every_s: float | None = None) -> Iterator[None]:
-    """Call ``say`` every ``every_s`` seconds (None: PRESENCE_S) while the block runs, first after that time. What it raises is dropped."""
+    """Call ``say`` every ``every_s`` seconds (None: PRESENCE_S) while the block runs, first after that time. What it
+    raises is dropped."""
     over = Event()
 
     def repeat() -> None:

@@ -21,11 +21,10 @@ from random import SystemRandom
 from threading import Event
 
 from client_sdk.flower.answer_file import AnswerFile
-from client_sdk.flower.app_process import AppProcess
 from client_sdk.flower.error_codes import ErrorCode, error
 from client_sdk.flower.journal import Journal, RunKey
 from client_sdk.flower.notices import FlowerNotice, size
-from client_sdk.flower.port import FlowerPort
+from client_sdk.flower.port import FlowerPort, Runner
 from client_sdk.flower.presence import present
 from client_sdk.flower.work import Failed, StoredState, Work
 from client_sdk.http.transport import Interrupted
@@ -44,6 +43,7 @@ REST_S = (1.0, 3.0)
 """The window of a pause in seconds after a refusal, so that no answer makes a device spin."""
 SPARE_S = 1.0
 """Before a message's time is over the ClientApp is stopped, so that the error still arrives; at most 5 % of it."""
+SECURE_ONLY = "This device takes part only where updates are added under masks, and Flower runs are plain."
 GONE = frozenset({"unknown-run"})
 """Refusals that say that the run is over: its journal is deleted."""
 
@@ -60,7 +60,7 @@ class FlowerDevice:
         self,
         port: FlowerPort,
         app: FlowerApp,
-        process: AppProcess,
+        process: Runner,
         journal: Journal,
         *,
         node_config: Mapping[str, ConfigValue] | None = None,
@@ -108,6 +108,8 @@ class FlowerDevice:
     def answer(self, task: FlowerTask) -> bool:
         """Answer one message: with what the journal has, or by letting the ClientApp work. Whether the coordinator has
         the answer now."""
+        if self._poll.secure_only:
+            return self._send_error(task, error(ErrorCode.MESSAGE_UNAVAILABLE, SECURE_ONLY))
         key = RunKey(task.run, task.number)
         stored = self._journal.answer(key, task.message)
         if stored is not None:

@@ -1,8 +1,8 @@
 """Client: a device's session driven over HTTP, with real time, real storage and a trainer.
 
 This file performs the actions that concern rounds, and ``driver`` all others. ``session`` decides about rounds,
-``requests`` about retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``certifying`` asks
-the authority.
+``requests`` about retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``certifying``
+asks the authority.
 
 A device in ten lines::
 

@@ -242,8 +242,8 @@ class _NotGiven(Exception):
 
 
 def understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | RequestRefused | Unreadable:
-    """The message in a good answer. Of several, its field ``kind`` selects one, or where they have none of that name and
-    meaning, the fields that it must have."""
+    """The message in a good answer. Of several, its field ``kind`` selects one, or where they have no such field, the
+    fields that it must have."""
     try:
         content: Any = json.loads(body)
         kind = content.get("kind") if isinstance(content, Mapping) else None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.flower.app_process import AppError, AppProcess
+from client_sdk.flower.app_process import AppNotLoaded, AppProcess
 from client_sdk.flower.journal import Journal
 from client_sdk.flower.notices import FlowerNotice
 from client_sdk.flower.serving import FlowerDevice
@@ -224,5 +224,5 @@ def test_waiting_is_said_once_with_its_reason(node: Node) -> None:
 
 def test_an_app_that_cannot_be_loaded_is_named_at_the_start(tmp_path: Path) -> None:
     app = write_app(tmp_path / "app", client="import a_module_that_is_not_there\n")
-    with AppProcess(app) as process, pytest.raises(AppError, match="a_module_that_is_not_there"):
+    with AppProcess(app) as process, pytest.raises(AppNotLoaded, match="a_module_that_is_not_there"):
         process.start()
