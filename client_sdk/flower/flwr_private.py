@@ -17,11 +17,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message, Metadata, RecordDict
+from flwr.app import Error, Message, Metadata, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID as SERVER_NODE
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import Run
@@ -30,10 +30,10 @@ from flwr.supercore.task_identity import TaskIdentity
 __all__ = ["SERVER_NODE", "NodeInfo", "Run"]
 
 
-def received_message(content: RecordDict, metadata: Metadata) -> Message:
+def received_message(content: RecordDict | Error, metadata: Metadata) -> Message:
     """A message that has arrived, with its own metadata."""
     message: Any = Message
-    made: Message = message(content=content, metadata=metadata)
+    made: Message = message(content, metadata=metadata)
     return made
 
 
@@ -49,9 +49,11 @@ def create_messages_as(run: int) -> None:
     TaskIdentity.task_id = 1
 
 
-def empty_run(number: int) -> Run:
-    """A run of which only the number is known."""
-    return Run.create_empty(number)
+def run_of(number: int, name: str, version: str, digest: str, config: Mapping[str, Any]) -> Run:
+    """What Flower knows of a run of an app."""
+    run = Run.create_empty(number)
+    run.fab_id, run.fab_version, run.fab_hash, run.override_config = name, version, digest, dict(config)
+    return run
 
 
 def node_info(node: int) -> NodeInfo:

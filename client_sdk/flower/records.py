@@ -63,6 +63,22 @@ def encode(records: RecordDict) -> Encoded:
 
     Raises RecordsError for what cannot travel.
     """
+    return sealed(views_of(records))
+
+
+def sealed(views: tuple[memoryview, ...]) -> Encoded:
+    """The content that consists of these bytes."""
+    digest = hashlib.sha256()
+    for part in _cut(views):
+        digest.update(part)
+    return Encoded(digest.hexdigest(), sum(len(view) for view in views), views)
+
+
+def views_of(records: RecordDict) -> tuple[memoryview, ...]:
+    """The bytes of the content: what comes before the arrays, then a view of each array and ``bytes`` value.
+
+    Raises RecordsError for what cannot travel.
+    """
     body: list[memoryview] = []
     listed = [_record(name, record, body) for name, record in records.items()]
     try:
@@ -74,11 +90,7 @@ def encode(records: RecordDict) -> Encoded:
             f"The metrics and the configuration of a message take {len(text)} bytes, and {HEADER_LIMIT} may: send long "
             "lists of numbers as an array, in an ArrayRecord."
         )
-    views = (memoryview(MAGIC + len(text).to_bytes(8, "little") + text), *body)
-    digest = hashlib.sha256()
-    for part in _cut(views):
-        digest.update(part)
-    return Encoded(digest.hexdigest(), sum(len(view) for view in views), views)
+    return (memoryview(MAGIC + len(text).to_bytes(8, "little") + text), *body)
 
 
 def decode(content: bytes | bytearray | memoryview) -> RecordDict:

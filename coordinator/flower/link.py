@@ -72,6 +72,6 @@ class FlowerLink(Protocol):
 
 
 Simulated = Callable[[AppFolder, int], AbstractContextManager[FlowerLink]]
-"""What the entry point ``simulation`` of the group ``quorate.flower`` is: given an app and how many nodes, a coordinator
-in this process whose nodes run the app's ClientApp while the context lasts. Node ``i`` has ``partition-id`` i and
-``num-partitions`` in its ``node_config``."""
+"""What the entry point ``simulation`` of the group ``quorate.flower`` is: given an app and how many nodes, a
+coordinator in this process whose nodes run the app's ClientApp while the context lasts. Node i has ``partition-id`` i
+and ``num-partitions`` in its ``node_config``."""

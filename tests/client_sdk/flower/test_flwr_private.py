@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from flwr.app import ConfigRecord, Message, Metadata, RecordDict
+from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 
 from client_sdk.flower import flwr_private
 from tests.flower.folders import write_app
@@ -24,6 +24,7 @@ def test_received_message_has_the_metadata_of_the_other_side() -> None:
     message = flwr_private.received_message(RecordDict({"c": ConfigRecord({"x": 1})}), metadata)
     assert message.metadata is metadata
     assert message.content["c"]["x"] == 1
+    assert flwr_private.received_message(Error(2, "why"), metadata).error.reason == "why"
 
 
 def test_messages_of_this_process_come_from_the_server_app() -> None:
@@ -35,7 +36,9 @@ def test_messages_of_this_process_come_from_the_server_app() -> None:
 
 
 def test_run_and_node() -> None:
-    assert flwr_private.empty_run(12).run_id == 12
+    run = flwr_private.run_of(12, "tests/tiny", "1.2.0", "a" * 64, {"lr": 0.1})
+    assert (run.run_id, run.fab_id, run.fab_version, run.fab_hash) == (12, "tests/tiny", "1.2.0", "a" * 64)
+    assert run.override_config == {"lr": 0.1}
     assert flwr_private.node_info(34).node_id == 34
 
 
