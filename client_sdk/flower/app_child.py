@@ -1,8 +1,8 @@
 """The process in which a ClientApp works: it loads the app once, then serves one message after another.
 
-``python -P -m client_sdk.flower.app_child APP_DIR MODULE:ATTRIBUTE``: reads Work from standard input, writes ``work.Said`` to standard
-output. What the app prints goes to standard error. It ends when its standard input is closed, also in the middle of a
-message, so it does not outlive its device.
+``python -P -m client_sdk.flower.app_child APP_DIR MODULE:ATTRIBUTE``: reads Work from standard input, writes
+``work.Said`` to standard output. What the app prints goes to standard error. It ends when its standard input is closed,
+also in the middle of a message, so it does not outlive its device.
 """
 
 from __future__ import annotations
