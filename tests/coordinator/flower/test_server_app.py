@@ -97,8 +97,10 @@ def test_started_again_says_how_much_was_served_and_where_it_ends(tmp_path: Path
     link.runs.clear()
     _, said = start(folder, link, rounds=5)
     assert said == [
-        "The run trial was started before and has 3 messages. As long as the ServerApp sends the same ones again, "
-        "their replies are served, and nobody trains twice.",
+        (
+            "The run trial was started before and has 3 messages. As long as the ServerApp sends the same ones again, "
+            "their replies are served, and nobody trains twice."
+        ),
         "All 3 messages of the earlier start were sent again and 3 replies were served: the run goes on from there.",
     ]
     assert len(trained) == 5
