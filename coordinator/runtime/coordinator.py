@@ -27,6 +27,7 @@ from coordinator.runtime.core import Core, Entropy, Task
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.insight.insight import Insight
 from coordinator.runtime.issuer import issuer_of
@@ -91,6 +92,7 @@ class Coordinator:
         self._standstill = Standstill(self.core, self.fleet, self.identities)
         self.operators = OperatorRequests(self.core, self._standstill)
         self.insight = Insight(self.core, self.identities)
+        self.flower = FlowerRuns(self.core)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
         self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)
@@ -109,7 +111,7 @@ class Coordinator:
         none. A run for which that fails is noted in ``core.troubles``, and the deadlines of the others are handled."""
         try:
             self.secure.free()
-            return self._time.tick()
+            return min((at for at in (self._time.tick(), self.flower.tick()) if at is not None), default=None)
         except StoreError as error:
             self.core.failures.note(error)
             raise

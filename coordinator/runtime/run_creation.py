@@ -120,7 +120,7 @@ def free_id(core: Core, name: str, taken: Container[str], permitted: Callable[[s
     ProblemError where it is not ``permitted``, or where there are too many."""
     for number in range(1, _MOST_OF_A_NAME):
         run = name if number == 1 else f"{name}-{number}"
-        if run in taken or core.store.run(run) is not None:
+        if run in taken or core.store.run(run) is not None or core.store.flower_run(run) is not None:
             continue
         if not permitted(run):
             raise problem("not-permitted", f"the run would be named {run}, which is outside of your scope")

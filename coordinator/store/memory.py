@@ -17,6 +17,7 @@ from client_sdk.identity import Signer
 from coordinator.store.audit_chain import chain_audit
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
+from coordinator.store.flower_memory import MemoryFlowerWrites
 from coordinator.store.insight_memory import MemoryInsightWrites
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, Layer, OverTables, RunRecord, Tables
@@ -46,10 +47,10 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 T = TypeVar("T")
-OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
+OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, MetricRow)
 
 
-class MemoryTransaction(MemoryReads, MemoryInsightWrites):
+class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(
@@ -68,7 +69,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites):
             self._written.apply()
 
     def insert_run(self, row: RunRow) -> None:
-        self._unique(self._t.runs.get(ALL, row.run), f"Run {row.run} exists already.")
+        self._name_run(row.run)
         snapshot = None if row.snapshot is None else self._text(row.snapshot)
         record = RunRecord(replace(row, plan={}, snapshot=None), self._text(row.plan), snapshot)
         self._t.runs.put(ALL, row.run, record)
@@ -167,7 +168,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites):
         self._t.logins.put(ALL, row.login, row)
 
     def drop_logins(self, logins: Iterable[str]) -> int:
-        found = [login for login in logins if self._t.logins.get(ALL, login) is not None]
+        found = [login for login in logins if self._t.logins.get(ALL, login)]
         for login in found:
             self._t.logins.drop(ALL, login)
         return len(found)
@@ -232,9 +233,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites):
         self._run(row.run)
         old = self._t.rounds.get(row.run, row.round)
         if old is not None and old[0].status in TERMINAL and old[0].status != row.status:
-            raise self._failed(
-                Conflict(f"Round {row.round} of run {row.run} has ended ({old[0].status}); its status is final.")
-            )
+            raise self._failed(Conflict(f"Round {row.round} of run {row.run} has ended; its status is final."))
         self._t.rounds.put(row.run, row.round, (replace(row, body={}), self._text(row.body)))
 
     def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
@@ -254,7 +253,9 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites):
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         head = self._existing(self.audit_head(), "head of the audit")
-        chained, head = chain_audit(head, self._of_runs(rows), self._audit_signer)
+        found = list(rows)
+        self._require_names(row.run for row in found)
+        chained, head = chain_audit(head, found, self._audit_signer)
         for number, row in chained:
             self._t.audit.put(ALL, number, row)
         self._t.audit_head.put(ALL, ALL, head)
@@ -281,8 +282,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites):
         """The rows as a list. StoreError when a run that they name does not exist."""
         found = list(rows)
         for run in {row.run for row in found}:
-            if run is not None:
-                self._run(run)
+            self._run(run)
         return found
 
     def _run(self, run: str) -> RunRecord:

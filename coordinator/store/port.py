@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
+from coordinator.store.flower import FlowerReader, FlowerWriter
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.logins import LoginReader, LoginWriter
 from coordinator.store.rows import (
@@ -71,7 +72,7 @@ TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
 
-class Reader(LoginReader, InsightReader, Protocol):
+class Reader(LoginReader, InsightReader, FlowerReader, Protocol):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
     def run(self, run: str) -> RunRow | None: ...
@@ -211,7 +212,7 @@ class Reader(LoginReader, InsightReader, Protocol):
         ...
 
 
-class Transaction(Reader, LoginWriter, InsightWriter, Protocol):
+class Transaction(Reader, LoginWriter, InsightWriter, FlowerWriter, Protocol):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
     A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises

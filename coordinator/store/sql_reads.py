@@ -13,6 +13,7 @@ from sqlalchemy import Executable
 
 from coordinator.store import statements as sql
 from coordinator.store.bodies import beginning_of, from_text
+from coordinator.store.flower_sql import SqlFlowerReads
 from coordinator.store.insight_sql import SqlInsightReads
 from coordinator.store.port import (
     ApiKeyRow,
@@ -76,7 +77,7 @@ _audit_head = _maker(AuditHeadRow)
 _metric = _maker(MetricRow)
 
 
-class SqlReads(SqlInsightReads):
+class SqlReads(SqlInsightReads, SqlFlowerReads):
     """The Reader port over ``_read``."""
 
     @abstractmethod

@@ -14,6 +14,8 @@ from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.driver_errors import to_store_error
+from coordinator.store.flower_sql import SqlFlowerWrites
+from coordinator.store.flower_statements import NAME_RUN
 from coordinator.store.insight import ReplicaRow
 from coordinator.store.insight_statements import DROP_HOURS, DROP_REPLICAS
 from coordinator.store.port import (
@@ -45,12 +47,13 @@ from coordinator.store.sql_reads import Result, SqlReads
 Values = dict[str, Any]
 
 
-class SqlTransaction(SqlReads):
+class SqlTransaction(SqlReads, SqlFlowerWrites):
     """The Transaction port on one connection. After an error it is void: it does not commit."""
 
     def __init__(self, connection: Connection, upserts: sql.Upserts, audit_signer: Signer | None = None) -> None:
         self._connection = connection
         self._upserts = upserts
+        self.flower_upserts = upserts.flower
         self._audit_signer = audit_signer
         self._void = False
 
@@ -62,6 +65,7 @@ class SqlTransaction(SqlReads):
     def insert_run(self, row: RunRow) -> None:
         with self._voiding():
             snapshot = None if row.snapshot is None else to_text(row.snapshot)
+            self._write(NAME_RUN, {"run": row.run})
             self._write(sql.INSERT_RUN, _values(row) | {"plan": to_text(row.plan), "snapshot": snapshot})
 
     def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:

@@ -32,7 +32,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
-from coordinator.store import insight_statements, port
+from coordinator.store import flower_statements, insight_statements, port
+from coordinator.store.flower_tables import flower_runs, run_names
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
     api_keys,
@@ -152,8 +153,8 @@ AUDIT_OF_ALL = (
 )
 AUDIT_HEAD = _select(audit_head, port.AuditHeadRow).where(audit_head.c.id == 1)
 LOCK_AUDIT = AUDIT_HEAD.with_for_update()
-HOLD_RUN = select(runs.c.run).where(*_is(runs, "run")).with_for_update(read=True, key_share=True)
-"""The lock that a row naming this run takes: it waits for ``LOCK_RUN`` only."""
+HOLD_RUN = select(run_names.c.run).where(*_is(run_names, "run")).with_for_update(read=True, key_share=True)
+"""The lock that a row of the audit takes, which names a run of either kind."""
 METRICS = (
     _select(metrics, port.MetricRow)
     .where(*_is(metrics, "run"))
@@ -183,8 +184,9 @@ MARKS_OF_RUN = (
 RUNS_NAMED = union(
     *(
         select(table.c.run).where(table.c.run.is_not(None))
-        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, secure_marks, audit, metrics)
-    )
+        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, secure_marks, metrics)
+    ),
+    select(audit.c.run).where(audit.c.run.is_not(None), audit.c.run.not_in(select(flower_runs.c.run))),
 )
 ROWS_BY_ROUND = union_all(
     *(
@@ -281,6 +283,7 @@ class Upserts:
         self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
         self.insert_marks = self._strongest_mark()
         self.put_replica = self._upsert(replicas)
+        self.flower = flower_statements.FlowerUpserts(dialect)
         more = self._insert(hours)
         self.put_hour = more.on_conflict_do_update(
             index_elements=["hour"],
@@ -321,6 +324,8 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(insight_statements), **vars(Upserts(dialect))}
+    of_flower = vars(flower_statements) | vars(flower_statements.FlowerUpserts(dialect))
+    named |= {f"flower {name}": found for name, found in of_flower.items()}
     return {
         name: found
         for name, found in named.items()
