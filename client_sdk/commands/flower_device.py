@@ -61,7 +61,8 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
     from client_sdk.flower.serving import FlowerDevice
     from client_sdk.http.transport import Interrupted
 
-    app = read_app(app_dir).app
+    folder = read_app(app_dir)
+    app = folder.app
     log_plainly("quorate.device")
 
     def show(notice: FlowerNotice | Happening) -> None:
@@ -74,14 +75,14 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
     with (
         FileStorage(joining.folder) as storage,
         stopped_by_signals() as stop,
-        AppProcess(app_dir.resolve(), stopped=stop.is_set) as process,
+        AppProcess(app_dir.resolve(), folder.clientapp, stopped=stop.is_set) as process,
     ):
         token = joining.enrolment_token(storage)
-        folder = joining.folder.expanduser() / "flower"
+        place = joining.folder.expanduser() / "flower"
         with HttpFlowerPort(
             joining.coordinator,
             storage,
-            folder / "contents",
+            place / "contents",
             enrolment_token=token,
             who=joining.who,
             label=joining.label,
@@ -89,7 +90,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
             stop=stop,
             on_happening=show,
         ) as port:
-            journal = Journal(folder)
+            journal = Journal(place)
             if not as_json:
                 say(f"This device serves {app.name} {app.version} ({app.digest[:12]}) and talks to {port.coordinator}.")
             try:

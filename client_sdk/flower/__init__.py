@@ -7,5 +7,18 @@ variable when it is imported.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+from client_sdk.imports import lazy
+
+if TYPE_CHECKING:
+    from client_sdk.flower.learner_app import client_app
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+
+__all__ = ["client_app"]
+_HOMES = {"client_app": "client_sdk.flower.learner_app"}
+
+
+def __getattr__(name: str) -> object:
+    return lazy.load(__name__, name, _HOMES, extra="flower")

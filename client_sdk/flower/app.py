@@ -81,14 +81,15 @@ def load_server_app(app: AppFolder) -> ServerApp:
     """Import the app's ServerApp. Raises AppError where it cannot be imported or is something else."""
     from flwr.serverapp import ServerApp
 
-    return _component(app, app.serverapp, ServerApp)
+    return _component(app.folder, app.serverapp, ServerApp)
 
 
-def load_client_app(app: AppFolder) -> ClientApp:
-    """Import the app's ClientApp. Raises AppError where it cannot be imported or is something else."""
+def load_client_app(folder: Path, reference: str) -> ClientApp:
+    """Import an app's ClientApp, which ``AppFolder.clientapp`` names, without reading its pyproject.toml: processes of
+    nodes load it, and reading takes longer. Raises AppError where it cannot be imported or is something else."""
     from flwr.clientapp import ClientApp
 
-    return _component(app, app.clientapp, ClientApp)
+    return _component(folder, reference, ClientApp)
 
 
 def _project(folder: Path) -> dict[str, Any]:
@@ -157,15 +158,15 @@ def _finite(config: dict[str, Any]) -> dict[str, ConfigValue]:
     return flat
 
 
-def _component(app: AppFolder, reference: str, kind: type[T]) -> T:
-    what = f"The app's {kind.__name__} ({reference}, of {app.folder})"
+def _component(folder: Path, reference: str, kind: type[T]) -> T:
+    what = f"The app's {kind.__name__} ({reference}, of {folder})"
     try:
-        found = flwr_private.load_component(reference, app.folder, AppError)
+        found = flwr_private.load_component(reference, folder, AppError)
     except AppError:
         raise AppError(f"{what} does not exist: correct [tool.flwr.app.components] in {PROJECT}.") from None
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        install = f": install what the app needs (pip install {app.folder})" if isinstance(error, ImportError) else ""
+        install = f": install what the app needs (pip install {folder})" if isinstance(error, ImportError) else ""
         raise AppError(f"{what} cannot be imported ({why}){install}.") from error
     if not isinstance(found, kind):
         raise AppError(f"{what} is a {type(found).__name__}: name a {kind.__name__}, or correct {PROJECT}.")

@@ -1,8 +1,8 @@
 """The process in which a ClientApp works: it loads the app once, then serves one message after another.
 
-``python -P -m client_sdk.flower.app_child APP_DIR``: reads Work from standard input, writes ``work.Said`` to standard
-output. What the app prints goes to standard error. It ends when its standard input is closed, also in the middle of a
-message, so it does not outlive its device.
+``python -P -m client_sdk.flower.app_child APP_DIR MODULE:ATTRIBUTE``: reads Work from standard input, writes
+``work.Said`` to standard output. What the app prints goes to standard error. It ends when its standard input is closed,
+also in the middle of a message, so it does not outlive its device.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def main() -> None:
     lines: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_read, args=(lines,), daemon=True).start()
     try:
-        from client_sdk.flower.app import load_client_app, read_app
+        from client_sdk.flower.app import load_client_app
         from client_sdk.flower.app_call import call
 
-        app = load_client_app(read_app(Path(sys.argv[1])))
+        app = load_client_app(Path(sys.argv[1]), sys.argv[2])
     except BaseException as error:  # noqa: BLE001 - an app's module may end the process: the device hears of it too
         _say(told, NotLoaded(reason=str(error) or type(error).__name__))
         raise SystemExit(1) from None

@@ -32,7 +32,8 @@ class AppNotLoaded(Exception):
 
 
 class AppProcess:
-    """The process that runs the ClientApp of ``app_dir``. A context manager; not for several threads.
+    """The process that runs the ClientApp ``reference`` (``module:attribute``) of the app in ``app_dir``. A context
+    manager; not for several threads.
 
     ``stopped`` ends a wait: Interrupted is then raised, and the process is ended. ``environment``: variables of the
     process beside this one's."""
@@ -40,11 +41,12 @@ class AppProcess:
     def __init__(
         self,
         app_dir: Path,
+        reference: str,
         *,
         stopped: Callable[[], bool] = lambda: False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._command = [sys.executable, "-P", "-m", "client_sdk.flower.app_child", str(app_dir)]
+        self._command = [sys.executable, "-P", "-m", "client_sdk.flower.app_child", str(app_dir), reference]
         self._environment = {**os.environ, **(environment or {}), "FLWR_TELEMETRY_ENABLED": "0"}
         self._stopped = stopped
         self._process: subprocess.Popen[bytes] | None = None

@@ -90,7 +90,9 @@ class SimulatedNodes:
         """Have so many processes with the ClientApp, and begin. AppNotLoaded where it cannot be loaded."""
         environment = thread_variables(None)
         self._processes = [
-            AppProcess(self._app.folder.resolve(), stopped=self._stop.is_set, environment=environment)
+            AppProcess(
+                self._app.folder.resolve(), self._app.clientapp, stopped=self._stop.is_set, environment=environment
+            )
             for _ in range(workers)
         ]
         failures: list[BaseException] = []

@@ -32,6 +32,9 @@ rounds = 3
 rate = 0.5
 """
 
+CLIENTAPP = "counting.client:app"
+"""The ClientApp of ``write_app``'s app."""
+
 CLIENT = """\
 import os
 import signal

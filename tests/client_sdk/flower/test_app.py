@@ -36,7 +36,7 @@ def test_an_app_is_read_in_each_layout(tmp_path: Path, layout: str) -> None:
     assert (app.app.name, app.app.version) == ("tests/tiny", "1.2.0")
     assert app.run_config() == CONFIG
     assert isinstance(load_server_app(app), ServerApp)
-    assert isinstance(load_client_app(app), ClientApp)
+    assert isinstance(load_client_app(app.folder, app.clientapp), ClientApp)
 
 
 def test_digest_is_that_of_the_files_that_flower_packs(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_folder_without_an_app_and_sections_of_old_versions(tmp_path: Path) -> N
 def test_component_that_cannot_be_loaded_is_one_sentence(tmp_path: Path, client: str, says: str) -> None:
     app = read_app(write_app(tmp_path / "app", client=client))
     with pytest.raises(AppError, match=says):
-        load_client_app(app)
+        load_client_app(app.folder, app.clientapp)
 
 
 def test_other_version_of_flwr_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

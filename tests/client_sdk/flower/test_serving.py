@@ -17,7 +17,7 @@ from client_sdk.flower.journal import Journal
 from client_sdk.flower.notices import FlowerNotice
 from client_sdk.flower.serving import FlowerDevice
 from client_sdk.protocol.problems import problem
-from tests.client_sdk.flower.apps import write_app
+from tests.client_sdk.flower.apps import CLIENTAPP, write_app
 from tests.client_sdk.flower.messages import APP, LATE, ScriptedPort
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def app_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def process(app_dir: Path) -> Iterator[AppProcess]:
-    with AppProcess(app_dir) as process:
+    with AppProcess(app_dir, CLIENTAPP) as process:
         yield process
 
 
@@ -190,7 +190,7 @@ def test_while_the_app_works_the_device_says_that_it_is_there(node: Node, monkey
 
 def test_a_stop_ends_it_within_a_second_also_while_the_app_hangs(tmp_path: Path, app_dir: Path) -> None:
     stop = Event()
-    with AppProcess(app_dir, stopped=stop.is_set) as own:
+    with AppProcess(app_dir, CLIENTAPP, stopped=stop.is_set) as own:
         node = Node(tmp_path, own)
         node.device._stop = node.stop = stop
         node.port.add(1, "train.hangs")
@@ -224,5 +224,5 @@ def test_waiting_is_said_once_with_its_reason(node: Node) -> None:
 
 def test_an_app_that_cannot_be_loaded_is_named_at_the_start(tmp_path: Path) -> None:
     app = write_app(tmp_path / "app", client="import a_module_that_is_not_there\n")
-    with AppProcess(app) as process, pytest.raises(AppNotLoaded, match="a_module_that_is_not_there"):
+    with AppProcess(app, CLIENTAPP) as process, pytest.raises(AppNotLoaded, match="a_module_that_is_not_there"):
         process.start()
