@@ -13,10 +13,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib.metadata import entry_points
-from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
@@ -112,13 +111,10 @@ def _link(orders: Orders, app: AppFolder) -> Iterator[FlowerLink]:
             yield link
         return
     from client_sdk.http.flower import FlowerOperator
+    from client_sdk.http.operator_transport import OperatorTransport
 
-    key_file = Path(orders.key_file) if orders.key_file is not None else None
-    operator = FlowerOperator(orders.coordinator, key_file=key_file)
-    try:
-        yield operator
-    finally:
-        operator.close()
+    with closing(OperatorTransport(orders.coordinator, key=None, key_file=orders.key_file, http=None)) as transport:
+        yield FlowerOperator(transport)
 
 
 def _quieten() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,13 +138,11 @@ def stop(
 ) -> None:
     """End a run that no ServerApp will go on with: its messages are no longer offered to devices."""
     from client_sdk.http.flower import FlowerOperator
+    from client_sdk.http.operator_transport import OperatorTransport
     from client_sdk.protocol.flower import EndFlowerRun
 
-    operator = FlowerOperator(coordinator, key_file=key_file)
-    try:
-        view = operator.end(name, EndFlowerRun(status="stopped", reason="An operator has stopped it."))
-    finally:
-        operator.close()
+    with closing(OperatorTransport(coordinator, key=None, key_file=key_file, http=None)) as transport:
+        view = FlowerOperator(transport).end(name, EndFlowerRun(status="stopped", reason="An operator has stopped it."))
     if as_json:
         say_json(view)
     else:
