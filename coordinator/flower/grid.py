@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 
@@ -56,12 +56,15 @@ class QuorateGrid(Grid):
         on_happening: OnHappening,
         *,
         quorum: Quorum | None = None,
+        longest_wait_s: float = math.inf,
         after_push: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``after_push``: called when messages are durable, before ``push_messages`` returns."""
+        """``longest_wait_s``: for replies, where the ServerApp would wait longer. ``after_push``: called when messages
+        are durable, before ``push_messages`` returns."""
         self._link, self._view, self._patience, self._tell = link, run, patience, on_happening
-        self._quorum, self._after_push, self._clock = quorum, after_push, clock
+        self._quorum, self._longest_wait_s = quorum, longest_wait_s
+        self._after_push, self._clock = after_push, clock
         self._contents = Contents(lambda content: patience.ask(partial(link.upload, run.run, content)))
         self._ids = MessageIds()
         self._sent: dict[str, Sent] = {}
@@ -107,7 +110,7 @@ class QuorateGrid(Grid):
                 request = PushMessages(messages=tuple(one for one, _ in pushed[start : start + PUSH_LIMIT]))
                 known.update(self._patience.ask(partial(self._link.push, self._view.run, request)).known)
             self._ids = drafted
-            self._sent.update((one.message, origin) for one, origin in pushed)
+            self._sent.update((one.message, replace(sent, known=one.message in known)) for one, sent in pushed)
             for (kind, group), ids in groups_of(one for one, _ in pushed).items():
                 self._tell(MessagesPushed(kind, group, len(ids), len(known & ids)))
             if pushed:
@@ -128,7 +131,7 @@ class QuorateGrid(Grid):
         del messages
         self._contents.release()
         missing, found = list(order), dict[str, Message]()
-        until = math.inf if timeout is None else self._clock() + timeout
+        until = self._clock() + min(self._longest_wait_s, math.inf if timeout is None else timeout)
         needed = math.inf if self._quorum is None else self._quorum.needs(len(order))
         with self._waiting.busy():
             while missing:
@@ -160,7 +163,7 @@ class QuorateGrid(Grid):
             if self._sent.pop(reply.message, None) is not None:
                 found[reply.message] = message
                 reason = (message.error.reason or "no reason") if message.has_error() else None
-                self._tell(ReplyTaken(origin.kind, origin.shown_group, reason))
+                self._tell(ReplyTaken(origin.kind, origin.shown_group, reason, origin.known))
         return found
 
     def _fetch(self, until: float, digest: str) -> bytes | bytearray | memoryview:

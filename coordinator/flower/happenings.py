@@ -25,6 +25,8 @@ class ReplyTaken:
     group: str
     error: str | None
     """Why there is no content; None: there is one."""
+    known: bool = False
+    """Whether an earlier start of the ServerApp had pushed its message."""
 
 
 @dataclass(frozen=True)

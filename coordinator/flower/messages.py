@@ -31,6 +31,8 @@ class Sent:
     """As the coordinator shows it, and the device's app sees it."""
     expires_at: float
     """By this machine's clock."""
+    known: bool = False
+    """Whether an earlier start of the ServerApp had pushed it."""
 
 
 def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMessage, Sent]:

@@ -38,6 +38,10 @@ class Patience:
         self._away = False
         self._lock = Lock()
 
+    def now(self) -> float:
+        """The time by the clock of ``until``."""
+        return self._clock()
+
     def ask(self, request: Callable[[], T], until: float | None = None) -> T:
         """The answer. A problem whose advice is to retry is waited out; any other is raised.
 
