@@ -176,7 +176,7 @@ def test_a_device_that_cannot_serve_says_why(server: Server, app: Path, tmp_path
     other = write_app(tmp_path / "app", client=CLIENT + "\n# changed\n")
     with DeviceProcess(server, other, tmp_path / "d") as device:
         waits = device.until("waiting")
-        assert "the files of tests/counting 1.0.0 have the hash" in waits["text"]
+        assert "the files of tests/counting 1.2.0 have the hash" in waits["text"]
     with DeviceProcess(server, app, tmp_path / "secure", "--secure-only") as device:
         waits = device.until("waiting")
         assert "secure only" in waits["text"]
