@@ -33,11 +33,11 @@ def reference() -> dict[str, Any]:
     return numbers
 
 
-def on_quorate(name: str, folder: Path, *options: str) -> tuple[Any, dict[str, float]]:
+def on_quorate(name: str, folder: Path) -> tuple[Any, dict[str, float]]:
     """Return the app's numbers, and the last line of the command."""
     environment = {**os.environ, "NUMBERS": str(folder / "numbers.json")}
     done = subprocess.run(
-        [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(APPS / name), "--simulation", "5", "--json", *options],
+        [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(APPS / name), "--simulation", "5", "--json"],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

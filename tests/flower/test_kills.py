@@ -1,5 +1,5 @@
-"""The ServerApp and the coordinator each killed in the middle of a run and gone on: real processes, nothing lost, nothing
-done twice."""
+"""The ServerApp and the coordinator, each killed in the middle of a run and gone on: real processes, nothing lost,
+nothing done twice."""
 
 from __future__ import annotations
 
