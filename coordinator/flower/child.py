@@ -107,7 +107,7 @@ def _link(orders: Orders, app: AppFolder) -> Iterator[FlowerLink]:
         found = entry_points(group=GROUP, name="simulation")
         if not found:
             raise Failure("--simulation needs the simulator: pip install 'quorate[flower,simulation]'")
-        with next(iter(found)).load()(app, orders.simulation) as link:
+        with next(iter(found)).load()(app, orders.simulation, data=orders.data) as link:
             yield link
         return
     from client_sdk.http.flower import FlowerOperator

@@ -45,6 +45,13 @@ def run(
     simulation: Annotated[
         int | None, typer.Option("--simulation", min=1, metavar="N", help="Simulate N nodes in this process.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --simulation: a data folder that keeps the run; 'quorate serve --data DIR' shows it.",
+        ),
+    ] = None,
     run_config: Annotated[
         list[str] | None,
         typer.Option("--run-config", "-c", metavar="K=V", help="Overrides, or one TOML file. Several times."),
@@ -75,6 +82,8 @@ def run(
     from coordinator.flower.orders import Orders
     from coordinator.flower.process import ServerAppEnded, follow
 
+    if data is not None and simulation is None:
+        fail("--data keeps a simulation: give --simulation N too, or leave it out.")
     try:
         orders = Orders(
             folder=folder,
@@ -82,6 +91,7 @@ def run(
             key_file=key_file,
             run=name,
             simulation=simulation,
+            data=data,
             overrides=tuple(run_config or ()),
             quorum=quorum,
             grace_s=grace,

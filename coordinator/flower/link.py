@@ -7,8 +7,9 @@ not now) is what the Grid waits out. They are called from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from client_sdk.flower.app import AppFolder
@@ -71,7 +72,9 @@ class FlowerLink(Protocol):
         """End the run."""
 
 
-Simulated = Callable[[AppFolder, int], AbstractContextManager[FlowerLink]]
-"""What the entry point ``simulation`` of the group ``quorate.flower`` is: given an app and how many nodes, a
-coordinator in this process whose nodes run the app's ClientApp while the context lasts. Node i has ``partition-id`` i
-and ``num-partitions`` in its ``node_config``."""
+class Simulated(Protocol):
+    """What the entry point ``simulation`` of the group ``quorate.flower`` is."""
+
+    def __call__(self, app: AppFolder, nodes: int, *, data: Path | None = None) -> AbstractContextManager[FlowerLink]:
+        """A coordinator in this process whose nodes run the app's ClientApp while the context lasts. Node ``i`` has
+        ``partition-id`` i and ``num-partitions`` in its ``node_config``. ``data``: a folder that keeps the run."""

@@ -20,6 +20,8 @@ class Orders(BaseModel):
     """None: a new name."""
     simulation: int | None = Field(default=None, ge=1)
     """How many nodes are simulated; None: the devices of the coordinator."""
+    data: Path | None = None
+    """Of a simulation: the data folder that keeps it."""
     overrides: tuple[str, ...] = ()
     quorum: float | None = Field(default=None, gt=0, le=1)
     grace_s: float = Field(default=0.0, ge=0)

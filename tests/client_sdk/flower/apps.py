@@ -3,36 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import dedent
 
-PROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
+from tests.flower import folders
 
-[project]
-name = "{name}"
-version = "1.0.0"
-description = "An app of a test"
-license = "Apache-2.0"
-dependencies = ["flwr>=1.41"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
-[tool.flwr.app]
-publisher = "tests"
-
-[tool.flwr.app.components]
-serverapp = "{module}.server:app"
-clientapp = "{module}.client:app"
-
-[tool.flwr.app.config]
-rounds = 3
-rate = 0.5
-"""
-
-CLIENTAPP = "counting.client:app"
+CLIENTAPP = "counting.client_app:app"
 """The ClientApp of ``write_app``'s app."""
 
 CLIENT = """\
@@ -128,15 +102,6 @@ def main(grid, context):
 """
 
 
-def write_app(
-    folder: Path, client: str = CLIENT, server: str = SERVER, name: str = "counting", project: str = PROJECT
-) -> Path:
-    """An app in ``folder``, and the folder."""
-    module = name.replace("-", "_")
-    package = folder / module
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "client.py").write_text(dedent(client))
-    (package / "server.py").write_text(dedent(server))
-    (folder / "pyproject.toml").write_text(project.format(name=name, module=module))
-    return folder
+def write_app(folder: Path, client: str = CLIENT, server: str = SERVER) -> Path:
+    """The app ``tests/counting`` in ``folder``, and the folder."""
+    return folders.write_app(folder, "counting", server=server, client=client, config={"rounds": 3, "rate": 0.5})
