@@ -68,7 +68,7 @@ EXPECTED = [[sum(range(1, number + 2))] * DEVICES for number in range(ROUNDS)]
 class Command:
     """``quorate flower run --json`` as a process; its lines are read while it runs."""
 
-    def __init__(self, app: Path, server: Server, folder: Path) -> None:
+    def __init__(self, app: Path, server: Server, folder: Path, *, wait_s: float = 300) -> None:
         command = [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(app), "--run", "trial", "--json"]
         command += ["--coordinator", server.url, "--key-file", str(folder / "key")]
         (folder / "key").write_text(server.key)
@@ -76,6 +76,7 @@ class Command:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
+        self._wait_s = wait_s
         self.lines: list[dict[str, Any]] = []
         self.errors = ""
         self._grown = threading.Condition()
@@ -102,7 +103,7 @@ class Command:
         assert there, (self.lines, self.errors)
 
     def end(self) -> int:
-        code = self.process.wait(300)
+        code = self.process.wait(self._wait_s)
         for thread in self._threads:
             thread.join()
         return code
@@ -113,10 +114,10 @@ class Command:
 
 
 @contextmanager
-def devices(app: Path, server: Server, folder: Path) -> Iterator[None]:
-    """Two real devices, which write down each call of their ClientApp."""
+def devices(app: Path, server: Server, folder: Path, count: int = DEVICES) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Real devices, which write down each call of their ClientApp."""
     started = []
-    for number in range(DEVICES):
+    for number in range(count):
         command = [sys.executable, "-m", "client_sdk.cli", "device", "--flower", str(app)]
         command += ["--coordinator", server.url, "--folder", str(folder / f"device-{number}")]
         command += ["--token-file", server.token_file]
@@ -124,7 +125,7 @@ def devices(app: Path, server: Server, folder: Path) -> Iterator[None]:
         environment = {**os.environ, "CALLS": str(folder / f"calls-{number}")}
         started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
     try:
-        yield
+        yield started
     finally:
         for process in started:
             process.terminate()
