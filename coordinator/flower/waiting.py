@@ -11,7 +11,7 @@ from coordinator.flower.happenings import NodesAwaited, OnHappening
 
 CALLS = 4
 AFTER_S = 3.0
-"""So many calls, and so many seconds, without a message in between."""
+"""So many calls with the same nodes, and so many seconds, without a message in between."""
 
 
 class WaitingForNodes:
@@ -21,7 +21,7 @@ class WaitingForNodes:
         self._tell, self._clock = tell, clock
         self._lock = Lock()
         self._sending = 0
-        self._calls, self._since = 0, 0.0
+        self._calls, self._found, self._since = 0, 0, 0.0
         self._told: int | None = None
 
     @contextmanager
@@ -41,10 +41,10 @@ class WaitingForNodes:
         with self._lock:
             if self._sending:
                 return
-            if not self._calls:
-                self._since = self._clock()
-            self._calls += 1
             found = len(nodes.nodes)
+            if not self._calls or found != self._found:
+                self._calls, self._found, self._since = 0, found, self._clock()
+            self._calls += 1
             waits = self._calls >= CALLS and self._clock() - self._since >= AFTER_S
             if not waits or found == self._told:
                 return

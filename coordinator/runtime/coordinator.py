@@ -90,9 +90,9 @@ class Coordinator:
         uncertain = UncertainUpdates(self.core)
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet, self.identities)
-        self.operators = OperatorRequests(self.core, self._standstill)
-        self.insight = Insight(self.core, self.identities)
         self.flower = FlowerRuns(self.core)
+        self.operators = OperatorRequests(self.core, self._standstill, self.flower)
+        self.insight = Insight(self.core, self.identities)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
         self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)
@@ -141,7 +141,7 @@ class Coordinator:
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
-        found: dict[str, object] = {"runs": len(self.core.store.run_ids()), "tasks": len(self.core.tasks())}
+        found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
         troubles = self.core.troubles.all()
         found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
         authority = self.identities.trouble()

@@ -84,9 +84,13 @@ class Core:
             return log
         row = self.store.run(run)
         if row is None:
-            raise _no_plan(run, flower=self.store.flower_run(run) is not None)
+            raise no_plan(run, flower=self.store.flower_run(run) is not None)
         with self._lock:
             return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
+
+    def has_log(self, run: str) -> bool:
+        """Whether this process has read the log of the run."""
+        return run in self._logs
 
     def logs(self) -> list[RunLog]:
         """The logs of all runs that this process has read."""
@@ -208,7 +212,8 @@ class Core:
         )
 
 
-def _no_plan(run: str, *, flower: bool) -> ProblemError:
+def no_plan(run: str, *, flower: bool) -> ProblemError:
+    """The refusal of what only a run with a plan has. ``flower``: there is a Flower run of this name."""
     if not flower:
         return problem("unknown-run", f"there is no run {run!r}")
     return problem(

@@ -72,6 +72,10 @@ class FlowerReader(Protocol):
         those that were delivered first, else in the order in which they were pushed."""
         ...
 
+    def flower_under_way(self, now: float) -> list[FlowerMessageRow]:
+        """The messages of all runs that were delivered and wait for their answer, in order of device."""
+        ...
+
     def flower_round_of(self, run: str, group_id: str) -> int | None:
         """The number of this group; None: no message of it was pushed."""
         ...

@@ -108,6 +108,11 @@ class MemoryFlowerReads:
             rows = [row for row in rows if self._flower_run(row.run).status == "running"]
         return sorted(rows, key=lambda row: (row.delivered_at is None, row.created_at, row.run, row.position))
 
+    def flower_under_way(self, now: float) -> list[FlowerMessageRow]:
+        with self._guard:
+            rows = [row for device in sorted(self._t.flower_open.groups()) for row in self.flower_open(device, now)]
+        return [row for row in rows if row.delivered_at is not None]
+
     def flower_round_of(self, run: str, group_id: str) -> int | None:
         with self._guard:
             return self._t.flower_groups.get(run, group_id)

@@ -84,6 +84,9 @@ class SqlFlowerReads(ABC):
     def flower_open(self, device: str, now: float) -> list[FlowerMessageRow]:
         return _all(FlowerMessageRow, self._read(sql.OPEN, device=device, now=now))
 
+    def flower_under_way(self, now: float) -> list[FlowerMessageRow]:
+        return _all(FlowerMessageRow, self._read(sql.UNDER_WAY, now=now))
+
     def flower_round_of(self, run: str, group_id: str) -> int | None:
         return next((int(row[0]) for row in self._read(sql.ROUND_OF, run=run, group_id=group_id)), None)
 

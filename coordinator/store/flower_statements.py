@@ -102,17 +102,14 @@ MESSAGES = (
 MESSAGES_AMONG = _select(flower_messages, FlowerMessageRow).where(
     *_is(flower_messages, "run"), _messages.message.in_(_among)
 )
-OPEN = (
+_place = (_messages.delivered_at.is_(None), _messages.created_at, _messages.run, _messages.position)
+_open = (
     _select(flower_messages, FlowerMessageRow)
     .join(flower_runs, _runs.run == _messages.run)
-    .where(
-        *_is(flower_messages, "device"),
-        _messages.answered.is_(False),
-        _messages.expires_at > _now,
-        _runs.status == "running",
-    )
-    .order_by(_messages.delivered_at.is_(None), _messages.created_at, _messages.run, _messages.position)
+    .where(_messages.answered.is_(False), _messages.expires_at > _now, _runs.status == "running")
 )
+OPEN = _open.where(*_is(flower_messages, "device")).order_by(*_place)
+UNDER_WAY = _open.where(_messages.delivered_at.is_not(None)).order_by(_messages.device, *_place)
 ROUND_OF = select(_messages.round).where(*_is(flower_messages, "run", "group_id")).limit(1)
 EXPIRED = select(func.count()).where(
     *_is(flower_messages, "run"), _messages.answered.is_(False), _messages.expires_at <= _now

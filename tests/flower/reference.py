@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-NODES = 4
+NODES = 5
 
 
 def main() -> None:

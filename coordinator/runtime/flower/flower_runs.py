@@ -7,6 +7,7 @@
     Messages       pushes messages and pulls replies, for the ServerApp
     ReplyRequests  takes replies and errors, from devices
     Contents       the bytes of messages and replies
+    FlowerViews    shows them as all runs are shown
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from coordinator.runtime.flower.messages import Messages
 from coordinator.runtime.flower.nodes import Nodes
 from coordinator.runtime.flower.replies import ReplyRequests
 from coordinator.runtime.flower.runs import Runs
+from coordinator.runtime.flower.views import FlowerViews
 
 
 class FlowerRuns:
@@ -28,6 +30,7 @@ class FlowerRuns:
         self.messages = Messages(ground)
         self.replies = ReplyRequests(ground)
         self.contents = Contents(ground)
+        self.views = FlowerViews(ground)
 
     def tick(self) -> float | None:
         """Handles what time does. Returns the next deadline in the clock's time, None where there is none."""

@@ -278,6 +278,8 @@ def test_waiting_for_nodes_is_told_once_and_again_when_their_number_changes() ->
     assert run.of(NodesAwaited) == [NodesAwaited(2, {"It has no app tests/tiny.": 3})]
     run.link.there.pop()
     ask(3)
+    assert len(run.of(NodesAwaited)) == 1, "it may be enough now"
+    ask(1)
     assert [one.nodes for one in run.of(NodesAwaited)] == [2, 1]  # type: ignore[union-attr]
     run.grid.send_and_receive([message(100)])
     ask(3)

@@ -139,6 +139,8 @@ class FlowerContract:
             tx.deliver_flower_message("f1", new.message, 21.5)
             tx.deliver_flower_message("f1", new.message, 22.5)
         assert store.flower_open("d1", 30.0)[0] == replace(new, delivered_at=21.5)
+        assert store.flower_under_way(30.0) == [replace(new, delivered_at=21.5)]
+        assert store.flower_under_way(100.0) == []
         with store.transaction("f1") as tx:
             tx.insert_flower_reply(flower.reply(new.message))
         assert [(row.run, row.position) for row in store.flower_open("d1", 30.0)] == [("f1", 1), ("f2", 1)]

@@ -22,9 +22,7 @@ class Regression(NumPyClient):
         trained, loss = task.train(parameters, self.partition, steps=int(config["steps"]))
         return trained, len(task.data(self.partition)[0]), {"loss": loss}
 
-    def evaluate(
-        self, parameters: list[np.ndarray], config: dict[str, Scalar]
-    ) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(self, parameters: list[np.ndarray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """The loss."""
         loss = task.loss(parameters, self.partition)
         return loss, len(task.data(self.partition)[0]), {"loss": loss}

@@ -42,14 +42,14 @@ def evaluate_metrics(metrics: list[tuple[int, Metrics]]) -> Metrics:
 
 
 def server_fn(context: Context) -> ServerAppComponents:
-    """All four clients train and evaluate."""
+    """All five clients train and evaluate."""
     random.seed(5)
     np.random.seed(5)
     first: Parameters = ndarrays_to_parameters(first_model())
     strategy = FedAvg(
-        min_fit_clients=4,
-        min_evaluate_clients=4,
-        min_available_clients=4,
+        min_fit_clients=5,
+        min_evaluate_clients=5,
+        min_available_clients=5,
         initial_parameters=first,
         evaluate_fn=evaluate,
         fit_metrics_aggregation_fn=fit_metrics,

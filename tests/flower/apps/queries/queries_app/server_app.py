@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
@@ -14,16 +16,14 @@ def ask(grid: Grid, kind: str, group: str, **config: int | str | bytes | list[fl
     """The replies of all nodes to one message each."""
     records = RecordDict({"config": ConfigRecord(config)})
     nodes = sorted(grid.get_node_ids())
-    return list(
-        grid.send_and_receive([Message(records, node, kind, group_id=group) for node in nodes], timeout=600)
-    )
+    return list(grid.send_and_receive([Message(records, node, kind, group_id=group) for node in nodes], timeout=600))
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Leave what the nodes answered, by partition."""
-    while len(list(grid.get_node_ids())) < 4:
-        pass
+    while len(list(grid.get_node_ids())) < 5:
+        sleep(0.2)
     numbers: dict[str, object] = {}
     for time in range(int(context.run_config.get("times", 3))):
         counted = ask(grid, "query.count", str(time), step=time + 1)

@@ -22,15 +22,15 @@ app = ServerApp()
 
 
 def strategies() -> dict[str, Strategy]:
-    """Each with all four nodes."""
-    four = {"min_available_nodes": 4, "min_train_nodes": 4, "min_evaluate_nodes": 4}
+    """Each with all five nodes."""
+    all_ = {"min_available_nodes": 5, "min_train_nodes": 5, "min_evaluate_nodes": 5}
     return {
-        "FedAvg": FedAvg(**four),
-        "FedAdam": FedAdam(**four, eta=0.05),
-        "FedProx": FedProx(**four, proximal_mu=0.5),
-        "Krum": Krum(**four, num_malicious_nodes=1),
+        "FedAvg": FedAvg(**all_),
+        "FedAdam": FedAdam(**all_, eta=0.05),
+        "FedProx": FedProx(**all_, proximal_mu=0.5),
+        "Krum": Krum(**all_, num_malicious_nodes=1),
         "DP": DifferentialPrivacyServerSideFixedClipping(
-            FedAvg(**four), noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=4
+            FedAvg(**all_), noise_multiplier=0.1, clipping_norm=0.5, num_sampled_clients=5
         ),
     }
 
