@@ -77,8 +77,9 @@ class AppProcess:
             case other:
                 raise TypeError(f"the process of the ClientApp began with {other!r}")
 
-    def run(self, work: Work, within_s: float) -> Worked | Failed:
-        """Let the ClientApp work on one message, for at most ``within_s`` seconds. Interrupted."""
+    def run(self, work: Work, within_s: float, over: Callable[[], bool] | None = None) -> Worked | Failed:
+        """Let the ClientApp work on one message, for at most ``within_s`` seconds, and no longer than until ``over``.
+        Interrupted."""
         try:
             self.start()
         except AppNotLoaded as not_loaded:
@@ -86,11 +87,14 @@ class AppProcess:
         ends_at = time.monotonic() + within_s
         try:
             self._tell(work.model_dump_json().encode() + b"\n")
-            said = self._hear(ends_at)
+            said = self._hear(ends_at, over)
         except BrokenPipeError:
             said = None
         if isinstance(said, Worked | Failed):
             return said
+        if over is not None and over():
+            self.close()
+            return _crashed("The ClientApp was stopped, because the run is over.")
         if said is None and time.monotonic() < ends_at:
             return _crashed(f"The process of the ClientApp {self._ending()} while it worked on this message.")
         self.close()
@@ -129,8 +133,8 @@ class AppProcess:
         self._process.stdin.write(line)
         self._process.stdin.flush()
 
-    def _hear(self, ends_at: float) -> Said | None:
-        """What the process says; None where it has ended, or ``ends_at`` (monotonic seconds) passes."""
+    def _hear(self, ends_at: float, over: Callable[[], bool] | None = None) -> Said | None:
+        """What the process says; None where it has ended, ``ends_at`` (monotonic seconds) passes, or it is ``over``."""
         process = self._process
         if process is None or process.stdout is None:
             raise RuntimeError("the process of the ClientApp is not there")
@@ -141,7 +145,7 @@ class AppProcess:
                 if self._stopped():
                     self.close()
                     raise Interrupted
-                if left <= 0:
+                if left <= 0 or (over is not None and over()):
                     return None
                 if selector.select(min(SLICE_S, left)):
                     found = os.read(process.stdout.fileno(), 1 << 16)

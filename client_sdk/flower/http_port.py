@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 
 import httpx2
 
-from client_sdk.device.actions import Action, Reply, Send
+from client_sdk.device.actions import Action, Answered, Reply, Send
 from client_sdk.device.checkpoint_cache import FileCheckpoints
 from client_sdk.device.flower_session import FlowerSession
 from client_sdk.device.record import Record, Storage, StorageError
@@ -110,10 +110,11 @@ class HttpFlowerPort(Driver):
             raise TypeError(f"a poll was answered with {answer!r}")
         return answer
 
-    def here(self, poll: FlowerPoll) -> None:
+    def here(self, poll: FlowerPoll) -> FlowerWait | None:
+        send = Send(method="POST", route=Route.FLOWER_TASKS, answers=(FlowerTask, FlowerWait), message=poll)
         with until(self._stop.is_set):
-            answers = (FlowerTask, FlowerWait)
-            self._exchange.send(Send(method="POST", route=Route.FLOWER_TASKS, answers=answers, message=poll))
+            reply = self._exchange.send(send)
+        return reply.message if isinstance(reply, Answered) and isinstance(reply.message, FlowerWait) else None
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -14,8 +15,9 @@ from client_sdk.protocol.problems import Problem
 class Runner(Protocol):
     """Runs a ClientApp: ``app_process.AppProcess``, or one of several."""
 
-    def run(self, work: Work, within_s: float) -> Worked | Failed:
-        """Let the ClientApp work on one message, for at most ``within_s`` seconds. Interrupted."""
+    def run(self, work: Work, within_s: float, over: Callable[[], bool] | None = None) -> Worked | Failed:
+        """Let the ClientApp work on one message, for at most ``within_s`` seconds, and no longer than until ``over``.
+        Interrupted."""
 
 
 class FlowerPort(Protocol):
@@ -27,8 +29,8 @@ class FlowerPort(Protocol):
     def poll(self, poll: FlowerPoll) -> FlowerTask | FlowerWait | Problem:
         """Ask for a message."""
 
-    def here(self, poll: FlowerPoll) -> None:
-        """Say once that the device is there, from another thread while the ClientApp works. Nothing depends on it."""
+    def here(self, poll: FlowerPoll) -> FlowerWait | None:
+        """Say once that the device is there, from another thread while the ClientApp works. None: it was not heard."""
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
         """A file with the content of a task's message, checked against its digest."""

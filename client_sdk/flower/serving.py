@@ -92,7 +92,7 @@ class FlowerDevice:
                 self._notify("sent-again", "Sends its last reply again.", answer.header.run)
                 self._send(answer)
             while not self._stop.is_set() and (messages is None or answered < messages):
-                task = self._port.poll(self._poll)
+                task = self._port.poll(self._asking())
                 match task:
                     case FlowerTask():
                         self._reason = ""
@@ -120,16 +120,33 @@ class FlowerDevice:
             return self._send_error(task, error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
         found = self._port.fetch(task)
         if isinstance(found, Problem):
-            return self._refused(found, task.run, task)
+            return self._refused(found, key, task)
         self._notify("message", f"Received {task.kind}, {size(task.bytes)}.", task.run, task)
         began = time.monotonic()
         work = self._work(task, key, str(found))
-        busy = self._poll.changed(busy=task.message, hold_s=0.0)
-        with present(lambda: self._port.here(busy)) if self._presence else nullcontext():
-            said = self._process.run(work, task.expires_in_s - min(SPARE_S, 0.05 * task.expires_in_s))
+        over = Event()
+
+        def busy() -> None:
+            wait = self._port.here(self._asking(task))
+            if wait is not None and task.run in wait.over:
+                over.set()
+
+        with present(busy) if self._presence else nullcontext():
+            said = self._process.run(work, task.expires_in_s - min(SPARE_S, 0.05 * task.expires_in_s), over.is_set)
+        if over.is_set():
+            self._notify("stopped", "The run is over, and the ClientApp was stopped.", task.run, task)
+            self._journal.forget(key)
+            return False
         if isinstance(said, Failed):
             return self._send_error(task, said.error)
         return self._send(self._journal.keep(), task, time.monotonic() - began)
+
+    def _asking(self, busy: FlowerTask | None = None) -> FlowerPoll:
+        """A poll that says what this device has, and ``busy`` with what it is."""
+        runs = {key.run: key.number for key in self._journal.runs}
+        if busy is None:
+            return self._poll.changed(runs=runs) if runs else self._poll
+        return self._poll.changed(runs={**runs, busy.run: busy.number}, busy=busy.message, hold_s=0.0)
 
     def _work(self, task: FlowerTask, key: RunKey, content: str) -> Work:
         state = self._journal.state(key)
@@ -158,7 +175,7 @@ class FlowerDevice:
         run = answer.header.run
         receipt = self._port.reply(answer)
         if isinstance(receipt, Problem):
-            return self._refused(receipt, run, task)
+            return self._refused(receipt, RunKey(run, answer.header.number), task)
         self._journal.acknowledged(answer)
         if receipt.digest != answer.header.reply:
             self._notify("refused", "Another answer to this message counts.", run, task)
@@ -172,20 +189,22 @@ class FlowerDevice:
         receipt = self._port.error(task.run, task.message, found)
         if isinstance(receipt, ReplyReceipt):
             return True
-        return self._refused(receipt, task.run, task)
+        return self._refused(receipt, RunKey(task.run, task.number), task)
 
-    def _refused(self, refused: Problem, run: str, task: FlowerTask | None) -> bool:
-        self._notify("refused", f"{refused}", run, task)
+    def _refused(self, refused: Problem, key: RunKey, task: FlowerTask | None) -> bool:
+        self._notify("refused", f"{refused}", key.run, task)
         if refused.is_ours and refused.kind in GONE:
-            for key in self._journal.runs:
-                if key.run == run:
-                    self._journal.forget(key)
+            self._journal.forget(key)
         self._pause(*REST_S)
         return False
 
     # ------------------------------------------------------------ waiting
 
     def _wait(self, wait: FlowerWait) -> None:
+        runs = {key.run: key for key in self._journal.runs}
+        for run in wait.over:
+            if run in runs:
+                self._journal.forget(runs[run])
         if wait.reason != self._reason:
             self._reason = wait.reason
             self._notify("waiting", wait.reason)

@@ -26,8 +26,9 @@ class NodePort:
         found: FlowerTask | FlowerWait = self._requests.ask("POST", Route.FLOWER_TASKS, poll)
         return found
 
-    def here(self, poll: FlowerPoll) -> None:
-        self._requests.ask("POST", Route.FLOWER_TASKS, poll)
+    def here(self, poll: FlowerPoll) -> FlowerWait | None:
+        found = self.poll(poll)
+        return found if isinstance(found, FlowerWait) else None
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
         contents = self._requests.coordinator.flower.contents

@@ -192,6 +192,6 @@ class _ProcessOfThread:
         """The calling thread's process."""
         self._local.process = process
 
-    def run(self, work: Work, within_s: float) -> Worked | Failed:
+    def run(self, work: Work, within_s: float, over: Callable[[], bool] | None = None) -> Worked | Failed:
         process: AppProcess = self._local.process
-        return process.run(work, within_s)
+        return process.run(work, within_s, over)

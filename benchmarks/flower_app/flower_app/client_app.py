@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from flower_app.task import EXAMPLES, train
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
+from flower_app.task import EXAMPLES, train
 
 app = ClientApp()
 

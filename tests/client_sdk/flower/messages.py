@@ -34,6 +34,8 @@ class ScriptedPort:
         self.polls: list[FlowerPoll] = []
         self.refuse: Callable[[str], Problem | None] = lambda message: None
         """What is answered to the reply to a message, in place of a receipt."""
+        self.over: tuple[str, ...] = ()
+        """Runs that are over, as each wait says."""
         self.after: Callable[[], None] = lambda: None
         """Called when there is no task."""
 
@@ -65,10 +67,11 @@ class ScriptedPort:
         if self.tasks:
             return self.tasks[0]
         self.after()
-        return FlowerWait(reason="There is no Flower run.", again_min_s=0.0, again_max_s=0.0)
+        return self._wait()
 
-    def here(self, poll: FlowerPoll) -> None:
+    def here(self, poll: FlowerPoll) -> FlowerWait | None:
         self.polls.append(poll)
+        return self._wait()
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
         return self._folder / task.content
@@ -91,6 +94,9 @@ class ScriptedPort:
     def content(self, message: str) -> RecordDict:
         """The records of the last reply to a message."""
         return records.decode(self.replies[message][-1])
+
+    def _wait(self) -> FlowerWait:
+        return FlowerWait(reason="There is no Flower run.", again_min_s=0.0, again_max_s=0.0, over=self.over)
 
     def _done(self, message: str) -> None:
         self.tasks = deque(task for task in self.tasks if task.message != message)

@@ -210,6 +210,32 @@ def test_a_run_that_is_over_loses_its_journal(node: Node) -> None:
     assert node.journal.runs == []
 
 
+def test_a_run_that_has_ended_loses_its_journal_and_its_work_is_stopped(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_sdk.flower.presence.PRESENCE_S", 0.2)
+    first = node.port.add(1)
+    node.serve()
+    assert node.port.polls[-1].runs == {"r": 5}
+    assert node.calls(first) == 1
+    node.port.over = ("r", "unknown")
+    hanging = node.port.add(2, "train.hangs", expires_in_s=600.0)
+    node.port.after = node.stop.set
+    node.port.refuse = lambda message: LATE
+    node.stop.clear()
+    node.device.answer(node.port.tasks[0])
+    assert node.texts("stopped") == ["The run is over, and the ClientApp was stopped."]
+    assert hanging not in node.port.errors
+    assert node.journal.runs == []
+
+
+def test_a_wait_names_runs_whose_journal_is_deleted(node: Node) -> None:
+    node.port.add(1)
+    node.port.over = ("r",)
+    node.serve()
+    assert node.journal.runs == []
+
+
 def test_waiting_is_said_once_with_its_reason(node: Node) -> None:
     waits = iter(range(3))
 
