@@ -16,12 +16,24 @@ const EXITS = [
   ["refused", "their update was not taken"],
 ] as const satisfies readonly (readonly [keyof Counts, string])[];
 
-export function Funnel({ counts, goal, departures }: { counts: Counts; goal: number | null; departures: string }) {
+const MESSAGES = [
+  ["selected", "messages pushed"],
+  ["training", "delivered"],
+  ["reported", "have a reply"],
+] as const satisfies readonly (readonly [keyof Counts, string])[];
+
+const UNANSWERED = [
+  ["refused", "were answered by an error"],
+  ["dropped", "their time to live was over"],
+] as const satisfies readonly (readonly [keyof Counts, string])[];
+
+/** `flower`: the counts are messages of a Flower run. */
+export function Funnel({ counts, goal, departures, flower = false }: { counts: Counts; goal: number | null; departures: string; flower?: boolean }) {
   const whole = Math.max(counts.waiting, counts.selected, 1);
   return (
     <div className="funnel">
       <ol className="stages">
-        {STAGES.map(([stage, meaning], i) => (
+        {(flower ? MESSAGES : STAGES).map(([stage, meaning], i) => (
           <li key={stage} className={`stage stage-${i + 1}`}>
             <span className="bar" style={{ transform: `scaleX(${Math.min(1, counts[stage] / whole)})` }} />
             {stage === "reported" && goal !== null && goal <= whole && <span className="goal" style={{ left: `${(goal / whole) * 100}%` }} title={`the goal: ${goal}`} />}
@@ -35,7 +47,7 @@ export function Funnel({ counts, goal, departures }: { counts: Counts; goal: num
         ))}
       </ol>
       <dl className="exits">
-        {EXITS.map(([stage, meaning]) => (
+        {(flower ? UNANSWERED : EXITS).map(([stage, meaning]) => (
           <div key={stage} className={counts[stage] ? "exit some" : "exit"} title={meaning}>
             <dt>{stage}</dt>
             <dd data-stage={stage}>{count(counts[stage])}</dd>

@@ -9,7 +9,7 @@ import { roundPath } from "../route";
 import { useNow } from "../useNow";
 
 const SHOWN = 200;
-const TONES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
+const TONES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
 
 export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
   const closed = rounds.filter((round) => round.closed_at != null).slice(-SHOWN);

@@ -66,15 +66,25 @@ function Card({ run, state }: { run: RunView; state: ReturnType<typeof health> }
         <Badge tone={state.tone}>{state.word}</Badge>
       </span>
       <span className="card-figures">
+        {run.flower ? (
+          <span>
+            round <b>{count(run.round)}</b>
+          </span>
+        ) : (
+          <span>
+            round <b>{count(run.rounds_committed)}</b> of {count(run.rounds_wanted)}
+          </span>
+        )}
         <span>
-          round <b>{count(run.rounds_committed)}</b> of {count(run.rounds_wanted)}
-        </span>
-        <span>
-          reported <b>{count(run.funnel.reported)}</b>
+          {run.flower ? "replied" : "reported"} <b>{count(run.funnel.reported)}</b>
           {wanted !== null && ` of ${count(wanted)}`}
         </span>
       </span>
-      <Progress part={run.rounds_committed} whole={run.rounds_wanted} label={`Rounds of ${run.run}`} tone={state.tone} />
+      {run.flower ? (
+        <Progress part={run.funnel.reported} whole={run.funnel.selected} label={`Replies of this round of ${run.run}`} tone={state.tone} />
+      ) : (
+        <Progress part={run.rounds_committed} whole={run.rounds_wanted} label={`Rounds of ${run.run}`} tone={state.tone} />
+      )}
       <span className="note two-lines">{state.sentence}</span>
       <span className="note">
         {run.kind}, created {ago(run.created_at, now)}
