@@ -181,6 +181,8 @@ class FlowerPoll(Message):
     busy: MessageId | None = None
     """The message that it works on: no other task is wanted now."""
     hold_s: Annotated[Finite, Field(ge=0, le=60)] = 25.0
+    runs: dict[RunId, NodeId] = Field(default_factory=dict, max_length=100)
+    """Runs of which the device keeps something, or works on a message, with their numbers."""
 
 
 class FlowerTask(Message):
@@ -212,6 +214,8 @@ class FlowerWait(Message):
     """Why, in a sentence: no run; or why this device cannot serve those that there are."""
     again_min_s: float
     again_max_s: float
+    over: tuple[RunId, ...] = ()
+    """Those among ``FlowerPoll.runs`` that have ended: the device stops its work on them, and deletes what it keeps."""
 
 
 class ReplyReceipt(Message):

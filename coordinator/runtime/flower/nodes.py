@@ -47,21 +47,23 @@ class Nodes:
         """The device's message, or why there is none for it; None: it waits for one."""
         self._note(device, poll)
         if poll.secure_only:
-            return self._refused(SECURE_ONLY)
+            return self._refused(poll, SECURE_ONLY)
         if poll.busy is not None:
             least, most = _BUSY_AGAIN_S
-            return FlowerWait(reason=self._busy(device, poll.busy), again_min_s=least, again_max_s=most)
+            reason = self._busy(device, poll.busy)
+            return FlowerWait(reason=reason, again_min_s=least, again_max_s=most, over=self._over(poll))
         task = self._task(device, poll)
         if task is not None:
             return task
         why = self._why_none(poll)
-        return self._refused(why) if why else None
+        return self._refused(poll, why) if why else None
 
     def hold_over(self, poll: FlowerPoll) -> FlowerWait:
         """The answer where the hold has expired."""
         runs = [row.run for row in self._core.store.flower_running()]
         reason = f"no message from {', '.join(runs)}" if runs else "no Flower run is going on"
-        return FlowerWait(reason=reason[:_REASON], again_min_s=_AGAIN_S[0], again_max_s=_AGAIN_S[1])
+        least, most = _AGAIN_S
+        return FlowerWait(reason=reason[:_REASON], again_min_s=least, again_max_s=most, over=self._over(poll))
 
     def forget(self, device: str) -> None:
         """The device is not there any more: it has left."""
@@ -69,6 +71,11 @@ class Nodes:
             tx.drop_flower_node(device)
 
     # ------------------------------------------------------------ inside
+
+    def _over(self, poll: FlowerPoll) -> tuple[str, ...]:
+        """Those of the device's runs that have ended. Runs that are not known here may be another coordinator's."""
+        rows = ((run, number, self._core.store.flower_run(run)) for run, number in poll.runs.items())
+        return tuple(run for run, number, row in rows if row is not None and row.number == number and row.over)
 
     def _note(self, device: str, poll: FlowerPoll) -> None:
         store, row = self._core.store, self._row(device, poll)
@@ -153,6 +160,6 @@ class Nodes:
             reasons.append(f"run {row.run}: {why}")
         return "; ".join(reasons)[:_REASON]
 
-    def _refused(self, reason: str) -> FlowerWait:
+    def _refused(self, poll: FlowerPoll, reason: str) -> FlowerWait:
         settings = self._core.settings
         return FlowerWait(reason=reason, again_min_s=settings.pace_min_s, again_max_s=settings.pace_max_s)

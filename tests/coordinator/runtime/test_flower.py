@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from client_sdk.protocol.flower import FlowerApp, FlowerError, FlowerWait
+from client_sdk.protocol.flower import FlowerApp, FlowerError, FlowerPoll, FlowerWait
 from client_sdk.protocol.problems import ProblemError
 from coordinator.runtime.flower.ground import MIB
 from coordinator.runtime.flower.messages import MESSAGE_UNAVAILABLE
@@ -315,6 +315,24 @@ def test_an_ended_run_offers_nothing_and_takes_nothing(world: FlowerWorld) -> No
     assert refusal(lambda: world.upload(b"more"))[0] == "conflict"
     assert [one.content for one in world.pull(first, second)] == [digest_of(b"update")]
     assert "has ended (failed)" in refusal(lambda: world.pull(second))[1]
+
+
+def test_a_device_hears_which_of_its_runs_are_over(world: FlowerWorld) -> None:
+    number = world.view().number
+    known = {"vision": number, "elsewhere": 7}
+    message = world.message(0)
+    world.push(message)
+    going = world.poll(0, busy=message.message, runs=known)
+    assert isinstance(going, FlowerWait)
+    assert going.over == ()
+    world.end()
+    busy = world.poll(0, busy=message.message, runs=known)
+    assert isinstance(busy, FlowerWait)
+    assert busy.over == ("vision",)
+    asked = FlowerPoll(apps=(APP,), runs=known)
+    assert world.flower.nodes.hold_over(asked).over == ("vision",)
+    other = FlowerPoll(apps=(APP,), runs={"vision": number + 1})
+    assert world.flower.nodes.hold_over(other).over == (), "another coordinator's run of this name"
 
 
 def test_the_state_of_the_serverapp_is_a_content(world: FlowerWorld) -> None:
