@@ -25,7 +25,7 @@ from client_sdk.protocol.flower import CreateFlowerRun
 from client_sdk.terminal import Failure, sentence_of
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.orders import Orders
-from coordinator.flower.tally import GroupLine, Tally
+from coordinator.flower.tally import GroupLine, RunTally
 
 GROUP = "quorate.flower"
 END_S = 5.0
@@ -86,7 +86,7 @@ def _run(orders: Orders, tell: Callable[..., None]) -> None:
     quorum = Quorum(orders.quorum, orders.grace_s) if orders.quorum is not None else None
     with _link(orders, app) as link:
         tell("run", run=request.run, app=app.app.name, version=app.app.version)
-        tally = Tally(say)
+        tally = RunTally(say)
         waits = Waits(quorum, float("inf") if orders.longest_wait_s is None else orders.longest_wait_s)
         run_server_app(app, request, link, tally.happened, waits=waits)
         tell("end", **asdict(tally.end()))

@@ -16,12 +16,12 @@ from client_sdk.flower.app import AppFolder, load_server_app
 from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
 from client_sdk.protocol.problems import ProblemError
-from coordinator.flower.contents import Contents
+from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.earlier_start import EarlierStart
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, OnHappening, Remark
 from coordinator.flower.link import FlowerLink
-from coordinator.flower.patience import OutOfTime, Patience
+from coordinator.flower.patience import StillAway, Patience
 
 REASON_LIMIT = 2000
 END_WAIT_S = 10.0
@@ -49,7 +49,7 @@ class SavedState:
 
     def __init__(self, link: FlowerLink, run: FlowerRunView, patience: Patience) -> None:
         self._link, self._run, self._patience = link, run.run, patience
-        self._contents = Contents(lambda content: patience.ask(partial(link.upload, run.run, content)))
+        self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
         self._saved = run.state
         self._lock = Lock()
 
@@ -113,7 +113,7 @@ def run_server_app(
     )
     try:
         server_app(grid=grid, context=context)
-    except (ProblemError, OutOfTime):
+    except (ProblemError, StillAway):
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
@@ -135,7 +135,7 @@ def _end(link: FlowerLink, run: FlowerRunView, status: str, reason: str) -> None
     request = EndFlowerRun.model_validate({"status": status, "reason": reason[:REASON_LIMIT]})
     try:
         waiting.ask(partial(link.end, run.run, request), until=waiting.now() + END_WAIT_S)
-    except (OutOfTime, ProblemError):
+    except (StillAway, ProblemError):
         pass
 
 
