@@ -135,6 +135,11 @@ class MemoryFlowerReads:
         with self._guard:
             return self._t.flower_replies.get(run, message)
 
+    def flower_replies_of(self, run: str, after: str = "", limit: int = 1000) -> list[FlowerReplyRow]:
+        with self._guard:
+            rows = self._t.flower_replies.rows(run)
+        return [rows[message] for message in nsmallest(limit, (message for message in rows if message > after))]
+
     def flower_replies(self, run: str, messages: Collection[str]) -> dict[str, FlowerReplyRow]:
         with self._guard:
             found = {message: self._t.flower_replies.get(run, message) for message in messages}

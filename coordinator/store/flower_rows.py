@@ -40,6 +40,8 @@ class FlowerRunRow:
     """With a content."""
     errors: int = 0
     """Replies that are errors. Expired messages are added when the messages are dropped."""
+    latest_at: float = 0.0
+    """The latest time of a message or a reply: the run ends then or later, also where a clock falls."""
     dropped_at: float | None = None
     """When its messages, replies and contents were dropped; since then ``FlowerRoundRow`` has what is left of them."""
 

@@ -101,6 +101,9 @@ class SqlFlowerReads(ABC):
     def flower_reply(self, run: str, message: str) -> FlowerReplyRow | None:
         return _first(FlowerReplyRow, self._read(sql.REPLY, run=run, message=message))
 
+    def flower_replies_of(self, run: str, after: str = "", limit: int = 1000) -> list[FlowerReplyRow]:
+        return _all(FlowerReplyRow, self._read(sql.REPLIES, run=run, after=after, limit=limit))
+
     def flower_replies(self, run: str, messages: Collection[str]) -> dict[str, FlowerReplyRow]:
         found = _all(FlowerReplyRow, self._of_ids(sql.REPLIES_AMONG, messages, run=run))
         return {row.message: row for row in found}

@@ -146,6 +146,12 @@ ROUNDS = (
 )
 """Columns in the order of ``FlowerRoundRow``."""
 REPLY = _select(flower_replies, FlowerReplyRow).where(*_is(flower_replies, "run", "message"))
+REPLIES = (
+    _select(flower_replies, FlowerReplyRow)
+    .where(*_is(flower_replies, "run"), _replies.message > _after)
+    .order_by(_replies.message)
+    .limit(_limit)
+)
 REPLIES_AMONG = _select(flower_replies, FlowerReplyRow).where(*_is(flower_replies, "run"), _replies.message.in_(_among))
 
 # Writes

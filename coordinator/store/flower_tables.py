@@ -50,6 +50,7 @@ flower_runs = Table(
     Column("rounds", Integer, nullable=False),
     Column("replies", BigInteger, nullable=False),
     Column("errors", BigInteger, nullable=False),
+    Column("latest_at", Double, nullable=False),
     Column("dropped_at", Double),
 )
 

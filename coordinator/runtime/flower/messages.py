@@ -89,7 +89,9 @@ class Messages:
             ]
         )
         largest = max(row.largest, *sizes.values())
-        tx.change_flower_run(replace(row, messages=row.messages + len(fresh), rounds=last, largest=largest))
+        latest_at = max(row.latest_at, now)
+        changed = replace(row, messages=row.messages + len(fresh), rounds=last, largest=largest, latest_at=latest_at)
+        tx.change_flower_run(changed)
         return set(devices.values())
 
     @staticmethod

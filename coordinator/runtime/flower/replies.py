@@ -62,7 +62,7 @@ class ReplyRequests:
                 tx.put_flower_content(kept)
                 counted = replace(of_run, replies=of_run.replies + 1)
             tx.insert_flower_reply(row)
-            tx.change_flower_run(counted)
+            tx.change_flower_run(replace(counted, latest_at=max(of_run.latest_at, row.at)))
         self._ground.wake(run, [device])
         return ReplyReceipt(message=row.message, digest=row.content)
 

@@ -96,7 +96,8 @@ class Runs:
             if row.over and row.status != end.status:
                 raise ended(row)
             if not row.over:
-                row = replace(row, status=end.status, reason=printable(end.reason), ended_at=self._ground.now)
+                at = max(self._ground.now, row.latest_at)
+                row = replace(row, status=end.status, reason=printable(end.reason), ended_at=at)
                 tx.change_flower_run(row)
         since = self._ground.now - 86_400
         self._ground.wake(run, [node.device for node in self._core.store.flower_nodes(since)])

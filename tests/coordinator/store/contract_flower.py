@@ -176,6 +176,9 @@ class FlowerContract:
         answers = {first.message: reply, second.message: failed}
         assert store.flower_replies("f1", [first.message, second.message, "9" * 64]) == answers
         assert store.flower_reply("f2", first.message) is None
+        assert store.flower_replies_of("f1") == [reply, failed]
+        assert store.flower_replies_of("f1", after=first.message) == [failed]
+        assert store.flower_replies_of("f1", limit=1) == [reply]
         found = store.flower_message("f1", first.message)
         assert found is not None
         assert found.answered

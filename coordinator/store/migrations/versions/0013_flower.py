@@ -52,6 +52,7 @@ def _runs_and_nodes() -> None:
         sa.Column("rounds", sa.Integer(), nullable=False),
         sa.Column("replies", sa.BigInteger(), nullable=False),
         sa.Column("errors", sa.BigInteger(), nullable=False),
+        sa.Column("latest_at", sa.Double(), nullable=False),
         sa.Column("dropped_at", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(["run"], ["run_names.run"], name=op.f("fk_flower_runs_run")),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_flower_runs")),
