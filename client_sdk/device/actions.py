@@ -76,8 +76,8 @@ class Fetch:
     """Make this checkpoint available, checked against its digest; from the cache where it is there."""
 
     checkpoint: CheckpointRef
-    path: str | None = None
-    """Where its bytes are, where they are no checkpoint but the content of a Flower message; None: at
+    place: str | None = None
+    """The path of its bytes, where they are no checkpoint but the content of a Flower message; None: at
     ``Route.CHECKPOINT``."""
 
 

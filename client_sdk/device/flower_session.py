@@ -97,7 +97,7 @@ class FlowerSession(Enrolling):
         began = self.now
         failures = regained = wrong = 0
         while True:
-            reply = self.observe((yield Fetch(checkpoint=content, path=path)))
+            reply = self.observe((yield Fetch(checkpoint=content, place=path)))
             if isinstance(reply, Fetched):
                 return None
             if isinstance(reply, Failed):

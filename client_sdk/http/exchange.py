@@ -207,7 +207,7 @@ class Exchange:
                 raise _NotGiven(refused)
 
     def _download(self, action: Fetch, download: Download, learns: bool = True) -> Problem | None:
-        path = action.path or Route.CHECKPOINT.format(digest=action.checkpoint.digest)
+        path = action.place or Route.CHECKPOINT.format(digest=action.checkpoint.digest)
         extra = {"Range": f"bytes={download.received}-"} if download.received else {}
         with self._http.stream(
             "GET",

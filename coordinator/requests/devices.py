@@ -45,7 +45,6 @@ def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
     """
     to.devices.abandon(device.device, "the device leaves")
     to.identities.leave(device)
-    to.flower.nodes.forget(device.device)
     return Noted()
 
 

@@ -115,12 +115,15 @@ def checked_initial(core: Core, plan: Plan, init: str) -> TensorHeader:
     return header
 
 
-def free_id(core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool]) -> str:
-    """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store.
-    ProblemError where it is not ``permitted``, or where there are too many."""
+def free_id(
+    core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool], refused: Container[str] = ()
+) -> str:
+    """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store;
+    ``refused``: those that the store has refused. ProblemError where it is not ``permitted``, or where there are too many.
+    """
     for number in range(1, _MOST_OF_A_NAME):
         run = name if number == 1 else f"{name}-{number}"
-        if run in taken or core.store.run(run) is not None or core.store.flower_run(run) is not None:
+        if run in taken or run in refused or core.store.run(run) is not None:
             continue
         if not permitted(run):
             raise problem("not-permitted", f"the run would be named {run}, which is outside of your scope")
@@ -136,8 +139,9 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
     size = core.blobs.size(request.init)
     now = core.clock.now()
     seed = int.from_bytes(core.entropy(8), "big") >> 1
+    refused: set[str] = set()
     while True:
-        run = free_id(core, plan.name, taken, permitted)
+        run = free_id(core, plan.name, taken, permitted, refused)
         row = RunRow(
             run=run,
             name=plan.name,
@@ -163,7 +167,8 @@ def create_run(request: CreateRun, core: Core, taken: Container[str], permitted:
             with core.store.transaction() as tx:
                 tx.insert_run(row)
                 tx.insert_checkpoint(first)
-        except Conflict:
+        except Conflict:  # the name of a Flower run, or of a run that another replica has created just now
+            refused.add(run)
             continue
         return row
 

@@ -42,7 +42,7 @@ def sweep_secure(core: Core, at: float) -> int:
 
 def delete_unnamed(core: Core, digests: Iterable[str]) -> int:
     """Deletes those of the blobs that no run of either kind names, and returns their number."""
-    named: set[str | None] = set(core.store.flower_digests())
+    named: set[str | None] = set()
     for run in core.store.run_ids():
         try:
             named |= _of_run(core, run)
@@ -50,6 +50,8 @@ def delete_unnamed(core: Core, digests: Iterable[str]) -> int:
             core.troubles.note(run, error)
             return 0
     gone = [digest for digest in digests if digest not in named]
+    of_flower = core.store.flower_digests() if gone else set()
+    gone = [digest for digest in gone if digest not in of_flower]
     for digest in gone:
         core.blobs.delete(digest)
     return len(gone)

@@ -31,7 +31,7 @@ def content_routes(service: Service) -> list[LeanRoute]:
         credentials = check_credentials(coordinator, Permission.PEER, given, None)
         caller = service.count(identify(coordinator, Permission.PEER, credentials, run=run), sender)
         if not isinstance(caller, DeviceRow | Operator):
-            raise problem("not-permitted", "the contents of Flower runs are for devices and operators, not for workers")
+            raise problem("unknown-content", "the contents of Flower runs are for devices and operators")
         device = caller.device if isinstance(caller, DeviceRow) else None
         return Found.at(coordinator.flower.contents.file(run, digest, device))
 

@@ -18,6 +18,7 @@ from coordinator.store.flower_rows import (
     FlowerRunRow,
 )
 from coordinator.store.memory_tables import ALL, Tables
+from coordinator.store.rows import AuditRow
 
 
 class MemoryFlowerReads:
@@ -265,11 +266,13 @@ class MemoryFlowerWrites(MemoryFlowerReads):
             raise self._failed(Conflict(f"Run {run} exists already."))
         self._t.run_names.put(ALL, run, True)
 
-    def _require_names(self, runs: Iterable[str | None]) -> None:
-        """StoreError where there is no run of this name, of either kind."""
-        for run in runs:
-            if run is not None and not self._t.run_names.get(ALL, run):
-                raise self._failed(StoreError(f"The store has no run {run}."))
+    def _require_names(self, rows: Iterable[AuditRow]) -> list[AuditRow]:
+        """The rows as a list. StoreError where there is no run of this name, of either kind."""
+        found = list(rows)
+        for row in found:
+            if row.run is not None and not self._t.run_names.get(ALL, row.run):
+                raise self._failed(StoreError(f"The store has no run {row.run}."))
+        return found
 
     def _config(self, row: FlowerRunRow) -> str:
         try:

@@ -119,6 +119,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
         left_at = at if row.left_at is None else row.left_at
         self._t.devices.put(ALL, device, replace(row, key_id=None, certificate="", label="", left_at=left_at))
         self.drop_waiting([device])
+        self.drop_flower_node(device)
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         for device in devices:
@@ -253,8 +254,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         head = self._existing(self.audit_head(), "head of the audit")
-        found = list(rows)
-        self._require_names(row.run for row in found)
+        found = self._require_names(rows)
         chained, head = chain_audit(head, found, self._audit_signer)
         for number, row in chained:
             self._t.audit.put(ALL, number, row)

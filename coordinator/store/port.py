@@ -243,8 +243,8 @@ class Transaction(Reader, LoginWriter, InsightWriter, FlowerWriter, Protocol):
         ...
 
     def forget_device(self, device: str, at: float) -> None:
-        """Removes its key, certificate and label, takes it out of the pool, and notes when it left: an earlier time
-        stays. StoreError when it is unknown."""
+        """Removes its key, certificate and label, takes it out of the pool and from the nodes, and notes when it left:
+        an earlier time stays. StoreError when it is unknown."""
         ...
 
     def seen(self, devices: Iterable[str], at: float) -> None:

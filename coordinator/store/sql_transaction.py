@@ -110,6 +110,7 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
     def forget_device(self, device: str, at: float) -> None:
         self._change("device", device, sql.FORGET_DEVICE, left_at=at)
         self.drop_waiting([device])
+        self.drop_flower_node(device)
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         with self._voiding():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import problem
@@ -36,6 +36,8 @@ class InProcess:
                 return self._held(request, shape)
             case Body():
                 raise TypeError(f"{entry.name} has a body: use send")
+            case _:
+                assert_never(shape)
 
     def send(self, method: str, route: Route, parts: Iterable[bytes | memoryview], digest: str, /, **path: Any) -> Any:
         """The answer to a request with a body of this digest, in parts. ProblemError where it is refused."""

@@ -65,11 +65,6 @@ class Nodes:
         least, most = _AGAIN_S
         return FlowerWait(reason=reason[:_REASON], again_min_s=least, again_max_s=most, over=self._over(poll))
 
-    def forget(self, device: str) -> None:
-        """The device is not there any more: it has left."""
-        with self._core.store.transaction() as tx:
-            tx.drop_flower_node(device)
-
     # ------------------------------------------------------------ inside
 
     def _over(self, poll: FlowerPoll) -> tuple[str, ...]:

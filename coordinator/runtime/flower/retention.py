@@ -31,7 +31,7 @@ class Retention:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._core = ground.core
-        self._swept_at = float("-inf")
+        self._swept_at = ground.now
         self._dropped: set[str] = set()
         """Digests whose rows this process has dropped, and whose blobs may be there still."""
 

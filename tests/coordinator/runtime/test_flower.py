@@ -343,7 +343,7 @@ def test_the_state_of_the_serverapp_is_a_content(world: FlowerWorld) -> None:
 
 
 def test_a_device_that_leaves_is_a_node_no_more(world: FlowerWorld) -> None:
-    world.flower.nodes.forget(world.device(0))
+    world.coordinator.identities.leave(world.rows[0])
     assert len(world.flower.nodes.there("vision").nodes) == 2
     assert "no node" in refusal(lambda: world.push(world.message(0)))[1]
 

@@ -82,7 +82,7 @@ class FlowerContract:
             tx.put_flower_node(flower.node("d9", node=99))
         with store.transaction() as tx:
             tx.drop_flower_nodes(7.0)
-            tx.drop_flower_node("d3")
+            tx.forget_device("d3", 9.0)
         assert [row.device for row in store.flower_nodes(0.0)] == ["d1"]
         assert store.flower_nodes_among([20, 30]) == {30: "d1"}
 
