@@ -1,4 +1,4 @@
-"""OutgoingContents on their way to a coordinator: each distinct one is hashed and uploaded once."""
+"""Contents on their way to a coordinator: each distinct one is hashed and uploaded once."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from coordinator.flower.happenings import MessagesPushed, OnHappening, ReplyTake
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.message_ids import MessageIds
 from coordinator.flower.messages import SentMessage, groups_of, incoming, outgoing
-from coordinator.flower.patience import StillAway, Patience
+from coordinator.flower.patience import Patience, StillAway
 from coordinator.flower.waiting import WaitingForNodes
 
 HOLD_S = 25.0

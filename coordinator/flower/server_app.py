@@ -21,7 +21,7 @@ from coordinator.flower.earlier_start import EarlierStart
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, OnHappening, Remark
 from coordinator.flower.link import FlowerLink
-from coordinator.flower.patience import StillAway, Patience
+from coordinator.flower.patience import Patience, StillAway
 
 REASON_LIMIT = 2000
 END_WAIT_S = 10.0
