@@ -22,6 +22,7 @@ from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, OnHappening, Remark
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.patience import Patience, StillAway
+from coordinator.flower.tally import first_line
 
 REASON_LIMIT = 2000
 END_WAIT_S = 10.0
@@ -147,6 +148,7 @@ def _shortened(error: BaseException, folder: Path) -> ServerAppRaised:
     what = "".join(traceback.format_exception_only(error)).strip()
     text = "".join(["Traceback (the app's own frames, most recent call last):\n", *traceback.format_list(own), what])
     last = own[-1] if own else None
-    where = f" at {Path(last.filename).name}:{last.lineno}" if last is not None else ""
-    line = " ".join(what.split())
-    return ServerAppRaised(f"The ServerApp raised{where}: {line} Mend it, and start a new run.", text)
+    where = f" (at {Path(last.filename).name}:{last.lineno})" if last is not None else ""
+    return ServerAppRaised(
+        f"The ServerApp raised {first_line(what).rstrip('.')}{where}. Mend it, and start a new run.", text
+    )

@@ -79,7 +79,7 @@ def helper():
     assert done.returncode == 1
     assert "Traceback (the app's own frames, most recent call last):" in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "Error: The ServerApp raised at server_app.py:13: ValueError: too few layers Mend it, and start a new run."
+        "Error: The ServerApp raised ValueError: too few layers (at server_app.py:13). Mend it, and start a new run."
     )
     assert "site-packages" not in done.stderr
 
