@@ -16,12 +16,13 @@ from client_sdk.flower.app import AppFolder, load_server_app
 from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
 from client_sdk.protocol.problems import ProblemError
-from coordinator.flower.contents import Contents
+from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.earlier_start import EarlierStart
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, OnHappening, Remark
 from coordinator.flower.link import FlowerLink
-from coordinator.flower.patience import OutOfTime, Patience
+from coordinator.flower.patience import Patience, StillAway
+from coordinator.flower.tally import first_line
 
 REASON_LIMIT = 2000
 END_WAIT_S = 10.0
@@ -49,7 +50,7 @@ class SavedState:
 
     def __init__(self, link: FlowerLink, run: FlowerRunView, patience: Patience) -> None:
         self._link, self._run, self._patience = link, run.run, patience
-        self._contents = Contents(lambda content: patience.ask(partial(link.upload, run.run, content)))
+        self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
         self._saved = run.state
         self._lock = Lock()
 
@@ -113,7 +114,7 @@ def run_server_app(
     )
     try:
         server_app(grid=grid, context=context)
-    except (ProblemError, OutOfTime):
+    except (ProblemError, StillAway):
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
@@ -135,7 +136,7 @@ def _end(link: FlowerLink, run: FlowerRunView, status: str, reason: str) -> None
     request = EndFlowerRun.model_validate({"status": status, "reason": reason[:REASON_LIMIT]})
     try:
         waiting.ask(partial(link.end, run.run, request), until=waiting.now() + END_WAIT_S)
-    except (OutOfTime, ProblemError):
+    except (StillAway, ProblemError):
         pass
 
 
@@ -147,6 +148,7 @@ def _shortened(error: BaseException, folder: Path) -> ServerAppRaised:
     what = "".join(traceback.format_exception_only(error)).strip()
     text = "".join(["Traceback (the app's own frames, most recent call last):\n", *traceback.format_list(own), what])
     last = own[-1] if own else None
-    where = f" at {Path(last.filename).name}:{last.lineno}" if last is not None else ""
-    line = " ".join(what.split())
-    return ServerAppRaised(f"The ServerApp raised{where}: {line} Mend it, and start a new run.", text)
+    where = f" (at {Path(last.filename).name}:{last.lineno})" if last is not None else ""
+    return ServerAppRaised(
+        f"The ServerApp raised {first_line(what).rstrip('.')}{where}. Mend it, and start a new run.", text
+    )

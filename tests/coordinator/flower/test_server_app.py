@@ -127,7 +127,7 @@ def deeper():
     with pytest.raises(ServerAppRaised) as raised:
         start(write_app(tmp_path / "app", server=server), link)
     assert str(raised.value) == (
-        "The ServerApp raised at server_app.py:17: KeyError: 'no such layer' Mend it, and start a new run."
+        "The ServerApp raised KeyError: 'no such layer' (at server_app.py:17). Mend it, and start a new run."
     )
     assert raised.value.frames.count("server_app.py") == 2
     assert "site-packages" not in raised.value.frames
