@@ -144,6 +144,12 @@ class FlowerDevice:
             return self._send_error(task, said.error)
         return self._send(self._journal.keep(), task, time.monotonic() - began)
 
+    def forget(self, run: str) -> None:
+        """A run of this name is over: delete what is kept of it."""
+        for key in self._journal.runs:
+            if key.run == run:
+                self._journal.forget(key)
+
     def _asking(self, busy: FlowerTask | None = None) -> FlowerPoll:
         """A poll that says what this device has, and ``busy`` with what it is."""
         runs = {key.run: key.number for key in self._journal.runs}

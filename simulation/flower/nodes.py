@@ -126,6 +126,11 @@ class SimulatedNodes:
             for port in self._ports:
                 port.here(self._poll)
 
+    def forget(self, run: str) -> None:
+        """The run is over: delete the nodes' states in it."""
+        for device in self._devices:
+            device.forget(run)
+
     def check(self) -> None:
         """RuntimeError where a thread has failed, so that nodes do not answer any more."""
         if self._failure is not None:
