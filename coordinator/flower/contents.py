@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import RLock
 
@@ -9,24 +10,30 @@ from flwr.app import Message, RecordDict
 
 from client_sdk.flower.records import Encoded, sealed, views_of
 
+STORED_S = 1800.0
+"""Seconds for which an uploaded content is surely stored: the coordinator keeps one that no message needs for an
+hour."""
+
 
 class OutgoingContents:
     """Hashes and uploads contents. A strategy sends the same one to many nodes; older ones build it anew for each."""
 
-    def __init__(self, upload: Callable[[Encoded], None]) -> None:
-        """``upload``: makes a content durable."""
+    def __init__(self, upload: Callable[[Encoded], None], clock: Callable[[], float] = time.time) -> None:
+        """``upload``: makes a content durable. ``clock``: seconds, also of a machine that slept."""
         self._upload = upload
-        self._uploaded: set[str] = set()
+        self._clock = clock
+        self._uploaded: dict[str, float] = {}
         self._newest: tuple[object, Encoded] | None = None
         self._lock = RLock()
 
     def store(self, records: RecordDict) -> str:
-        """Upload the content, where that has not been done; return its digest. Raises RecordsError."""
+        """Upload the content, where that has not been done lately; return its digest. Raises RecordsError."""
         with self._lock:
             content = self._encode(records)
-            if content.digest not in self._uploaded:
+            began = self._clock()
+            if not 0 <= began - self._uploaded.get(content.digest, -STORED_S) < STORED_S:
                 self._upload(content)
-                self._uploaded.add(content.digest)
+                self._uploaded[content.digest] = began
             return content.digest
 
     def stored(self, messages: Iterable[Message]) -> Iterator[tuple[Message, str]]:

@@ -15,6 +15,7 @@ from coordinator.store import open_store
 from coordinator.store import statements as sql
 from coordinator.store.sql import SqlStore
 from coordinator.store.sqlite_connection import SqliteConnection
+from tests.coordinator.store import flower_rows as flower
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_messages import message
 
@@ -28,6 +29,11 @@ GIVEN: dict[str, Any] = {
     "devices": ["d1", "d2"],
     "runs": ["r1"],
     "digests": ["a" * 64, "b" * 64],
+    "among": ["a" * 64, "1".zfill(64), 7],
+    "content": "a" * 64,
+    "message": "1".zfill(64),
+    "group_id": "1",
+    "before": 0.0,
     "kinds": ["spent", "declined"],
     "after": 0,
     "since": 0,
@@ -40,6 +46,11 @@ GIVEN: dict[str, Any] = {
     "beginning": "{",
     "version": 0,
 }
+
+
+def _given(statement: str, bind: str) -> Any:
+    """The value of a parameter of this statement."""
+    return "f1" if bind == "run" and statement.startswith("flower ") else GIVEN.get(bind, "x")
 
 
 @pytest.fixture
@@ -57,6 +68,12 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
         tx.insert_refusals([rows.refusal("d2")])
         tx.put_round(rows.round_())
         tx.insert_audit([rows.audit("rita")])
+        tx.insert_flower_run(flower.run("f1"))
+        tx.put_flower_node(flower.node("d1"))
+        for digest in ("a" * 64, "c" * 64):
+            tx.put_flower_content(flower.content(digest, stored_at=-1.0))
+        tx.insert_flower_messages([flower.message(1), flower.message(2)])
+        tx.insert_flower_reply(flower.reply(f"{1:064x}", content="a" * 64))
     yield made
     made.close()
 
@@ -65,7 +82,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 def test_a_statement_gives_what_it_gives_through_sqlalchemy(store: SqlStore, name: str) -> None:
     statement = READS[name]
     binds = statement.compile(dialect=sqlite.dialect()).bind_names  # type: ignore[no-untyped-call]
-    given = {bind: GIVEN.get(bind, "x") for one, bind in binds.items() if one.required}
+    given = {bind: _given(name, bind) for one, bind in binds.items() if one.required}
     with store.engine.connect() as connection:
         wanted = [tuple(row) for row in connection.execute(statement, given)]
     ours = SqliteConnection(store.engine)
@@ -80,7 +97,7 @@ def test_most_statements_give_rows_here(store: SqlStore) -> None:
     ours, full = SqliteConnection(store.engine), []
     for name, statement in READS.items():
         binds = statement.compile(dialect=sqlite.dialect()).bind_names  # type: ignore[no-untyped-call]
-        given = {bind: GIVEN.get(bind, "x") for one, bind in binds.items() if one.required}
+        given = {bind: _given(name, bind) for one, bind in binds.items() if one.required}
         if ours.execute(statement, given).fetchall():
             full.append(name)
     ours.close()
