@@ -15,6 +15,7 @@ from client_sdk.protocol.insight import (
     CertificateView,
     ClassView,
     DeviceDetail,
+    DeviceHourView,
     DeviceRound,
     FleetCounts,
     FleetView,
@@ -23,13 +24,14 @@ from client_sdk.protocol.insight import (
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core
+from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.runtime.identities import Identities
-from coordinator.store.insight import HOUR_S, Participation
+from coordinator.store.flower_rows import FlowerMessageRow
+from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
 from coordinator.store.port import ClaimRow, DeviceRow, Reader
 
 NO_CLASS = "no class"
 OTHERS = "other classes"
-HOURS = 24
 _KEPT_S = 10.0
 """Seconds for which the view of the whole fleet is kept."""
 _PAGE = 1000
@@ -75,19 +77,25 @@ class _States:
 
     waiting: set[str]
     claims: dict[str, ClaimRow] = field(default_factory=dict)
+    messages: dict[str, FlowerMessageRow] = field(default_factory=dict)
+    """The message of a Flower run that a device works on."""
 
     @classmethod
     def read(cls, reader: Reader, now: float) -> _States:
         waiting = {row.device for row in reader.waiting(now)}
-        return cls(waiting, {claim.device: claim for claim in reader.claims()})
+        waiting |= {node.device for node in reader.flower_nodes(now - PRESENT_S)}
+        messages = {message.device: message for message in reader.flower_under_way(now)}
+        return cls(waiting, {claim.device: claim for claim in reader.claims()}, messages)
 
     def of(self, row: DeviceRow) -> DeviceState:
         if row.left_at is not None:
             return "left"
-        return "assigned" if row.device in self.claims else "waiting" if row.device in self.waiting else "away"
+        if row.device in self.claims or row.device in self.messages:
+            return "assigned"
+        return "waiting" if row.device in self.waiting else "away"
 
     def view(self, row: DeviceRow) -> DeviceView:
-        claim = self.claims.get(row.device)
+        claim = self.claims.get(row.device) or self.messages.get(row.device)
         return DeviceView(
             device=row.device,
             label=row.label,
@@ -134,12 +142,18 @@ class FleetViews:
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
+            hours = reader.device_hours(device)
         if sees is not None:
             if not rounds and (view.run is None or not sees(view.run)):
                 raise _unknown(device)
             if view.run is not None and not sees(view.run):
                 view = view.changed(state="away", run=None, round=None)
-        return DeviceDetail(device=_with(view, took_part), certificate=self._certificate(row), rounds=rounds)
+        return DeviceDetail(
+            device=_with(view, took_part),
+            certificate=self._certificate(row),
+            rounds=rounds,
+            availability=_by_hour(row, hours, int(self._core.clock.now() // HOUR_S)),
+        )
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:
@@ -156,8 +170,11 @@ class FleetViews:
     def counts(self) -> FleetCounts:
         """Cheap enough to be asked for every few seconds."""
         with self._core.store.reading() as reader:
-            waiting = sum(reader.waiting_by_offer(self._core.clock.now()).values())
-            assigned = len(reader.claims())
+            now = self._core.clock.now()
+            busy = {message.device for message in reader.flower_under_way(now)}
+            idle = {node.device for node in reader.flower_nodes(now - PRESENT_S)} - busy
+            waiting = sum(reader.waiting_by_offer(now).values()) + len(idle)
+            assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()
         return FleetCounts(waiting=waiting, assigned=assigned, away=max(0, registered - waiting - assigned))
 
@@ -170,13 +187,14 @@ class FleetViews:
             return self._kept[1]
 
     def note_hours(self) -> None:
-        """Notes how many devices were seen in the hour under way. Called every half minute while the process serves:
-        what checks in between the last note of an hour and its end is missing in it."""
+        """Notes how many devices were seen in the hour under way, and which. Called every half minute while the process
+        serves: what checks in between the last note of an hour and its end is missing in it."""
         hour = int(self._core.clock.now() // HOUR_S)
         seen = self._core.store.seen_since(hour * HOUR_S)
         if seen != self._core.store.seen_by_hour(hour).get(hour):
             with self._core.store.transaction() as tx:
                 tx.put_hour(hour, seen)
+                tx.note_device_hours(hour)
                 tx.drop_hours(hour - 2 * HOURS)
 
     def _fleet(self, now: float) -> FleetView:
@@ -206,6 +224,13 @@ class FleetViews:
                 HourView(from_at=one * HOUR_S, devices=seen.get(one, 0)) for one in range(hour - HOURS + 1, hour + 1)
             ],
         )
+
+
+def _by_hour(row: DeviceRow, noted: DeviceHours, now: int) -> list[DeviceHourView]:
+    """The last 24 hours. What was not noted yet follows from when it was last seen."""
+    last = int((row.last_seen_at or 0.0) // HOUR_S)
+    hours = range(now - HOURS + 1, now + 1)
+    return [DeviceHourView(from_at=hour * HOUR_S, seen=hour in noted or hour == last) for hour in hours]
 
 
 def _classes(found: dict[str, list[int]]) -> list[ClassView]:

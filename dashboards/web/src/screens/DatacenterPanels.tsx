@@ -12,7 +12,7 @@ import { useNow } from "../useNow";
 const SHOWN = 200;
 const HEIGHT = 264;
 const JOIN = "quorate datacenter join --token-file FILE --data NAME";
-const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
+const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
 const WORKERS: Readonly<Record<WorkerView["state"], Tone>> = { idle: "idle", leased: "busy", revoked: "bad" };
 const percent = (share: number | null | undefined) => (share == null ? "–" : `${Math.round(share * 100)} %`);
 const rate = (samples: number | null | undefined) => (samples == null ? "–" : count(samples));

@@ -11,13 +11,16 @@ import { roundPath, runPath } from "../route";
 import { type SecureRound, seen } from "../secure";
 import { useNow } from "../useNow";
 import { useSlowly } from "../useRun";
+import { FlowerRound } from "./FlowerRun";
 import { LaneBuckets, MOST_LANES } from "./LaneBuckets";
 import { LaneDevice } from "./LaneDevice";
 import { RoundLanes } from "./RoundLanes";
 import { Earlier, ExchangeChart, Strip } from "./Secure";
 
 const FOLLOWED_MS = 2000;
-const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
+const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
+
+const NO_LANES: LanesView = { devices: 0, secure: "" };
 
 interface Seen {
   round: RoundView;
@@ -42,10 +45,12 @@ export default function Round({ id, number }: { id: string; number: number }) {
 /** The round and its lanes, asked again while the run is in this round or the next one: late updates come then. */
 function useRound(run: RunView, number: number): Resource<Seen> {
   const seq = useSlowly(run.seq, FOLLOWED_MS);
-  const key = [run.run, number, run.round <= number + 1 ? `${seq} ${run.round} ${run.phase}` : "over"].join(" ");
+  const answers = useSlowly(run.flower ? `${run.flower.replies} ${run.flower.errors}` : "", FOLLOWED_MS);
+  const key = [run.run, number, run.round <= number + 1 ? `${seq} ${run.round} ${run.phase} ${answers}` : "over"].join(" ");
   return useResource<Seen>(key, async (signal, before) => {
     // Of a large cohort the parts of time are shown, not its lanes.
     const limit = before && before.lanes.devices > MOST_LANES ? 1 : MOST_LANES;
+    if (run.flower) return { round: await get("/v1/runs/{run}/rounds/{round}", { run: run.run, round: number }, signal), lanes: NO_LANES };
     const [round, lanes] = await Promise.all([
       get("/v1/runs/{run}/rounds/{round}", { run: run.run, round: number }, signal),
       get("/v1/runs/{run}/rounds/{round}/lanes", { run: run.run, round: number, limit }, signal),
@@ -84,6 +89,7 @@ function OfRun({ run, number }: { run: RunView; number: number }) {
 }
 
 function Shown({ run, round, lanes }: Seen & { run: RunView }) {
+  if (round.kind === "flower") return <FlowerRound round={round} />;
   if (round.kind === "secure") return <SecureRoundShown round={round} why={lanes.secure} />;
   if (round.kind === "datacenter") return <EmptyState title="A datacenter worker trains this round: no device was asked, so it has no lanes." command={`quorate rounds ${run.run}`} />;
   if (!lanes.devices)
