@@ -96,10 +96,10 @@ export function Fact({ label, value, note, children }: { label: string; value: R
   );
 }
 
-/** A figure that may have many digits; long ones are written smaller, so that they stay on one line. */
+/** A figure that may have many digits, or a name; long ones are written smaller, so that they stay on one line. */
 export function Figure({ name, text }: { name: string; text: string }) {
   return (
-    <span data-fact={name} className={text.length > 11 ? "long" : undefined}>
+    <span data-fact={name} className={text.length > 11 ? "cut long" : "cut"} title={text.length > 20 ? text : undefined}>
       {text}
     </span>
   );

@@ -2,7 +2,7 @@
 import { get, Refusal } from "../api/client";
 import type { DeviceDetail } from "../api/types";
 import { axis, Chart } from "../components/Chart";
-import { Badge, EmptyState, Fact, Panel, Problem } from "../components/parts";
+import { Badge, EmptyState, Fact, Figure, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
 import { byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, standing } from "../device";
 import { ago, clock, count, date, hour, many, sentence } from "../format";
@@ -86,8 +86,8 @@ function Facts({ detail: { device, certificate } }: { detail: DeviceDetail }) {
         value={<span data-fact="state">{device.state}</span>}
         note={device.run ? <a href={device.round == null ? runPath(device.run) : roundPath(device.run, device.round)}>{`${device.run}, round ${device.round ?? ""}`}</a> : "in no round"}
       />
-      <Fact label="Last seen" value={device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)} note={`registered on ${date(device.enrolled_at)}`} />
-      <Fact label="Class" value={<span className="cut">{device.device_class}</span>} note={`counts for ${many(device.examples_cap, "example")} at most`} />
+      <Fact label="Last seen" value={<Figure name="seen" text={device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)} />} note={`registered on ${date(device.enrolled_at)}`} />
+      <Fact label="Class" value={<Figure name="class" text={device.device_class} />} note={`counts for ${many(device.examples_cap, "example")} at most`} />
       <Fact label="Rounds joined" value={<span data-fact="joined">{count(device.rounds_joined)}</span>} note="its update counted" />
       <Fact label="Refusals" value={<span data-fact="refusals">{count(device.refusals)}</span>} note="late ones included" />
       <Fact
