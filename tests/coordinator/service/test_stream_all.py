@@ -90,6 +90,16 @@ class Screen:
             self.fleet = body["fleet"]
 
 
+async def checked(served: Served, viewers: Viewers, screen: Screen) -> None:
+    """Returns when credentials were looked up for the first time: the next time is ``reread_s`` later."""
+    while not viewers._checked_at:
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(served.world.coordinator.operators.pause, "red")
+    assert await screen.read() == ["patch"]  # it is looked for after that
+    await asyncio.to_thread(served.world.coordinator.operators.resume, "red")
+    assert await screen.read() == ["patch"]
+
+
 def truth(served: Served, *runs: str) -> dict[str, Json]:
     views = [served.world.coordinator.operators.run(run) for run in runs]
     return {view.run: without_nulls(view.model_dump(mode="json")) for view in views}
@@ -224,6 +234,7 @@ def test_the_stream_ends_with_its_session_or_key_at_once(served: Served) -> None
         stays = await Screen(viewers, owner).open()
         for screen in (*screens, stays):
             await screen.read()
+        await checked(served, viewers, stays)
         revoke = Route.REVOKE_KEY.format(key=by_key.id.removeprefix("key:"))
         await asyncio.to_thread(lambda: served.ask("POST", revoke, owner).raise_for_status())
         assert await screens[0].ended()
@@ -231,7 +242,7 @@ def test_the_stream_ends_with_its_session_or_key_at_once(served: Served) -> None
         served.service.signals.wake("logins")
         assert await screens[1].ended()
         await asyncio.to_thread(served.world.coordinator.operators.pause, "red")
-        assert await stays.read() == ["patch"]
+        await stays.until(lambda: stays.runs["red"]["status"] == "paused")
         await stays.close()
 
     talk(story())
@@ -239,8 +250,10 @@ def test_the_stream_ends_with_its_session_or_key_at_once(served: Served) -> None
 
 def test_the_stream_ends_when_its_key_has_expired(served: Served) -> None:
     async def story() -> None:
-        screen = await Screen(Viewers(served.service), served.key("viewer", "red", expires_in_s=60)).open()
+        viewers = Viewers(served.service)
+        screen = await Screen(viewers, served.key("viewer", "red", expires_in_s=60)).open()
         await screen.read()
+        await checked(served, viewers, screen)
         served.world.clock.at += 60
         assert await screen.ended()
 
