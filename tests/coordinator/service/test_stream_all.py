@@ -260,6 +260,20 @@ def test_the_stream_ends_when_its_key_has_expired(served: Served) -> None:
     talk(story())
 
 
+def test_the_stream_ends_when_its_operator_sees_other_runs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks again, and gets the snapshot of what it sees now."""
+    monkeypatch.setattr(served.service, "settings", served.service.settings.model_copy(update={"reread_s": 0.05}))
+
+    async def story() -> None:
+        screen = await Screen(Viewers(served.service), served.key("viewer", "red")).open()
+        await screen.read()
+        now = Operator("key:1", (Grant.parse("viewer blue"),))
+        monkeypatch.setattr(Viewers, "_identified", lambda self, credentials: now)
+        assert await screen.ended()
+
+    talk(story())
+
+
 def test_what_a_replica_revoked_and_changed_is_seen_without_a_signal(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
