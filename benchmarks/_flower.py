@@ -16,6 +16,8 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+from benchmarks._process_tree import end, living, spent_s
+
 PLAYED = "a round was played"
 MANY = 1000
 
@@ -41,16 +43,8 @@ class Flower:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import psutil
-
-        processes = self._tree()
-        for process in processes:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
+        end(living(self._process.pid))
         self._process.wait()
-        psutil.wait_procs(processes, timeout=10)
 
     def play(self) -> None:
         """Plays one round. SystemExit if Flower has ended."""
@@ -65,25 +59,7 @@ class Flower:
 
     def cpu_s(self) -> float:
         """CPU seconds of all its living processes."""
-        import psutil
-
-        total = 0.0
-        for process in self._tree():
-            try:
-                spent = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += spent.user + spent.system
-        return total
-
-    def _tree(self) -> list[Any]:
-        import psutil
-
-        try:
-            root = psutil.Process(self._process.pid)
-            return [root, *root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        return sum(spent_s(process) or 0.0 for process in living(self._process.pid))
 
 
 @cache

@@ -46,6 +46,9 @@ ROOMS: dict[str, dict[str, str]] = {
     "datacenter": {
         "datacenter": "Train on a datacenter's machines, alone or as a run's worker.",
     },
+    "flower": {
+        "flower": "Run Flower apps on devices or simulated nodes.",
+    },
     "simulation": {
         "demo": "Watch a whole federation learn on this machine.",
         "fleet": "Run many devices in a few processes.",

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
-from client_sdk.protocol.devices import Assignment, Score
+from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -148,24 +148,38 @@ class LearnerTrainer:
         return self._examples if self._examples is not None else count(self._data)
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
-        task = assignment.task
-        learner = self.catalogue.load(task.learner)
-        data = training_part(self._data)
-        if hasattr(learner, "train"):
-            update = learner.train(
-                checkpoint,
-                data,
-                task,
-                device=device,
-                round=assignment.round,
-                deadline=deadline,
-                held_out=held_out_part(self._data),
-            )
-        else:
-            update = learner(checkpoint, data, task)
-        if not isinstance(update, Update):
-            raise LearnerError(f"The learner {task.learner} gave a {type(update).__name__}, not an Update.")
-        return update
+        learner = self.catalogue.load(assignment.task.learner)
+        return train(
+            learner, checkpoint, self._data, assignment.task, device=device, round=assignment.round, deadline=deadline
+        )
+
+
+def train(
+    learner: Any,
+    model: Tensors,
+    data: Any,
+    task: Task,
+    *,
+    device: str,
+    round: int,
+    deadline: Callable[[], float] | None,
+) -> Update:
+    """The update of a loaded learner, see ``Trainer.train``. LearnerError where it gives something else."""
+    if hasattr(learner, "train"):
+        update = learner.train(
+            model,
+            training_part(data),
+            task,
+            device=device,
+            round=round,
+            deadline=deadline,
+            held_out=held_out_part(data),
+        )
+    else:
+        update = learner(model, training_part(data), task)
+    if not isinstance(update, Update):
+        raise LearnerError(f"The learner {task.learner} gave a {type(update).__name__}, not an Update.")
+    return update
 
 
 def evaluate(learner: Any, name: str, model: Tensors, data: Any) -> Score:

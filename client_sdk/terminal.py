@@ -59,6 +59,7 @@ _MODULE_EXTRAS = {
     "structlog": "coordinator",
     "opentelemetry": "otel",
     "uvicorn": "coordinator",
+    "flwr": "flower",
     "psutil": "datacenter",
     "pooch": "datasets",
     "pyarrow": "datasets",

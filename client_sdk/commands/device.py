@@ -1,5 +1,5 @@
-"""``quorate device``: takes part in a federation with this machine's data; ``quorate device history``: lists its
-rounds.
+"""``quorate device``: takes part in a federation with this machine's data, or serves Flower runs; ``quorate device
+history``: lists its rounds.
 
 This file prints lines, and imports what it needs when a command runs. The options for joining are in ``joining``, and
 ``http.client.Client`` does the work.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.commands import device_keys
+from client_sdk.commands.flower_device import AppDir, NodeConfig, serve_flower
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
@@ -36,11 +37,19 @@ device_keys.add_to(app)
 def device(
     context: typer.Context,
     joining: Joining,
+    flower: AppDir = None,
+    node_config: NodeConfig = None,
     as_json: Json = False,
 ) -> None:
     if context.invoked_subcommand is not None:
         return
     use_threads(joining.threads)
+    if flower is not None:
+        speak_as(joining.name)
+        serve_flower(joining, flower, node_config or [], as_json)
+        return
+    if node_config:
+        fail("--node-config is what a Flower app's Context.node_config has: name the app's folder with --flower.")
     from client_sdk.device.storage import FileStorage
     from client_sdk.learners import LearnerTrainer
 

@@ -170,19 +170,15 @@ class Joining:
         ``who`` is the subject of the first line, as 'This device'. Failure where a new device has no token, or the
         token's file has none. Of a group only rank 0 comes here, and reads it.
         """
-        from client_sdk.device.enrolling import lacking
         from client_sdk.http.client import Client
 
-        sentence = lacking(storage.load())
-        token = enrolment_token(self.token_file, enrolled=not sentence)
-        if token is None and sentence:
-            fail(sentence)
+        token = self.enrolment_token(storage)
         with Client(
             self.coordinator,
             storage,
             trainer,
             enrolment_token=token,
-            who=self._who,
+            who=self.who,
             policy=self.policy(),
             label=self.label,
             on_happening=self._print_json if as_json else lambda happening: say(str(happening)),
@@ -191,7 +187,17 @@ class Joining:
                 say(f"{who} has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
             return client.run(self.rounds, stop)
 
-    def _who(self) -> str:
+    def enrolment_token(self, storage: FileStorage) -> str | None:
+        """The token that the device of ``storage`` enrols with. Failure where it needs one and there is none."""
+        from client_sdk.device.enrolling import lacking
+
+        sentence = lacking(storage.load())
+        token = enrolment_token(self.token_file, enrolled=not sentence)
+        if token is None and sentence:
+            fail(sentence)
+        return token
+
+    def who(self) -> str:
         """The content of ``who_file``, read afresh for each enrolment: such proofs are short-lived."""
         return self.who_file.read_text("utf-8").strip() if self.who_file is not None else ""
 

@@ -30,7 +30,7 @@ from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.record import AuthorityRef, Joined, Record
 from client_sdk.protocol.devices import Assignment, CheckpointRef
-from client_sdk.protocol.names import Message, Route
+from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Message, Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.errors import SecaggError
@@ -59,6 +59,8 @@ class Send:
     """The JSON body."""
     update: str | None = None
     """Digest of the saved update that is the body instead; a worker's result, whose report ``message`` is a header."""
+    media_type: str = TENSORS_MEDIA_TYPE
+    """What that body is."""
     octets: bytes | None = field(default=None, repr=False)
     """A message of a secure round that is the body instead; its ``SecureSigned`` ``message`` is a header."""
     note: str = ""
@@ -74,6 +76,9 @@ class Fetch:
     """Make this checkpoint available, checked against its digest; from the cache where it is there."""
 
     checkpoint: CheckpointRef
+    place: str | None = None
+    """The path of its bytes, where they are no checkpoint but the content of a Flower message; None: at
+    ``Route.CHECKPOINT``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

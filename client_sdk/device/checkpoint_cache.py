@@ -43,6 +43,9 @@ class CheckpointCache(Protocol):
     def get(self, digest: str) -> bytes | None:
         """The whole checkpoint, checked against its digest; None where it is not stored."""
 
+    def has(self, digest: str) -> bool:
+        """Whether ``get`` would return it."""
+
     def download(self, ref: CheckpointRef) -> AbstractContextManager[Download]:
         """A context with a Download. Where the block ends without an error and the digest is right, the checkpoint is
         stored.
@@ -63,6 +66,9 @@ class MemoryCheckpoints:
     def get(self, digest: str) -> bytes | None:
         return self._bodies.get(digest)
 
+    def has(self, digest: str) -> bool:
+        return digest in self._bodies
+
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[_MemoryDownload]:
         download = _MemoryDownload(ref)
@@ -76,14 +82,16 @@ class MemoryCheckpoints:
 
 
 class FileCheckpoints:
-    """Checkpoints in a folder, made when the first one comes. Written to ``<digest>.part`` and renamed when whole."""
+    """Checkpoints in a folder, made when the first one comes. Written to ``<digest>.part`` and renamed when whole.
+    ``suffix``: of other files that are fetched and kept likewise."""
 
-    def __init__(self, folder: Path | str, keep: int = KEEP) -> None:
+    def __init__(self, folder: Path | str, keep: int = KEEP, suffix: str = ".safetensors") -> None:
+        self._suffix = suffix
         self._folder = Path(folder)
         self._keep = keep
 
     def get(self, digest: str) -> bytes | None:
-        path = self._folder / f"{digest}.safetensors"
+        path = self._path(digest)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -93,6 +101,24 @@ class FileCheckpoints:
             return None
         os.utime(path)
         return content
+
+    def has(self, digest: str) -> bool:
+        return self.path(digest) is not None
+
+    def path(self, digest: str) -> Path | None:
+        """The file of a checkpoint, checked against its digest without having it in memory; None where it is not
+        stored."""
+        path = self._path(digest)
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return None
+        if found != digest:
+            path.unlink(missing_ok=True)
+            return None
+        os.utime(path)
+        return path
 
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[_FileDownload]:
@@ -108,11 +134,14 @@ class FileCheckpoints:
         except WrongBytes:
             part.unlink(missing_ok=True)
             raise
-        part.replace(self._folder / f"{ref.digest}.safetensors")
+        part.replace(self._path(ref.digest))
         self._forget_old()
 
+    def _path(self, digest: str) -> Path:
+        return self._folder / f"{digest}{self._suffix}"
+
     def _forget_old(self) -> None:
-        present = sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        present = sorted(self._folder.glob(f"*{self._suffix}"), key=lambda path: path.stat().st_mtime_ns)
         for old in [*present[: -self._keep], *self._folder.glob("*.part")]:
             old.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ The folder of ``FileStorage``, readable by its owner only::
                               with zeros and deleted after a record that does not
     history.jsonl             one line for each round joined, appended before the record drops the round
     checkpoints/              the last checkpoints received; may be deleted at any time
+    flower/                   of a device that serves Flower runs: its journal (``client_sdk.flower.journal``)
 
 What overwriting does not reach, see ``durable_folder``: encrypt the disk to be sure. Never restore ``secure.bin`` from
 a backup: it records which survivor lists this device has signed.
@@ -170,6 +171,7 @@ class FileStorage:
             for update in self.folder.glob("update-*.bin"):
                 self._files.erase(update)
             shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+            shutil.rmtree(self.folder / "flower", ignore_errors=True)
             record = self.folder / "record.json"
             if record.exists():
                 self._files.erase(record)

@@ -1,7 +1,8 @@
 """Client: a device's session driven over HTTP, with real time, real storage and a trainer.
 
-This file performs the session's actions and reports what happens. ``session`` decides about rounds, ``requests`` about
-retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``certifying`` asks the authority.
+This file performs the actions that concern rounds, and ``driver`` all others. ``session`` decides about rounds,
+``requests`` about retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``certifying``
+asks the authority.
 
 A device in ten lines::
 
@@ -14,67 +15,49 @@ A device in ten lines::
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
-from random import SystemRandom
 from threading import Event
-from types import TracebackType
-from typing import assert_never
 
 import httpx2
 
 from client_sdk.credentials.authority_key import TrustedAuthority
-from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.actions import (
     Action,
-    Certify,
     Failed,
     Fetch,
     FetchList,
     ListFetched,
-    Load,
     Reply,
     RequestRefused,
     Save,
     Send,
-    Sleep,
     Train,
     Trained,
-    Unreachable,
 )
 from client_sdk.device.enrolling import NEW
-from client_sdk.device.performing import perform_stored
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
-from client_sdk.http.certifying import Certifier, Who
-from client_sdk.http.exchange import Exchange
+from client_sdk.http.certifying import Who
+from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
 from client_sdk.http.notices import Happening as Happening
-from client_sdk.http.notices import of_saved
 from client_sdk.http.revocations import fetch_list, fetch_revocations
-from client_sdk.http.signing import RequestSigner
 from client_sdk.http.training import train
-from client_sdk.http.transport import Interrupted, open_http, until
-from client_sdk.http.urls import check_url
-from client_sdk.identity import Signer, key_of
+from client_sdk.http.transport import Interrupted, until
+from client_sdk.identity import Signer
 from client_sdk.learners import Trainer
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy
+from client_sdk.protocol.devices import CheckIn, Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.memory import Memory
 
-log = logging.getLogger("quorate.device")
 
-REPEAT_NOTICE_S = 60.0
-"""The same trouble is reported again after this time."""
-
-
-class Client:
+class Client(DeviceDriver):
     """One device of one coordinator.
 
     ``storage`` survives crashes and is not closed here. ``trainer`` has the learners and the data. ``enrolment_token``:
@@ -103,28 +86,23 @@ class Client:
         on_happening: Callable[[Happening], None] | None = None,
         chance: Callable[[], float] | None = None,
     ) -> None:
-        self.coordinator = check_url(coordinator)
-        self._storage = storage
+        super().__init__(
+            coordinator,
+            storage,
+            enrolment_token=enrolment_token,
+            who=who,
+            signer=signer,
+            http=http,
+            on_happening=on_happening,
+            chance=chance,
+        )
         self._trainer = trainer
-        self._token = EnrolmentToken.parse(enrolment_token.strip()) if enrolment_token is not None else None
         self._policy = policy or Policy()
         self._label = label
-        self._signer = signer
-        self._own_http = http is None
-        self._http = http if http is not None else open_http(self.coordinator)
         self._hold_s = hold_s
         self._pacing = pacing
-        self._on_happening = on_happening
-        self._chance = chance if chance is not None else SystemRandom().random
-        self._signing = RequestSigner(self.coordinator, self._now, os.urandom)
-        self._exchange = Exchange(self._http, self.coordinator, storage, self._now, self._signing)
-        self._certifier = Certifier(self._now, who, os.urandom)
-        self._record = Record()
-        self._stop = Event()
-        self._clock_offset = time.time() - time.monotonic()
         self._fetch_s = 0.0
         self._checked_in = False
-        self._last_trouble: tuple[str, float] = ("", 0.0)
         self._wait: tuple[str, float, float] = ("", 0.0, 0.0)
         """What is waited for in a secure round, since when, and when that was said."""
 
@@ -158,10 +136,7 @@ class Client:
             with until(self._stop.is_set):
                 action = next(session)
                 while isinstance(action, Save | Keep) or not self._stop.is_set():
-                    if isinstance(action, Save):
-                        ended += action.joined is not None
-                        for happening in of_saved(action.record, self._record, action.joined):
-                            self._emit(happening)
+                    ended += isinstance(action, Save) and action.joined is not None
                     action = session.send(self._perform(action))
         except (StopIteration, Interrupted):
             pass
@@ -181,76 +156,24 @@ class Client:
             self._storage.keep(lambda newest: newest.bound_by(found.counter))
         return found
 
-    def close(self) -> None:
-        """Close the HTTP client, unless it is shared."""
-        if self._own_http:
-            self._http.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # ------------------------------------------------------------ performing
 
     def _perform(self, action: Action) -> Reply:
-        match action:
-            case Save() | Keep() | Load():
-                stored = perform_stored(self._storage, action, self._now())
-                if isinstance(action, Save):
-                    self._use(action.record)
-                return stored
-            case FetchList():
-                return self._list(action)
-            case Certify():
-                return self._certify(action)
-            case Send():
-                if action.route is Route.CHECK_IN and not self._checked_in:
-                    self._checked_in = True
-                    self._notify("waiting", "Waiting to be selected.")
-                if action.note:
-                    self._notify_wait(action.note)
-                return self._exchange.send(action)
-            case Fetch():
-                started = time.monotonic()
-                reply = self._exchange.fetch(action)
-                self._fetch_s += time.monotonic() - started
-                return reply
-            case Train():
-                return self._train(action)
-            case Sleep():
-                self._sleep(action)
-                return None
-            case _:
-                assert_never(action)
-
-    def _use(self, record: Record) -> None:
-        """From now on requests are signed by the key of this record, which is saved."""
-        self._record = record
-        self._signing.signer = self._signer or key_of(record.key_seed)
-
-    def _certify(self, action: Certify) -> Reply:
-        record, signer = self._record, self._signing.signer
-        if signer is None:
-            raise RuntimeError("the authority is asked before the key was saved")
-        following = key_of(record.next_key_seed)
-        reply = self._certifier.perform(action, signer, certificate=record.certificate, following=following)
-        if action.what == "renew" and isinstance(reply, RequestRefused | Unreachable | Failed):
-            why = str(reply.problem) if isinstance(reply, RequestRefused) else reply.reason
-            self._notify_once("trouble", why, f"The certificate was not renewed. {why}")
+        if isinstance(action, FetchList):
+            return self._list(action)
+        if isinstance(action, Train):
+            return self._train(action)
+        if isinstance(action, Send):
+            if action.route is Route.CHECK_IN and not self._checked_in:
+                self._checked_in = True
+                self._notify("waiting", "Waiting to be selected.")
+            if action.note:
+                self._notify_wait(action.note)
+        started = time.monotonic()
+        reply = super()._perform(action)
+        if isinstance(action, Fetch):
+            self._fetch_s += time.monotonic() - started
         return reply
-
-    def _sleep(self, action: Sleep) -> None:
-        wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
-        if action.trouble:
-            end = "" if action.reason.endswith((".", "!", "?", "…")) else "."
-            self._notify_once("trouble", action.reason, f"{action.reason}{end} Trying again in {wait_s:.0f} s.")
-        else:
-            self._notify_once("waiting", action.reason, action.reason)
-        self._stop.wait(wait_s)
 
     def _train(self, action: Train) -> Trained | Failed:
         assignment = action.assignment
@@ -293,23 +216,6 @@ class Client:
             hold_s=self._hold_s,
         )
 
-    def _now(self) -> float:
-        """Unix seconds that never go back while this client lives."""
-        return self._clock_offset + time.monotonic()
-
-    # ------------------------------------------------------------ notices
-
-    def _notify(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
-        run, number = (assignment.run, assignment.round) if assignment is not None else (None, None)
-        self._emit(Happening(kind=kind, text=text, run=run, round=number))
-
-    def _notify_once(self, kind: str, reason: str, text: str) -> None:
-        """Send the notice, unless it is the same as the last one, less than REPEAT_NOTICE_S ago."""
-        last, at = self._last_trouble
-        if reason != last or self._now() - at > REPEAT_NOTICE_S:
-            self._notify(kind, text)
-            self._last_trouble = (reason, self._now())
-
     def _notify_wait(self, note: str) -> None:
         """Say what is waited for in a secure round, and again every REPEAT_NOTICE_S, with the seconds so far."""
         now = self._now()
@@ -320,12 +226,6 @@ class Client:
         text = f"{note} {now - begun:.0f} s so far." if note == last else note
         self._notify("exchanging", text, self._record.assignment)
         self._wait = (note, begun, now)
-
-    def _emit(self, happening: Happening) -> None:
-        self._last_trouble = ("", 0.0)
-        log.debug("%s", happening)
-        if self._on_happening is not None:
-            self._on_happening(happening)
 
 
 def _pinned(record: Record | None) -> TrustedAuthority:

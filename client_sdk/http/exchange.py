@@ -18,11 +18,11 @@ from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongB
 from client_sdk.extensions import installed_version
 from client_sdk.http.signing import RequestSigner
 from client_sdk.protocol.devices import Assignment, CheckIn
+from client_sdk.protocol.flower import FlowerPoll
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
     PROTOCOL_HEADER,
     PROTOCOL_VERSION,
-    TENSORS_MEDIA_TYPE,
     Message,
     Route,
     content_digest,
@@ -37,6 +37,9 @@ OCTETS_LIMIT = 1 << 24
 """Bytes of an answer in a secure round that are read: three times the roster of the largest cohort."""
 ANSWER_S = 60.0
 """Longest wait for an answer, beyond what the request itself asks to be held."""
+
+HOLDS = CheckIn | WorkerPoll | SecureWait | FlowerPoll
+"""Requests that say how long they may be held, in seconds: ``hold_s``."""
 
 STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 """Errors of an idle connection that the other end had closed; the request is then repeated at once, once."""
@@ -123,7 +126,7 @@ class Exchange:
     def fetch(self, action: Fetch) -> Fetched | RequestRefused | Unreachable | Failed:
         """Download the checkpoint unless it is stored, from where an earlier try ended."""
         try:
-            if self._storage.checkpoints.get(action.checkpoint.digest) is None:
+            if not self._storage.checkpoints.has(action.checkpoint.digest):
                 try:
                     self._receive(action)
                 except STALE:
@@ -140,7 +143,7 @@ class Exchange:
 
     def _once(self, action: Send, learns: bool = True) -> Answered | RequestRefused | Unreachable | Unreadable:
         with self._body(action) as body:
-            hold_s = action.message.hold_s if isinstance(action.message, CheckIn | WorkerPoll | SecureWait) else 0.0
+            hold_s = action.message.hold_s if isinstance(action.message, HOLDS) else 0.0
             limit = OCTETS_LIMIT if Octets in action.answers else ANSWER_LIMIT
             request = self._http.build_request(
                 action.method,
@@ -177,7 +180,7 @@ class Exchange:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 sent = {
-                    "Content-Type": TENSORS_MEDIA_TYPE,
+                    "Content-Type": action.media_type,
                     "Content-Length": str(size),
                     DIGEST_HEADER: content_digest(action.update),
                 }
@@ -204,7 +207,7 @@ class Exchange:
                 raise _NotGiven(refused)
 
     def _download(self, action: Fetch, download: Download, learns: bool = True) -> Problem | None:
-        path = Route.CHECKPOINT.format(digest=action.checkpoint.digest)
+        path = action.place or Route.CHECKPOINT.format(digest=action.checkpoint.digest)
         extra = {"Range": f"bytes={download.received}-"} if download.received else {}
         with self._http.stream(
             "GET",
@@ -239,13 +242,13 @@ class _NotGiven(Exception):
 
 
 def understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> Answered | RequestRefused | Unreadable:
-    """The message in a good answer; of several kinds, its field ``kind`` selects one."""
+    """The message in a good answer. Of several, its field ``kind`` selects one, or where they have no such field, the
+    fields that it must have."""
     try:
         content: Any = json.loads(body)
         kind = content.get("kind") if isinstance(content, Mapping) else None
         for answer in answers:
-            field = answer.model_fields.get("kind")
-            if len(answers) == 1 or (field is not None and field.default == kind):
+            if len(answers) == 1 or _is(answer, content, kind):
                 return Answered(answer.model_validate(content), at)
         why = f"its kind {kind!r} is not known"
     except ValidationError as error:
@@ -258,6 +261,15 @@ def understood(answers: tuple[type[Message], ...], body: bytes, at: float) -> An
     except ValueError:
         why = "it is not JSON"
     return _not_understood(why, at)
+
+
+def _is(answer: type[Message], content: object, kind: object) -> bool:
+    """Whether the answer is of this type, one of several."""
+    field = answer.model_fields.get("kind")
+    if field is not None and not field.is_required():
+        return bool(field.default == kind)
+    needed = {name for name, one in answer.model_fields.items() if one.is_required()}
+    return isinstance(content, Mapping) and needed <= content.keys()
 
 
 def _octets(status: int, body: bytes, at: float) -> Answered | RequestRefused:

@@ -46,11 +46,12 @@ class OperatorTransport:
         answer: type[T],
         message: BaseModel | None = None,
         params: dict[str, Any] | None = None,
+        timeout: httpx2.Timeout | None = None,
     ) -> T:
         """The answer as a message, or a list of them."""
         content = message.model_dump_json().encode() if message is not None else None
         extra = {"Content-Type": "application/json"} if message is not None else {}
-        body = self.send(method, url, content=content, params=params, extra=extra)
+        body = self.send(method, url, content=content, params=params, extra=extra, timeout=timeout)
         try:
             return TypeAdapter(answer).validate_json(body)
         except ValidationError as error:
@@ -67,11 +68,13 @@ class OperatorTransport:
         content: bytes | Iterator[bytes] | None = None,
         params: dict[str, Any] | None = None,
         extra: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
     ) -> bytes:
         """The body of the answer."""
         try:
+            sent = {**headers(self._key), **(extra or {})}
             request = self._http.build_request(
-                method, url, content=content, params=params, headers={**headers(self._key), **(extra or {})}
+                method, url, content=content, params=params, headers=sent, timeout=timeout or self._http.timeout
             )
             with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
                 body = read_limited(response, ANSWER_LIMIT)

@@ -85,6 +85,18 @@ class Route(StrEnum):
     HEARTBEAT = "/v1/runs/{run}/rounds/{round}/lease"
     RESULT = "/v1/runs/{run}/rounds/{round}/attempts/{attempt}/result"
     LEASE_END = "/v1/runs/{run}/rounds/{round}/lease/end"
+    # Flower runs
+    FLOWER_RUNS = "/v1/flower/runs"
+    FLOWER_RUN = "/v1/flower/runs/{run}"
+    FLOWER_NODES = "/v1/flower/runs/{run}/nodes"
+    FLOWER_CONTENT = "/v1/flower/runs/{run}/contents/{digest}"
+    FLOWER_MESSAGES = "/v1/flower/runs/{run}/messages"
+    FLOWER_REPLIES = "/v1/flower/runs/{run}/replies"
+    FLOWER_STATE = "/v1/flower/runs/{run}/state"
+    FLOWER_END = "/v1/flower/runs/{run}/end"
+    FLOWER_TASKS = "/v1/flower/tasks"
+    FLOWER_REPLY = "/v1/flower/runs/{run}/messages/{message}/reply"
+    FLOWER_ERROR = "/v1/flower/runs/{run}/messages/{message}/error"
     # operators
     RUNS = "/v1/runs"
     RUN = "/v1/runs/{run}"

@@ -13,7 +13,9 @@ from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, WorkerId
 
 Status = Literal["running", "paused", "finished", "stopped"]
-"""Status of a run."""
+"""Status of a run with a plan."""
+ShownStatus = Status | Literal["failed"]
+"""Status of a run as it is shown; *failed*: the ServerApp of a Flower run has failed."""
 Phase = Literal[
     "idle",
     "selecting",
@@ -28,7 +30,9 @@ Phase = Literal[
 ]
 """Phase of the current round; idle: there is none."""
 Kind = Literal["federated", "secure", "datacenter"]
-"""Kind of a round."""
+"""Kind of a round of a run with a plan."""
+ShownKind = Kind | Literal["flower"]
+"""Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""
 
 
 DeviceState = Literal["away", "waiting", "assigned", "left"]
@@ -59,7 +63,9 @@ class CreateRun(Message):
 
 
 class Funnel(Message):
-    """How many devices reached each stage of one round."""
+    """How many devices reached each stage of one round. In a Flower run it counts messages, one for each device and
+    kind: *selected* were pushed, *training* were delivered, *reported* have a reply, *refused* were answered by an
+    error, and the time to live of those that *dropped* was over before."""
 
     waiting: int = 0
     """Eligible devices in the pool when the cohort was selected."""
@@ -79,23 +85,37 @@ class Funnel(Message):
     """Sent an update that was refused for another reason."""
 
 
+class FlowerSummary(Message):
+    """What a Flower run has in the place of a plan and checkpoints."""
+
+    app: str
+    """``publisher/name``."""
+    version: str
+    messages: int
+    """Pushed so far; likewise the two below."""
+    replies: int
+    errors: int
+    """Replies that are errors; messages whose time to live is over count as one."""
+
+
 class RunView(Message):
-    """A run as operators see it."""
+    """A run as operators see it. A Flower run has no plan, no checkpoints and no log: fields that are about those are
+    None, 0 or empty."""
 
     run: RunId
     name: str
-    status: Status
+    status: ShownStatus
     reason: str
     """Why it has this status, for example 'reached 20 rounds' or 'stopped by the operator'."""
     phase: Phase
     round: int
     """The current round, or the last one."""
     version: int
-    checkpoint: Digest
+    checkpoint: Digest | None
     rounds_committed: int
     rounds_wanted: int
     plan: dict[str, object]
-    plan_digest: Digest
+    plan_digest: Digest | None
     origin: str
     created_at: float
     """Unix time in seconds, as all ``_at`` fields."""
@@ -106,7 +126,7 @@ class RunView(Message):
     """Sequence number of the last event, with which a stream resumes after it."""
     funnel: Funnel
     """Of the current round, or of the last one."""
-    kind: Kind = "federated"
+    kind: ShownKind = "federated"
     """Of the current round, or of the last one."""
     authority: AuthorityPlace | None = None
     """Where the authority's key was when the current round, or the last one, opened; None: there was no authority."""
@@ -124,6 +144,8 @@ class RunView(Message):
     stalled: str = ""
     """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
     devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
+    flower: FlowerSummary | None = None
+    """Of a Flower run; None: the run has a plan."""
     trouble: str = ""
     """Why this coordinator cannot handle the run now: an error of its own, or a log that it cannot read. Its other runs
     go on. Empty: it can."""
@@ -131,7 +153,7 @@ class RunView(Message):
     @property
     def over(self) -> bool:
         """Whether the run has ended."""
-        return self.status in ("finished", "stopped")
+        return self.status in ("finished", "stopped", "failed")
 
 
 class AdvanceRun(Message):
@@ -220,10 +242,14 @@ class RoundView(Message):
 
     round: int
     attempt: int = 0
-    kind: Kind = "federated"
+    kind: ShownKind = "federated"
+    group: str = ""
+    """Of a Flower run: its group id."""
     because: str = ""
     """Why it is a datacenter round; empty for the others."""
-    status: Literal["open", "committed", "abandoned"]
+    status: Literal["open", "committed", "abandoned", "ended"]
+    """*ended*: a Flower run has committed and abandoned none; every message of the group is answered, or its time to
+    live is over."""
     reason: str = ""
     """Why it was abandoned; of an open round why it does not go on, where that is known."""
     opened_at: float

@@ -24,6 +24,7 @@
     |   |-- unknown-run             404  drop
     |   |-- unknown-round           404  drop
     |   |-- unknown-checkpoint      404  drop
+    |   |-- unknown-content       404  drop    no content of this digest that the peer may read
     |   |-- unknown-list            404  drop    no revocation list of this digest, or one that is out of date
     |   |-- request-timeout         408  retry   the headers were not complete in time; the connection closes
     |   |-- conflict                409  drop    the request contradicts the current state
@@ -97,6 +98,7 @@ PROBLEMS: dict[str, ProblemKind] = {
     "unknown-run": ProblemKind(404, "No such run", "drop"),
     "unknown-round": ProblemKind(404, "No such round", "drop"),
     "unknown-checkpoint": ProblemKind(404, "No such checkpoint", "drop"),
+    "unknown-content": ProblemKind(404, "No such content", "drop"),
     "unknown-list": ProblemKind(404, "No such revocation list", "drop"),
     "request-timeout": ProblemKind(408, "The request did not arrive in time", "retry"),
     "conflict": ProblemKind(409, "The request contradicts the present state", "drop"),

@@ -27,7 +27,7 @@ class Audit:
 
     def record(self, by: str, action: str, detail: str = "", *, run: str | None = None) -> None:
         """Makes one row durable. A run that the store does not have is named in the detail."""
-        if run is not None and self._store.run(run) is None:
+        if run is not None and self._store.run(run) is None and self._store.flower_run(run) is None:
             run, detail = None, f"run={run} {detail}".strip()
         row = AuditRow(run=run, at=self._now(), by=_line(by), action=_line(action), detail=_line(detail))
         with self._store.transaction(run) as tx:

@@ -75,7 +75,8 @@ def create(
     if as_json:
         say_json(made)
     else:
-        say(f"Created run {made.run} from {origin} ({made.checkpoint[:12]}). Follow it: quorate status {made.run}")
+        first = (made.checkpoint or "")[:12]
+        say(f"Created run {made.run} from {origin} ({first}). Follow it: quorate status {made.run}")
         if made.devices_spent:
             say(
                 f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or advance the "

@@ -6,7 +6,7 @@ import datetime
 import json
 from collections.abc import Iterable, Sequence
 
-from client_sdk.protocol.operators import RoundView, RunView
+from client_sdk.protocol.operators import FlowerSummary, RoundView, RunView
 from client_sdk.terminal import say
 from coordinator.commands.sheets import Sheet, show_sheet
 
@@ -29,10 +29,10 @@ def runs_sheet(runs: Iterable[RunView]) -> Sheet:
             view.status,
             view.phase,
             view.round,
-            f"{view.rounds_committed} of {view.rounds_wanted}",
+            None if view.flower is not None else f"{view.rounds_committed} of {view.rounds_wanted}",
             view.funnel.selected,
             view.funnel.reported,
-            view.version,
+            None if view.flower is not None else view.version,
             f"not handled: {view.trouble}"
             if view.trouble
             else "; ".join(filter(None, (view.reason, view.stalled))) or None,
@@ -57,6 +57,9 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(f"  barred      {device}, until round {until}")
     if view.stalled:
         say(f"  stalled     {view.stalled}")
+    if view.flower is not None:
+        _print_flower(view, view.flower)
+        return
     where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
     say(
         f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; "
@@ -74,6 +77,17 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
     if plan:
         say(f"  plan        {view.plan_digest}")
         say(json.dumps(view.plan, indent=2))
+
+
+def _print_flower(view: RunView, flower: FlowerSummary) -> None:
+    funnel = view.funnel
+    say(f"  app         {flower.app} {flower.version}, a Flower app: its ServerApp decides about rounds and models")
+    say(f"  messages    {flower.messages} pushed, {flower.replies} replies, {flower.errors} errors")
+    say(
+        f"  round       {view.round} ({view.phase}): {funnel.selected} messages, {funnel.training} delivered, "
+        f"{funnel.reported} replies, {funnel.refused} errors, {funnel.dropped} expired"
+    )
+    say(f"  created     {moment(view.created_at)}")
 
 
 def who_is_spent(view: RunView) -> str:
@@ -127,7 +141,7 @@ def _say_who_could_forge(where: Sequence[str]) -> None:
 
 def _why(view: RoundView) -> str | None:
     """Why a round has its kind, the progress of its worker, why it ended, and why devices left it."""
-    parts = [view.because]
+    parts = [view.because, f"group {view.group}" if view.group else ""]
     if view.lease is not None:
         metrics = "".join(f", {name} {_number(value)}" for name, value in view.lease.metrics.items())
         parts.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{metrics}")

@@ -30,7 +30,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
 
 Handler = Callable[..., Any]
-Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "access", "process"]
+Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "flower", "access", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Held:
     first: Handler
     """Returns the answer. Where there is none yet: None, or ``NotYet`` where ``gone`` needs to know the hold."""
     key: Handler
-    """Returns the key of the signal that is woken when there may be an answer."""
+    """``key(caller, message, **path)``: the key of the signal that is woken when there may be an answer."""
     peer: Handler
-    """Returns the name of the waiting peer: only the newest request of a peer is held."""
+    """Likewise: the name of the waiting peer. Only the newest request of a peer is held."""
     again: Handler
     """Called later: returns the answer, or None."""
     expired: Handler

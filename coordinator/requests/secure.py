@@ -131,7 +131,7 @@ def secure_answer(
     return _octets(to.secure.of(run).requests.answer(device.device, round, attempt, stage))
 
 
-def waits_for(device: DeviceRow, message: SecureWait) -> str:
+def waits_for(device: DeviceRow, message: SecureWait, **path: object) -> str:
     return secure_key(device.device)
 
 
@@ -141,7 +141,7 @@ def changes_of(to: Coordinator, *, run: RunId, **path: object) -> int:
     return to.core.log(run).seq
 
 
-def is_device(device: DeviceRow, message: SecureWait) -> str:
+def is_device(device: DeviceRow, message: SecureWait, **path: object) -> str:
     return device.device
 
 

@@ -27,6 +27,7 @@ from coordinator.runtime.core import Core, Entropy, Task
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.insight.insight import Insight
 from coordinator.runtime.issuer import issuer_of
@@ -89,7 +90,8 @@ class Coordinator:
         uncertain = UncertainUpdates(self.core)
         self.devices = DeviceRequests(self.core, self.fleet, uncertain)
         self._standstill = Standstill(self.core, self.fleet, self.identities)
-        self.operators = OperatorRequests(self.core, self._standstill)
+        self.flower = FlowerRuns(self.core)
+        self.operators = OperatorRequests(self.core, self._standstill, self.flower)
         self.insight = Insight(self.core, self.identities)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
@@ -109,7 +111,7 @@ class Coordinator:
         none. A run for which that fails is noted in ``core.troubles``, and the deadlines of the others are handled."""
         try:
             self.secure.free()
-            return self._time.tick()
+            return min((at for at in (self._time.tick(), self.flower.tick()) if at is not None), default=None)
         except StoreError as error:
             self.core.failures.note(error)
             raise
@@ -139,7 +141,7 @@ class Coordinator:
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
-        found: dict[str, object] = {"runs": len(self.core.store.run_ids()), "tasks": len(self.core.tasks())}
+        found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
         troubles = self.core.troubles.all()
         found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
         authority = self.identities.trouble()

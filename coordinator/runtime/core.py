@@ -13,7 +13,7 @@ from typing import assert_never
 
 from client_sdk.codecs import UnknownCodec
 from client_sdk.codecs import get as get_codec
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -84,9 +84,13 @@ class Core:
             return log
         row = self.store.run(run)
         if row is None:
-            raise problem("unknown-run", f"there is no run {run!r}")
+            raise no_plan(run, flower=self.store.flower_run(run) is not None)
         with self._lock:
             return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
+
+    def has_log(self, run: str) -> bool:
+        """Whether this process has read the log of the run."""
+        return run in self._logs
 
     def logs(self) -> list[RunLog]:
         """The logs of all runs that this process has read."""
@@ -206,3 +210,14 @@ class Core:
             or any(log.locked() for log in self.logs())
             or any(aggregator.locked() for aggregator in list(self._aggregators.values()))
         )
+
+
+def no_plan(run: str, *, flower: bool) -> ProblemError:
+    """The refusal of what only a run with a plan has. ``flower``: there is a Flower run of this name."""
+    if not flower:
+        return problem("unknown-run", f"there is no run {run!r}")
+    return problem(
+        "conflict",
+        f"run {run} is a Flower run: its ServerApp decides about rounds and models, so it has no plan, checkpoints, "
+        "metrics, events or lanes here, and cannot be paused or advanced",
+    )

@@ -25,6 +25,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
+from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.run_clocks import RunClocks
 from coordinator.runtime.standstill import Standstill
 from coordinator.store.port import AuthorityRow, RoundRow, RunRow
@@ -35,8 +36,9 @@ def _any(run: str) -> bool:
 
 
 class OperatorRequests:
-    def __init__(self, core: Core, standstill: Standstill) -> None:
+    def __init__(self, core: Core, standstill: Standstill, flower: FlowerRuns) -> None:
         self._core = core
+        self._flower = flower
         self._standstill = standstill
         self._clocks = RunClocks()
         self._known: set[str] = set()
@@ -65,15 +67,21 @@ class OperatorRequests:
         """The views of the runs for which ``sees`` is true, oldest first; without those whose own rows cannot be read,
         which is noted."""
         found = []
-        for run in filter(sees, self._core.store.run_ids()):
+        for run in filter(sees, self.run_ids()):
             try:
                 found.append(self.run(run))
             except ValueError as error:
                 self._core.troubles.note(run, error)
-        return found
+        return sorted(found, key=lambda view: (view.created_at, view.run))
+
+    def run_ids(self) -> list[str]:
+        """The ids of the runs with a plan, then of Flower runs, each oldest first."""
+        return [*self._core.store.run_ids(), *self._flower.views.runs()]
 
     def run(self, run: str) -> RunView:
         """The run's view; of a run whose log cannot be read, what its rows say, and why."""
+        if self._is_flower(run):
+            return self._flower.views.run(run)
         found = self._found(run)
         trouble = self._core.troubles.of(run)
         if found is None:
@@ -86,6 +94,10 @@ class OperatorRequests:
         view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
         view = view.changed(clock=self._clocks.of(self._core.store, run))
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
+
+    def _is_flower(self, run: str) -> bool:
+        """Whether it is a Flower run. Runs that this process has read have a log, and are none."""
+        return not self._core.has_log(run) and self._flower.views.has(run)
 
     def _row(self, run: str) -> RunRow:
         row = self._core.store.run(run)
@@ -121,6 +133,9 @@ class OperatorRequests:
         return self._change(run, lambda at: ev.Resumed(at=at))
 
     def stop(self, run: str) -> RunView:
+        if self._is_flower(run):
+            self._flower.runs.stop(run)
+            return self._flower.views.run(run)
         return self._change(run, lambda at: ev.Stopped(at=at))
 
     def _change(self, run: str, make: Callable[[float], ev.Event]) -> RunView:
@@ -140,6 +155,8 @@ class OperatorRequests:
         return self._change(run, lambda at: ev.Unbarred(at=at, device=device, by=by))
 
     def rounds(self, run: str, after: int = 0, limit: int = 1000) -> list[RoundView]:
+        if self._is_flower(run):
+            return self._flower.views.rounds(run, after, limit)
         state = self._shown_state(run)
         authorities = self._core.store.authorities()
         return [self._round_view(row, state, authorities) for row in self._core.store.rounds(run, after, limit)]
@@ -152,6 +169,8 @@ class OperatorRequests:
         return [views.round_view(self._core.store, row, None, authorities) for row in rows]
 
     def round(self, run: str, round: int) -> RoundView:
+        if self._is_flower(run):
+            return self._flower.views.round(run, round)
         state = self._shown_state(run)
         row = self._core.store.round(run, round) if state is None or round <= state.round_number else None
         if row is None:

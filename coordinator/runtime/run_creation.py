@@ -140,14 +140,17 @@ def _proof_of(file: Path) -> str:
         return possession(iter(lambda: opened.read(_CHUNK), b""))
 
 
-def free_id(core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool]) -> str:
-    """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store.
-    ProblemError where the name or the id is not ``permitted``, or where there are too many."""
+def free_id(
+    core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool], refused: Container[str] = ()
+) -> str:
+    """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store;
+    ``refused``: those that the store has refused. ProblemError where the name or the id is not ``permitted``, or where
+    there are too many."""
     if not permitted(name):  # whether it is taken or not
         raise problem("not-permitted", f"the run would be named {name}, which is outside of your scope")
     for number in range(1, _MOST_OF_A_NAME):
         run = name if number == 1 else f"{name}-{number}"
-        if run in taken or core.store.run(run) is not None:
+        if run in taken or run in refused or core.store.run(run) is not None:
             continue
         if not permitted(run):
             raise problem("not-permitted", f"the run would be named {run}, which is outside of your scope")
@@ -165,8 +168,9 @@ def create_run(
     size = core.blobs.size(request.init)
     now = core.clock.now()
     seed = int.from_bytes(core.entropy(8), "big") >> 1
+    refused: set[str] = set()
     while True:
-        run = free_id(core, plan.name, taken, permitted)
+        run = free_id(core, plan.name, taken, permitted, refused)
         row = RunRow(
             run=run,
             name=plan.name,
@@ -192,7 +196,8 @@ def create_run(
             with core.store.transaction() as tx:
                 tx.insert_run(row)
                 tx.insert_checkpoint(first)
-        except Conflict:
+        except Conflict:  # the name of a Flower run, or of a run that another replica has created just now
+            refused.add(run)
             continue
         return row
 

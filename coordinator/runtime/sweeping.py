@@ -25,7 +25,7 @@ MARGIN_S = 3600.0
 def sweep(core: Core) -> int:
     """Returns the number of deleted blobs. An initial checkpoint whose run was never created is deleted too. Nothing is
     deleted where a run's log cannot be read, since nobody knows what it needs."""
-    return _delete_unnamed(core, core.blobs.digests())
+    return delete_unnamed(core, core.blobs.digests())
 
 
 def sweep_secure(core: Core, at: float) -> int:
@@ -37,11 +37,11 @@ def sweep_secure(core: Core, at: float) -> int:
     left = [
         digest for digest in core.blobs.stored_before(at - max(lasts_s) - MARGIN_S) if _is_of_an_attempt(core, digest)
     ]
-    return _delete_unnamed(core, left) if left else 0
+    return delete_unnamed(core, left) if left else 0
 
 
-def _delete_unnamed(core: Core, digests: Iterable[str]) -> int:
-    """Deletes those of the blobs that no run names, and returns their number."""
+def delete_unnamed(core: Core, digests: Iterable[str]) -> int:
+    """Deletes those of the blobs that no run of either kind names, and returns their number."""
     named: set[str | None] = set()
     for run in core.store.run_ids():
         try:
@@ -50,6 +50,8 @@ def _delete_unnamed(core: Core, digests: Iterable[str]) -> int:
             core.troubles.note(run, error)
             return 0
     gone = [digest for digest in digests if digest not in named]
+    of_flower = core.store.flower_digests() if gone else set()
+    gone = [digest for digest in gone if digest not in of_flower]
     for digest in gone:
         core.blobs.delete(digest)
     return len(gone)

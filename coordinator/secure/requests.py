@@ -138,6 +138,7 @@ class SecureRequests:
             answer = messages.answered(state, event(0.0))
         if answer is not None:
             _raise_refused(answer[1])
+            self._require_list(state, arrived)
             return  # accepted before
         self._verify(state, arrived, stored)
         short = stored.short(arrived.round)
@@ -282,6 +283,13 @@ class SecureRequests:
                 validation.revealed(cohort, place, body, signature, survivors, dealt)
             case _:
                 assert_never(arrived.stage)
+
+    def _require_list(self, state: RunState, arrived: ArrivedMessage) -> None:
+        """Of a list that was signed before only the signature is stored: what stands beside it must be that list."""
+        if arrived.stage != "survivors" or state.secure is None:
+            return
+        if arrived.body != self._attempts.read(state.secure).survivors(state.secure).encoded:
+            raise problem("duplicate", "another list than the one that this device has signed stands beside it")
 
     def _store(self, arrived: ArrivedMessage, stored: StoredMessage) -> None:
         if arrived.vector is not None:

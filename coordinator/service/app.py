@@ -23,6 +23,7 @@ from coordinator.requests import TABLE, Permission, Table
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
 from coordinator.service.checkpoints import checkpoint_routes
+from coordinator.service.contents import content_routes
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared, require_declarations
 from coordinator.service.docs import DOCS_PATH
@@ -103,6 +104,7 @@ def create_app(
     app.router.routes += [
         *table_routes(service, Uploads(service), table),
         *checkpoint_routes(service),
+        *content_routes(service),
         *stream_routes(service),
         *live_routes(service),
         *revocation_routes(service),

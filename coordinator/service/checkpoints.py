@@ -1,14 +1,7 @@
-"""Downloads of checkpoints by digest: immutable, so a client may keep it for ever; whole or in ranges.
-
-RFC 9110 sections 13 (If-None-Match, If-Range) and 14 (Range: one range; several are answered with the whole, as a
-server may). A device or a worker may have the checkpoint of any run, an operator those of runs in scope.
-"""
+"""Downloads of checkpoints: a device or a worker may have the checkpoint of any run, an operator those of runs in
+scope."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
-from typing import Any
 
 from fastapi import Request
 from starlette.responses import Response
@@ -18,107 +11,28 @@ from coordinator.access import Operator
 from coordinator.requests import Permission, check_credentials, identify
 from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service
-from coordinator.service.declaring import declared
-from coordinator.service.describing import TENSORS, security
-from coordinator.service.errors import plain, problem_response
-from coordinator.service.files import FilePart
+from coordinator.service.downloads import Found, Kind, download, download_routes
 from coordinator.service.limits.admission import Sender
 from coordinator.service.route import LeanRoute, sender_of
 from coordinator.service.signatures import arrived, note_arrival
 
-_WHOLE_BYTES = 256 * 1024
-"""A file up to this size in bytes is read in the thread that found it."""
-NO_BYTES = (0, 0)
-"""A range outside of the file."""
-_RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)", re.IGNORECASE)
-_DIGITS = 18
-"""Most digits of a position, without leading zeros: more than any file has. ``int`` refuses texts of 4,300 digits."""
+_CHECKPOINT = Kind("checkpoint", TENSORS_MEDIA_TYPE, ".safetensors")
 
 
 def checkpoint_routes(service: Service) -> list[LeanRoute]:
     """GET and HEAD of one checkpoint."""
     coordinator = service.coordinator
 
-    def find(digest: str, given: Arrived | str, sender: Sender) -> tuple[Path, int, bytes | None]:
+    def find(digest: str, given: Arrived | str, sender: Sender) -> Found:
         credentials = check_credentials(coordinator, Permission.PEER, given, None)
         caller = service.count(identify(coordinator, Permission.PEER, credentials, scoped=True), sender)
         sees = caller.sees if isinstance(caller, Operator) and not caller.sees_everything else None
-        path = coordinator.operators.checkpoint_file(digest, sees)
-        size = path.stat().st_size
-        return path, size, path.read_bytes() if size <= _WHOLE_BYTES else None
+        return Found.at(coordinator.operators.checkpoint_file(digest, sees))
 
     async def get(request: Request, digest: Digest) -> Response:
         """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""
         note_arrival(request, Permission.PEER)
-        path, size, content = await service.work(find, digest, arrived(request), sender_of(request))
-        etag = f'"{digest}"'
-        headers = {
-            "ETag": etag,
-            "Cache-Control": "private, max-age=31536000, immutable",
-            "Accept-Ranges": "bytes",
-            "Content-Disposition": f'attachment; filename="{digest}.safetensors"',
-        }
-        wanted = request.headers.get("if-none-match", "")
-        if wanted and (wanted.strip() == "*" or etag in wanted.replace("W/", "")):
-            return Response(status_code=304, headers=headers)
-        start, stop, status = 0, size, 200
-        asked = request.headers.get("range")
-        if asked is not None and request.headers.get("if-range", etag) == etag:
-            span = parse_range(asked, size)
-            if span == NO_BYTES:
-                headers["Content-Range"] = f"bytes */{size}"
-                detail = f"The checkpoint has {size} bytes; the range {asked[:80]!r} has none of them."
-                return problem_response(plain(416, detail), headers)
-            if span is not None:
-                start, stop = span
-                status = 206
-                headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
-        headers["Content-Length"] = str(stop - start)
-        if request.method == "HEAD":
-            return Response(status_code=status, headers=headers, media_type=TENSORS_MEDIA_TYPE)
-        if content is not None:
-            return Response(content[start:stop], status, headers, TENSORS_MEDIA_TYPE)
-        return FilePart(service.work, path, start, stop, status, headers, TENSORS_MEDIA_TYPE)
+        found = await service.work(find, digest, arrived(request), sender_of(request))
+        return download(service, request, found, digest, _CHECKPOINT)
 
-    options: dict[str, Any] = {"tags": ["checkpoints"]}
-    routes = [
-        LeanRoute(
-            Route.CHECKPOINT,
-            get,
-            methods=["GET"],
-            summary="Download a checkpoint",
-            response_class=Response,
-            openapi_extra=security(Permission.PEER),
-            responses={
-                200: {**TENSORS, "description": "the whole file"},
-                206: {**TENSORS, "description": "the range asked for"},
-                304: {"description": "you have it"},
-                416: {"description": "no such range"},
-            },
-            **options,
-        ),
-        LeanRoute(Route.CHECKPOINT, get, methods=["HEAD"], include_in_schema=False, **options),
-    ]
-    return [declared(route, Permission.PEER, scoped=True) for route in routes]
-
-
-def parse_range(header: str, size: int) -> tuple[int, int] | None:
-    """Returns ``(start, stop)`` in bytes, NO_BYTES for a range outside of the file, or None where the header is
-    ignored."""
-    found = _RANGE.fullmatch(header.strip())
-    if found is None or found.groups() == ("", ""):
-        return None
-    first, last = found.groups()
-    if first == "":
-        length = min(_position(last), size)
-        return (size - length, size) if length else NO_BYTES
-    start, stop = _position(first), min(_position(last) + 1, size) if last else size
-    if last and _position(last) < start:
-        return None
-    return (start, stop) if start < size else NO_BYTES
-
-
-def _position(digits: str) -> int:
-    """The number, or one beyond every file."""
-    digits = digits.lstrip("0")
-    return int(digits or "0") if len(digits) <= _DIGITS else 10**_DIGITS
+    return download_routes(Route.CHECKPOINT, get, _CHECKPOINT, group="checkpoints", scoped=True)

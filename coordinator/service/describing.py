@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
-from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE
+from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION
 from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.requests import Body, Entry, Permission, Shape
 
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
-TENSORS: dict[str, Any] = {"content": {TENSORS_MEDIA_TYPE: BINARY}}
 REVOCATIONS: dict[str, Any] = {"content": {REVOCATIONS_MEDIA_TYPE: BINARY}}
 
 SCHEMES: dict[str, dict[str, str]] = {

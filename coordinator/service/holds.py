@@ -95,7 +95,7 @@ class Holds:
 
     def _seen(self, request: Request, shape: Held) -> _Seen:
         """To be read before the answer is looked for."""
-        version = self._service.signals.version(shape.key(request.caller, request.message))
+        version = self._service.signals.version(shape.key(request.caller, request.message, **request.path))
         mark = None if shape.mark is None else shape.mark(self._service.coordinator, **request.path)
         return _Seen(version, mark)
 
@@ -119,8 +119,8 @@ class Holds:
             request.entry.caller(service.coordinator, credentials, request.path)
             return request.call(shape.again, service.coordinator), self._valid_s(credentials)
 
-        key = shape.key(request.caller, request.message)
-        peer = (request.entry.route, shape.peer(request.caller, request.message))
+        key = shape.key(request.caller, request.message, **request.path)
+        peer = (request.entry.route, shape.peer(request.caller, request.message, **request.path))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + hold_s
         gone = loop.create_task(until_gone(receive))

@@ -10,13 +10,27 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from client_sdk.protocol import access, devices, insight, live, names, operators, problems, secure, sessions, workers
+from client_sdk.protocol import (
+    access,
+    devices,
+    flower,
+    insight,
+    live,
+    names,
+    operators,
+    problems,
+    secure,
+    sessions,
+    workers,
+)
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Body, Table
 from coordinator.service.describing import SCHEMES
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2
+_APP = {"name": "acme/vision", "version": "1.0.0", "digest": _DIGEST}
+_MESSAGE = {"message": _KEY, "node": 4711, "kind": "train", "group": "1", "ttl_s": 3600, "content": _DIGEST}
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Registration": {"certificate": "80" + _KEY, "examples": 600, "label": "ward 7"},
@@ -88,6 +102,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "source": "test",
         "score": {"examples": 10_000, "metrics": {"accuracy": 0.94, "loss": 0.21}},
     },
+    "CreateFlowerRun": {"run": "vision", "app": _APP, "config": {"num-server-rounds": 3, "lr": 0.1}},
+    "PushMessages": {"messages": [_MESSAGE]},
+    "PullReplies": {"messages": [_KEY], "hold_s": 25},
+    "FlowerState": {"content": _DIGEST},
+    "EndFlowerRun": {"status": "finished", "reason": "the ServerApp has returned"},
+    "FlowerPoll": {"apps": [_APP], "hold_s": 25},
+    "FlowerError": {"code": 2, "reason": "RuntimeError: the loss is NaN"},
     "EventView": {"seq": 412, "at": 1_790_000_000.0, "kind": "reported", "body": {"round": 7, "device": "d-4k7m2q9x"}},
     "Problem": {
         "type": "/problems/late",
@@ -155,7 +176,7 @@ def _messages(table: Table) -> list[type[BaseModel]]:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (access, devices, insight, live, names, operators, secure, sessions, workers, problems)
+    rooms = (access, devices, flower, insight, live, names, operators, secure, sessions, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

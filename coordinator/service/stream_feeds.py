@@ -57,7 +57,7 @@ class RunBoard:
         noted."""
         core = self._coordinator.core
         found: dict[str, Json] = {}
-        for run in filter(wanted, core.store.run_ids()):
+        for run in filter(wanted, self._coordinator.operators.run_ids()):
             version, now = core.signals.version(f"run:{run}"), core.clock.now()
             kept = self._kept.get(run)
             if kept is None or not self._holds(run, kept, version, now):

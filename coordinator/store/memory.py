@@ -17,6 +17,7 @@ from client_sdk.identity import Signer
 from coordinator.store.audit_chain import chain_audit
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
+from coordinator.store.flower_memory import MemoryFlowerWrites
 from coordinator.store.insight_memory import MemoryInsightWrites
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, Layer, OverTables, RunRecord, Tables
@@ -47,10 +48,10 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 T = TypeVar("T")
-OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, AuditRow, MetricRow)
+OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, MetricRow)
 
 
-class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
+class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites, MemoryFlowerWrites):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(
@@ -69,7 +70,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
             self._written.apply()
 
     def insert_run(self, row: RunRow) -> None:
-        self._unique(self._t.runs.get(ALL, row.run), f"Run {row.run} exists already.")
+        self._name_run(row.run)
         snapshot = None if row.snapshot is None else self._text(row.snapshot)
         record = RunRecord(replace(row, plan={}, snapshot=None), self._text(row.plan), snapshot)
         self._t.runs.put(ALL, row.run, record)
@@ -119,6 +120,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
         left_at = at if row.left_at is None else row.left_at
         self._t.devices.put(ALL, device, replace(row, key_id=None, certificate="", label="", left_at=left_at))
         self.drop_waiting([device])
+        self.drop_flower_node(device)
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         for device in devices:
@@ -168,7 +170,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
         self._t.logins.put(ALL, row.login, row)
 
     def drop_logins(self, logins: Iterable[str]) -> int:
-        found = [login for login in logins if self._t.logins.get(ALL, login) is not None]
+        found = [login for login in logins if self._t.logins.get(ALL, login)]
         for login in found:
             self._t.logins.drop(ALL, login)
         return len(found)
@@ -253,7 +255,8 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         head = self._existing(self.audit_head(), "head of the audit")
-        chained, head = chain_audit(head, self._of_runs(rows), self._audit_signer)
+        found = self._require_names(rows)
+        chained, head = chain_audit(head, found, self._audit_signer)
         for number, row in chained:
             self._t.audit.put(ALL, number, row)
         self._t.audit_head.put(ALL, ALL, head)
@@ -280,8 +283,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites):
         """The rows as a list. StoreError when a run that they name does not exist."""
         found = list(rows)
         for run in {row.run for row in found}:
-            if run is not None:
-                self._run(run)
+            self._run(run)
         return found
 
     def _run(self, run: str) -> RunRecord:

@@ -13,6 +13,14 @@ from typing import Any, Generic, TypeVar
 
 from coordinator.store.bodies import from_text
 from coordinator.store.chain import audit_beginning
+from coordinator.store.flower_rows import (
+    FlowerContentRow,
+    FlowerMessageRow,
+    FlowerNodeRow,
+    FlowerReplyRow,
+    FlowerRoundRow,
+    FlowerRunRow,
+)
 from coordinator.store.insight import DeviceHours, ReplicaRow
 from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
@@ -112,7 +120,7 @@ class RunRecord:
 
 
 class Tables:
-    """All tables; the last six are indexes."""
+    """All tables. Those after ``replicas`` and after ``flower_rounds`` are indexes."""
 
     def __init__(self) -> None:
         self.runs: Layer[str, str, RunRecord] = Layer()
@@ -143,6 +151,18 @@ class Tables:
         self.child_of: Layer[str, int | None, int] = Layer()
         self.checkpoints_of_digest: Layer[str, tuple[str, int], bool] = Layer()
         self.claims_of_round: Layer[tuple[str, int], str, ClaimRow] = Layer()
+        self.run_names: Layer[str, str, bool] = Layer()
+        self.flower_runs: Layer[str, str, tuple[FlowerRunRow, str]] = Layer()
+        self.flower_nodes: Layer[str, str, FlowerNodeRow] = Layer()
+        self.flower_contents: Layer[str, str, FlowerContentRow] = Layer()
+        self.flower_messages: Layer[str, str, FlowerMessageRow] = Layer()
+        self.flower_replies: Layer[str, str, FlowerReplyRow] = Layer()
+        self.flower_rounds: Layer[str, int, FlowerRoundRow] = Layer()
+        self.flower_device_of: Layer[str, int, str] = Layer()
+        self.flower_place: Layer[str, int, str] = Layer()
+        self.flower_open: Layer[str, tuple[str, str], bool] = Layer()
+        self.flower_of_round: Layer[tuple[str, int], str, bool] = Layer()
+        self.flower_groups: Layer[str, str, int] = Layer()
         self.audit_head.put(ALL, ALL, AuditHeadRow(count=0, link=audit_beginning(0)))
 
 

@@ -18,11 +18,18 @@ from client_sdk.identity import Signer
 from coordinator.store import statements as sql
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import translated
+from coordinator.store.flower_statements import LOCK_FLOWER_RUN
 from coordinator.store.insight_statements import POSTGRESQL_BYTES, SQLITE_BYTES
 from coordinator.store.port import StoreError
 from coordinator.store.sql_reads import Result, SqlReads
 from coordinator.store.sql_transaction import SqlTransaction
 from coordinator.store.sqlite_connection import SqliteConnection
+
+
+def _lock(connection: Connection | SqliteConnection, run: str) -> None:
+    """Takes the lock of a run of either kind."""
+    if connection.execute(sql.LOCK_RUN, {"run": run}).fetchone() is None:
+        connection.execute(LOCK_FLOWER_RUN, {"run": run})
 
 
 class _OneConnection(SqlReads):
@@ -65,7 +72,7 @@ class SqlStore(SqlReads):
                     if self._sqlite:
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
                     elif run is not None:
-                        connection.execute(sql.LOCK_RUN, {"run": run})
+                        _lock(connection, run)
                 transaction = SqlTransaction(connection, self._upserts, self._audit_signer)
                 yield transaction
                 transaction.require_valid()

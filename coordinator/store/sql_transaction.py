@@ -14,6 +14,8 @@ from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.driver_errors import to_store_error
+from coordinator.store.flower_sql import SqlFlowerWrites
+from coordinator.store.flower_statements import NAME_RUN
 from coordinator.store.insight import HOUR_S, ReplicaRow
 from coordinator.store.insight_statements import DROP_HOURS, DROP_REPLICAS
 from coordinator.store.message_statements import DROP_MESSAGES
@@ -48,7 +50,7 @@ from coordinator.store.sqlite_connection import SqliteConnection, SqliteResult
 Values = dict[str, Any]
 
 
-class SqlTransaction(SqlReads):
+class SqlTransaction(SqlReads, SqlFlowerWrites):
     """The Transaction port on one connection. After an error it is void: it does not commit."""
 
     def __init__(
@@ -56,6 +58,7 @@ class SqlTransaction(SqlReads):
     ) -> None:
         self._connection = connection
         self._upserts = upserts
+        self.flower_upserts = upserts.flower
         self._audit_signer = audit_signer
         self._void = False
 
@@ -67,6 +70,7 @@ class SqlTransaction(SqlReads):
     def insert_run(self, row: RunRow) -> None:
         with self._voiding():
             snapshot = None if row.snapshot is None else to_text(row.snapshot)
+            self._write(NAME_RUN, {"run": row.run})
             self._write(sql.INSERT_RUN, _values(row) | {"plan": to_text(row.plan), "snapshot": snapshot})
 
     def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
@@ -111,6 +115,7 @@ class SqlTransaction(SqlReads):
     def forget_device(self, device: str, at: float) -> None:
         self._change("device", device, sql.FORGET_DEVICE, left_at=at)
         self.drop_waiting([device])
+        self.drop_flower_node(device)
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         with self._voiding():

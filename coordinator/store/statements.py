@@ -32,7 +32,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
-from coordinator.store import insight_statements, message_statements, port
+from coordinator.store import flower_statements, insight_statements, message_statements, port
+from coordinator.store.flower_tables import flower_runs, run_names
 from coordinator.store.insight_statements import SEEN_BEFORE, SEEN_IN_HOUR
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
@@ -155,8 +156,8 @@ AUDIT_OF_ALL = (
 )
 AUDIT_HEAD = _select(audit_head, port.AuditHeadRow).where(audit_head.c.id == 1)
 LOCK_AUDIT = AUDIT_HEAD.with_for_update()
-HOLD_RUN = select(runs.c.run).where(*_is(runs, "run")).with_for_update(read=True, key_share=True)
-"""The lock that a row naming this run takes: it waits for ``LOCK_RUN`` only."""
+HOLD_RUN = select(run_names.c.run).where(*_is(run_names, "run")).with_for_update(read=True, key_share=True)
+"""The lock that a row of the audit takes, which names a run of either kind."""
 METRICS = (
     _select(metrics, port.MetricRow)
     .where(*_is(metrics, "run"))
@@ -196,10 +197,10 @@ RUNS_NAMED = union(
             refusals,
             secure_marks,
             secure_messages,
-            audit,
             metrics,
         )
-    )
+    ),
+    select(audit.c.run).where(audit.c.run.is_not(None), audit.c.run.not_in(select(flower_runs.c.run))),
 )
 ROWS_BY_ROUND = union_all(
     *(
@@ -297,6 +298,7 @@ class Upserts:
         self.insert_marks = self._strongest_mark()
         self.insert_messages = message_statements.insert_messages(dialect)
         self.put_replica = self._upsert(replicas)
+        self.flower = flower_statements.FlowerUpserts(dialect)
         more = self._insert(hours)
         self.put_hour = more.on_conflict_do_update(
             index_elements=["hour"],
@@ -343,6 +345,8 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
     named = {**globals(), **vars(insight_statements), **vars(message_statements), **vars(Upserts(dialect))}
+    of_flower = vars(flower_statements) | vars(flower_statements.FlowerUpserts(dialect))
+    named |= {f"flower {name}": found for name, found in of_flower.items()}
     return {
         name: found
         for name, found in named.items()

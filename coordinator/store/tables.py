@@ -37,13 +37,13 @@ metadata = MetaData(
 )
 
 
-def _id() -> TypeEngine[str]:
+def id_type() -> TypeEngine[str]:
     """Text compared byte by byte: the default of SQLite, the collation C of PostgreSQL."""
     return Text().with_variant(Text(collation="C"), "postgresql")
 
 
 def _of_run() -> Column[str]:
-    return Column("run", _id(), ForeignKey("runs.run"), nullable=False)
+    return Column("run", id_type(), ForeignKey("runs.run"), nullable=False)
 
 
 def _link() -> Column[str]:
@@ -54,7 +54,7 @@ def _link() -> Column[str]:
 runs = Table(
     "runs",
     metadata,
-    Column("run", _id(), primary_key=True),
+    Column("run", id_type(), primary_key=True),
     Column("name", Text, nullable=False),
     Column("plan", Text, nullable=False),
     Column("plan_digest", Text, nullable=False),
@@ -86,8 +86,8 @@ events = Table(
 devices = Table(
     "devices",
     metadata,
-    Column("device", _id(), primary_key=True),
-    Column("key_id", _id()),
+    Column("device", id_type(), primary_key=True),
+    Column("key_id", id_type()),
     Column("certificate", Text, nullable=False),
     Column("label", Text, nullable=False),
     Column("examples_cap", BigInteger, nullable=False),
@@ -100,8 +100,8 @@ devices = Table(
 workers = Table(
     "workers",
     metadata,
-    Column("worker", _id(), primary_key=True),
-    Column("key_id", _id()),
+    Column("worker", id_type(), primary_key=True),
+    Column("key_id", id_type()),
     Column("certificate", Text, nullable=False),
     Column("label", Text, nullable=False),
     Column("created_at", Double, nullable=False),
@@ -113,9 +113,9 @@ workers = Table(
 revocation_lists = Table(
     "revocation_lists",
     metadata,
-    Column("authority", _id(), primary_key=True),
+    Column("authority", id_type(), primary_key=True),
     Column("counter", BigInteger, primary_key=True),
-    Column("digest", _id(), nullable=False),
+    Column("digest", id_type(), nullable=False),
     Column("next_update", BigInteger, nullable=False),
     Column("encoded", LargeBinary, nullable=False),
     UniqueConstraint("digest"),
@@ -125,7 +125,7 @@ authorities = Table(
     "authorities",
     metadata,
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("authority", _id(), nullable=False),
+    Column("authority", id_type(), nullable=False),
     Column("inside", Boolean, nullable=False),
     Column("since", Double, nullable=False),
 )
@@ -133,7 +133,7 @@ authorities = Table(
 api_keys = Table(
     "api_keys",
     metadata,
-    Column("key", _id(), primary_key=True),
+    Column("key", id_type(), primary_key=True),
     Column("secret_hash", Text, nullable=False),
     Column("role", Text, nullable=False),
     Column("scope", Text, nullable=False),
@@ -147,12 +147,12 @@ api_keys = Table(
 logins = Table(
     "logins",
     metadata,
-    Column("login", _id(), primary_key=True),
+    Column("login", id_type(), primary_key=True),
     Column("kind", Text, nullable=False),
     Column("secret_hash", Text, nullable=False),
     Column("who", Text, nullable=False),
     Column("by", Text, nullable=False),
-    Column("key", _id()),
+    Column("key", id_type()),
     Column("claims", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
@@ -161,7 +161,7 @@ logins = Table(
 waiting = Table(
     "waiting",
     metadata,
-    Column("device", _id(), ForeignKey("devices.device"), primary_key=True),
+    Column("device", id_type(), ForeignKey("devices.device"), primary_key=True),
     Column("examples", BigInteger, nullable=False),
     Column("offer", Text, nullable=False),
     Column("since", Double, nullable=False),
@@ -172,7 +172,7 @@ waiting = Table(
 claims = Table(
     "claims",
     metadata,
-    Column("device", _id(), ForeignKey("devices.device"), primary_key=True),
+    Column("device", id_type(), ForeignKey("devices.device"), primary_key=True),
     _of_run(),
     Column("round", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
@@ -185,7 +185,7 @@ checkpoints = Table(
     metadata,
     _of_run(),
     Column("version", Integer, nullable=False),
-    Column("digest", _id(), nullable=False),
+    Column("digest", id_type(), nullable=False),
     Column("parent_version", Integer),
     Column("round", Integer),
     Column("origin", Text, nullable=False),
@@ -212,7 +212,7 @@ contributions = Table(
     metadata,
     _of_run(),
     Column("round", Integer, nullable=False),
-    Column("device", _id(), nullable=False),
+    Column("device", id_type(), nullable=False),
     Column("digest", Text, nullable=False),
     Column("weight", BigInteger, nullable=False),
     Column("version", Integer, nullable=False),
@@ -243,7 +243,7 @@ refusals = Table(
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     _of_run(),
     Column("round", Integer, nullable=False),
-    Column("device", _id(), nullable=False),
+    Column("device", id_type(), nullable=False),
     Column("digest", Text),
     Column("kind", Text, nullable=False),
     Column("reason", Text, nullable=False),
@@ -257,8 +257,8 @@ refusals = Table(
 secure_marks = Table(
     "secure_marks",
     metadata,
-    Column("tensors", _id(), nullable=False),
-    Column("device", _id(), nullable=False),
+    Column("tensors", id_type(), nullable=False),
+    Column("device", id_type(), nullable=False),
     _of_run(),
     Column("round", Integer, nullable=False),
     Column("kind", Text, nullable=False),
@@ -271,7 +271,7 @@ secure_messages = Table(
     "secure_messages",
     metadata,
     _of_run(),
-    Column("digest", _id(), nullable=False),
+    Column("digest", id_type(), nullable=False),
     Column("round", Integer, nullable=False),
     Column("content", LargeBinary, nullable=False),
     PrimaryKeyConstraint("run", "digest"),
@@ -281,7 +281,7 @@ audit = Table(
     "audit",
     metadata,
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("run", _id(), ForeignKey("runs.run")),
+    Column("run", id_type(), ForeignKey("run_names.run")),
     Column("at", Double, nullable=False),
     Column("by", Text, nullable=False),
     Column("action", Text, nullable=False),
@@ -308,8 +308,8 @@ metrics = Table(
     metadata,
     _of_run(),
     Column("version", Integer, nullable=False),
-    Column("source", _id(), nullable=False),
-    Column("name", _id(), nullable=False),
+    Column("source", id_type(), nullable=False),
+    Column("name", id_type(), nullable=False),
     Column("value", Double, nullable=False),
     Column("examples", BigInteger, nullable=False),
     Column("at", Double, nullable=False),
@@ -326,7 +326,7 @@ hours = Table(
 device_hours = Table(
     "device_hours",
     metadata,
-    Column("device", _id(), ForeignKey("devices.device"), primary_key=True),
+    Column("device", id_type(), ForeignKey("devices.device"), primary_key=True),
     Column("hour", BigInteger, nullable=False),
     Column("seen", BigInteger, nullable=False),
 )
@@ -334,7 +334,7 @@ device_hours = Table(
 replicas = Table(
     "replicas",
     metadata,
-    Column("replica", _id(), primary_key=True),
+    Column("replica", id_type(), primary_key=True),
     Column("version", Text, nullable=False),
     Column("seen_at", Double, nullable=False),
 )

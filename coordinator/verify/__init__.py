@@ -27,6 +27,8 @@ chain     each event and refusal continues the chain of links, and the log has t
 audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has
           the heads that somebody outside has written down
 orphan    no row names a run that is not there
+flower    of Flower runs: every reply belongs to a message and counts once, the contents that rows name are there with
+          their bytes, a message is to the node of its device, and nothing came after the end of its run
 ========  ========================================================================================================
 """
 

@@ -13,6 +13,7 @@ from coordinator.store.audit_chain import AuditHead
 from coordinator.store.port import Reader, RunRow, Store
 from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.files import HashedBlobs
+from coordinator.verify.flower import flower_files, flower_rows
 from coordinator.verify.heads import Head
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
 from coordinator.verify.rounds import CountedIn
@@ -44,6 +45,7 @@ def verify(
     of_audit = AuditChecks(audit)
     with store.reading() as reader:
         found += of_audit.findings(reader)
+        found += flower_rows(reader)
         runs = reader.runs_named()
         found += [_gone(head) for head in heads if head.run not in runs]
         for run in runs:
@@ -59,6 +61,8 @@ def verify(
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
     yield from found
+    if blobs is not None:
+        yield from flower_files(store, HashedBlobs(blobs))
     if note is not None:
         for text in of_audit.notes():
             note(text)

@@ -25,6 +25,7 @@ from simulation.explorer.credentials import Credentials
 from simulation.explorer.device import URL, ExplorerDevice
 from simulation.explorer.durable import Durable, opened
 from simulation.explorer.faults import FAULTS, Broken
+from simulation.explorer.flower.part import FlowerPart
 from simulation.explorer.holders import authority_ref, holder_of, parsed_once
 from simulation.explorer.liar import Liar
 from simulation.explorer.network import Network
@@ -76,6 +77,7 @@ class Schedule:
         self.network: Network
         self.operator: ExplorerOperator
         self.stacks: Stacks
+        self.flower: FlowerPart | None = None
         self._healed = False
         self._looked_at = -1
         """How many changes of the runs there were when they were looked at last,"""
@@ -108,6 +110,8 @@ class Schedule:
                 self.replicas.append(replica)
             self.network = Network(world, self.replicas)
             self.operator = ExplorerOperator(world, self.durable, self.watch, self.replicas)
+            if shape.flower:
+                self.flower = FlowerPart(world, self.network, self.durable, self.replicas)
             world.agenda.after(0.0, self._begin)
             self.stacks.run()
             self._settle()
@@ -146,6 +150,8 @@ class Schedule:
                 self._register_device(tx, device)
             for number in range(self.shape.workers):
                 self._register_worker(tx, number)
+            if self.flower is not None:
+                self.flower.register(tx)
         for replica in self.replicas:
             replica.boot()
         self.world.stormy = bool(self.shape.rates)
@@ -157,6 +163,8 @@ class Schedule:
         if self.shape.control == "twins":
             for device in self.devices:
                 self.world.agenda.after(6.0, self._run_twice, device)
+        if self.flower is not None:
+            self.flower.start()
         for worker in self.workers:
             self.world.agenda.after(self.world.chance.between("worker start", 0.0, 3.0), worker.start)
         if self.world.stormy:
@@ -269,6 +277,8 @@ class Schedule:
     def _done(self) -> bool:
         if self._looked_at != self.watch.changes:
             self._look_at_runs()
+        if self.flower is not None and not self.flower.done:
+            return False
         if self._healed:
             return self._all_over or self._all_went_on
         now = self.world.agenda.now
@@ -310,6 +320,8 @@ class Schedule:
     def _check_everything(self) -> None:
         """At the end: checks every run, and the records of devices and workers."""
         self.watch.finish()
+        if self.flower is not None:
+            self.flower.account.finish()
         for device in self.devices:
             invariants.record(device.name, device.storage.history(), self.watch.run)
         for worker in self.workers:
@@ -328,7 +340,8 @@ class Schedule:
         do, arguments = self.world.agenda.take()
         if self.world.agenda.now > self._give_up_at or self.world.tally.steps > STEPS_MOST:
             standing = ", ".join(f"{run.run} is {run.phase} round {run.round}" for run in self.watch.runs.values())
-            raise Broken("liveness", f"no round was committed after the storm: {standing}")
+            going = "" if self.flower is None or self.flower.done else "; the Flower run has not ended"
+            raise Broken("liveness", f"no round was committed after the storm: {standing}{going}")
         do(*arguments)
         if self.watch.written:
             self.watch.step()

@@ -153,8 +153,8 @@ def _held(
 
     replica.holds.hold(
         holds.HeldRequest(
-            shape.peer(admitted_request.caller, admitted_request.message),
-            shape.key(admitted_request.caller, admitted_request.message),
+            shape.peer(admitted_request.caller, admitted_request.message, **admitted_request.path),
+            shape.key(admitted_request.caller, admitted_request.message, **admitted_request.path),
             message,
             admitted_request.message.hold_s,
             valid_s,

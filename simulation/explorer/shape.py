@@ -31,6 +31,8 @@ SECURE_CENTER = 0.12
 """The part of these whose rounds with devices are secure."""
 HTTP = 0.013
 """The part of the small schedules that goes over the real ASGI application, which takes several times as long."""
+FLOWER = 0.04
+"""The part of the small schedules with a Flower run beside the others."""
 FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
@@ -82,6 +84,8 @@ class Shape:
     real_crypto: bool = False
     """Whether secure rounds have real keys, masks and signatures."""
 
+    flower: bool = False
+    """Whether a Flower run goes on beside the runs."""
     control: Literal["", "set-back", "twins"] = ""
     """A positive control: devices are set back to older memories of secure rounds, or run twice, with copies of one
     memory. Then the checks must find a device that signs twice."""
@@ -136,6 +140,7 @@ class Shape:
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             http=size < 0.90 and chance.unit("http") < HTTP,
+            flower=size < 0.90 and chance.unit("flower") < FLOWER,
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,
             second={**plan, "cohort": {**plan["cohort"], "min_examples": 1}} if useless < USELESS else None,
@@ -146,6 +151,8 @@ class Shape:
             shape = replace(shape, storm_s=min(shape.storm_s, SQL_STORM_S), two_runs=False)
         if focus[0] == "device-old-record" and rates:
             rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
+        if shape.http:
+            shape = replace(shape, flower=False)
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
         if chance.unit("datacenter") < DATACENTER:

@@ -41,6 +41,10 @@ class SharedCheckpoints:
                 self._changed.wait(_LOOK_S)
             return body
 
+    def has(self, digest: str) -> bool:
+        """As ``get``: False for the one caller that must fetch it now."""
+        return self.get(digest) is not None
+
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[Download]:
         """As in ``CheckpointCache``. Its end, also by an error, wakes all that wait."""

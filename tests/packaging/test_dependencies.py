@@ -71,18 +71,19 @@ class Room:
 
 
 ROOMS = (
-    Room(BARE, ("quorate", "client_sdk"), without=("client_sdk/learning",)),
+    Room(BARE, ("quorate", "client_sdk"), without=("client_sdk/learning", "client_sdk/flower")),
     Room("torch", ("client_sdk/learning",)),
     Room(
         "coordinator",
         ("coordinator",),
-        without=("coordinator/datacenter", "coordinator/child_processes", PICTURES, OTEL),
+        without=("coordinator/datacenter", "coordinator/child_processes", "coordinator/flower", PICTURES, OTEL),
     ),
     Room("plot", (PICTURES,), optional=True),
     Room("otel", (OTEL,), optional=True),
     Room("dashboards", ("dashboards",)),
     Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes")),
     Room("datasets", ("simulation/datasets",)),
+    Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
     Room("simulation", ("simulation",), without=("simulation/datasets",)),
     Room("dev", DEVELOPMENT),
 )

@@ -24,7 +24,9 @@ from client_sdk.protocol.insight import (
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core
+from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.runtime.identities import Identities
+from coordinator.store.flower_rows import FlowerMessageRow
 from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
 from coordinator.store.port import ClaimRow, DeviceRow, Reader
 
@@ -75,19 +77,25 @@ class _States:
 
     waiting: set[str]
     claims: dict[str, ClaimRow] = field(default_factory=dict)
+    messages: dict[str, FlowerMessageRow] = field(default_factory=dict)
+    """The message of a Flower run that a device works on."""
 
     @classmethod
     def read(cls, reader: Reader, now: float) -> _States:
         waiting = {row.device for row in reader.waiting(now)}
-        return cls(waiting, {claim.device: claim for claim in reader.claims()})
+        waiting |= {node.device for node in reader.flower_nodes(now - PRESENT_S)}
+        messages = {message.device: message for message in reader.flower_under_way(now)}
+        return cls(waiting, {claim.device: claim for claim in reader.claims()}, messages)
 
     def of(self, row: DeviceRow) -> DeviceState:
         if row.left_at is not None:
             return "left"
-        return "assigned" if row.device in self.claims else "waiting" if row.device in self.waiting else "away"
+        if row.device in self.claims or row.device in self.messages:
+            return "assigned"
+        return "waiting" if row.device in self.waiting else "away"
 
     def view(self, row: DeviceRow) -> DeviceView:
-        claim = self.claims.get(row.device)
+        claim = self.claims.get(row.device) or self.messages.get(row.device)
         return DeviceView(
             device=row.device,
             label=row.label,
@@ -162,8 +170,11 @@ class FleetViews:
     def counts(self) -> FleetCounts:
         """Cheap enough to be asked for every few seconds."""
         with self._core.store.reading() as reader:
-            waiting = sum(reader.waiting_by_offer(self._core.clock.now()).values())
-            assigned = len(reader.claims())
+            now = self._core.clock.now()
+            busy = {message.device for message in reader.flower_under_way(now)}
+            idle = {node.device for node in reader.flower_nodes(now - PRESENT_S)} - busy
+            waiting = sum(reader.waiting_by_offer(now).values()) + len(idle)
+            assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()
         return FleetCounts(waiting=waiting, assigned=assigned, away=max(0, registered - waiting - assigned))
 

@@ -16,7 +16,7 @@ from client_sdk.protocol.lease_history import (
     TrainingPoint,
 )
 from client_sdk.protocol.problems import problem
-from coordinator.runtime.core import Core
+from coordinator.runtime.core import Core, no_plan
 from coordinator.runtime.insight.rounds_in_log import before_round, round_of
 from coordinator.store.port import EventRow, Reader, RoundRow
 
@@ -89,6 +89,8 @@ class Leases:
         """ProblemError where there is no such round. A round of devices has no leases."""
         with self._core.store.reading() as reader:
             row = reader.round(run, round)
+            if row is None and reader.flower_run(run) is not None:
+                raise no_plan(run, flower=True)
             if row is None:
                 raise problem("unknown-round", f"run {run} has no round {round}")
             fold = _Fold()

@@ -37,7 +37,7 @@ class PlanCheck:
         return PlanView(
             plan=plan.model_dump(mode="json"),
             plan_digest=plan.digest,
-            run=free_id(self._core, plan.name, (), permitted),
+            run=free_id(self._core, plan.name, {row.run for row in self._core.store.flower_runs()}, permitted),
             cost=_lines(plan, cost),
             devices_spent=spent,
             devices_registered=registered,

@@ -12,9 +12,10 @@ export interface Offer {
 }
 
 /** What can be done with the run by somebody who may, in the order of the page; nothing where it has ended. */
-export function offers(run: Pick<RunView, "run" | "status" | "exhausted">, me: Me): Offer[] {
-  if (run.status === "finished" || run.status === "stopped") return [];
+export function offers(run: Pick<RunView, "run" | "status" | "exhausted"> & { flower?: RunView["flower"] }, me: Me): Offer[] {
+  if (run.status !== "running" && run.status !== "paused") return [];
   const offer = (action: Action, text: string, role: Role): Offer => ({ action, text, role, allowed: may(me, role, run.run) });
+  if (run.flower) return [offer("stop", "Stop …", "operator")];
   return [
     ...(run.exhausted ? [offer("advance", "Advance", "owner")] : []),
     run.status === "running" ? offer("pause", "Pause", "operator") : offer("resume", "Resume", "operator"),

@@ -43,15 +43,19 @@ export function drawn(run: RunView): boolean {
 export function health(run: RunView): Health {
   const state = (tone: Tone, word: string, sentence: string, command: string | null = null): Health => ({ tone, word, sentence, command });
   if (run.trouble) return state("bad", "trouble", run.trouble, `quorate status ${run.run}`);
+  if (run.status === "failed") return state("bad", "failed", sentence(run.reason) || "Its ServerApp has failed.");
+  if (run.flower && run.status === "finished") return state("good", "finished", sentence(run.reason) || "Its ServerApp has finished.");
   if (run.status === "finished") return state("good", "finished", sentence(run.reason), `quorate checkpoint get ${run.run} -o model.safetensors`);
   if (run.status === "stopped") return state("idle", "stopped", sentence(run.reason));
   if (run.exhausted) return state("bad", "exhausted", run.exhausted, `quorate run advance ${run.run}`);
   if (run.status === "paused") return state("idle", "paused", sentence(run.reason) || "Paused.", `quorate run resume ${run.run}`);
   if (run.stalled) return state("warn", "stands still", sentence(run.stalled), stalledCommand(run));
+  if (run.flower) return state("busy", "live", run.phase === "idle" ? "The ServerApp computes; no message waits for a reply." : "Messages wait for the replies of their devices.");
   return state("busy", "live", PHASES[run.phase], null);
 }
 
 function stalledCommand(run: RunView): string {
+  if (run.flower) return "quorate device --flower APP_DIR --token-file FILE";
   if (run.phase === "leasing") return "quorate datacenter join --token-file FILE --data NAME";
   if (run.phase === "selecting") return "quorate device --token-file FILE --data DATA";
   return `quorate rounds ${run.run}`;
@@ -76,8 +80,9 @@ export function roundSeconds(round: RoundView, now: number): number {
   return (round.closed_at ?? now) - round.opened_at;
 }
 
-/** How many reports close a round, from the run's plan; null where it does not say. */
+/** How many reports close a round, from the run's plan; null where it does not say. In a Flower run: messages that were pushed. */
 export function goal(run: RunView): number | null {
+  if (run.flower) return run.funnel.selected;
   const cohort = (run.plan as { cohort?: { goal?: unknown } }).cohort;
   return typeof cohort?.goal === "number" ? cohort.goal : null;
 }

@@ -11,7 +11,8 @@ const METRICS_MS = 5000;
 /** The rounds in order. Those that were closed are not asked for again. */
 export function useRounds(run: RunView): Resource<RoundView[]> {
   const seq = useSlowly(run.seq, ROUND_MS);
-  const key = [run.run, run.round, run.version, run.phase, run.status, seq].join(" ");
+  const answers = useSlowly(run.flower ? `${run.flower.messages} ${run.flower.replies} ${run.flower.errors}` : "", ROUND_MS);
+  const key = [run.run, run.round, run.version, run.phase, run.status, seq, answers].join(" ");
   return useResource<RoundView[]>(key, (signal, before) => roundsOf(run.run, before, signal));
 }
 
@@ -32,7 +33,7 @@ export async function roundsOf(run: string, before: readonly RoundView[] | null,
 export function useMetrics(run: RunView): Resource<MetricView[]> {
   const seq = useSlowly(run.seq, METRICS_MS);
   const key = [run.run, run.version, run.status, seq].join(" ");
-  return useResource<MetricView[]>(key, (signal) => get("/v1/runs/{run}/metrics", { run: run.run }, signal));
+  return useResource<MetricView[]>(key, (signal) => (run.flower ? Promise.resolve([]) : get("/v1/runs/{run}/metrics", { run: run.run }, signal)));
 }
 
 /** The value, changed at most once in so many milliseconds. */

@@ -14,6 +14,12 @@ describe("what can be done with a run", () => {
     expect(named("finished")).toEqual([]);
     expect(named("stopped")).toEqual([]);
   });
+  it("is to stop a Flower run, whose ServerApp decides all else", () => {
+    const flower = { app: "acme/vision", version: "1.0.0", messages: 0, replies: 0, errors: 0 };
+    const named = (status: RunView["status"]) => offers({ ...run(status), flower }, who("owner")).map((one) => one.action);
+    expect(named("running")).toEqual(["stop"]);
+    expect(named("failed")).toEqual([]);
+  });
   it("is to advance it for its owner, only where it is exhausted", () => {
     const exhausted = run("running", "all devices have signed");
     expect(allowed(offers(exhausted, who("owner")))).toEqual(["advance", "pause", "stop"]);

@@ -31,6 +31,17 @@ describe("pace", () => {
   });
 });
 
+describe("health of a Flower run", () => {
+  const flower = { app: "acme/vision", version: "1.0.0", messages: 4, replies: 1, errors: 0 };
+  it("says what its ServerApp and its devices do", () => {
+    expect(health(run({ flower })).sentence).toBe("Messages wait for the replies of their devices.");
+    expect(health(run({ flower, phase: "idle" })).sentence).toBe("The ServerApp computes; no message waits for a reply.");
+    expect(health(run({ flower, stalled: "no device is there" })).command).toBe("quorate device --flower APP_DIR --token-file FILE");
+    expect(health(run({ flower, status: "failed", reason: "KeyError" })).tone).toBe("bad");
+    expect(health(run({ flower, status: "finished" })).command).toBeNull();
+  });
+});
+
 describe("health", () => {
   it("names the cause before the status, and the next command", () => {
     expect(health(run({ trouble: "its log cannot be read", stalled: "x" })).tone).toBe("bad");

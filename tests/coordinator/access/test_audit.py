@@ -24,8 +24,10 @@ from tests.coordinator.requests.entries import EXTENDED
 from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
-CHANGE_NOTHING = frozenset({Route.CHECK_PLAN})
-"""Routes that are POST because what they are asked about is long."""
+OF_A_SERVERAPP = frozenset({Route.FLOWER_CONTENT, Route.FLOWER_MESSAGES, Route.FLOWER_REPLIES, Route.FLOWER_STATE})
+"""What the program of a run sends between its begin and its end, which are audited: each message is a row itself."""
+CHANGE_NOTHING = frozenset({Route.CHECK_PLAN}) | OF_A_SERVERAPP
+"""Routes that are POST because what they are asked about is long, and those of a program."""
 
 
 class Audited:

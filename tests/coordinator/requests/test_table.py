@@ -38,7 +38,7 @@ OTHER = key_of("another key")
 HTTP_ALONE = {
     ("GET", Route.EVENTS), ("GET", Route.CHECKPOINT), ("HEAD", Route.CHECKPOINT), ("GET", Route.REVOCATIONS),
     ("GET", Route.REVOCATION_LIST), ("GET", Route.SESSION_OIDC), ("GET", Route.OIDC_CALLBACK),
-    ("GET", Route.STREAM),
+    ("GET", Route.STREAM), ("GET", Route.FLOWER_CONTENT), ("HEAD", Route.FLOWER_CONTENT),
 }  # fmt: skip
 """The streams, downloads, the authority's own bytes, and the redirects to an issuer and back."""
 
@@ -231,7 +231,7 @@ class Calm(Schedule):
         self.world.agenda.now = until
 
 
-def sent(entry: Any, message: Any = None, **path: Any) -> Send:
+def sent(entry: Any, message: Any = None, /, **path: Any) -> Send:
     return Send(method=entry.method, route=entry.route, answers=(), path=path, message=message)
 
 

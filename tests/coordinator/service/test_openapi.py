@@ -49,7 +49,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = 60
+OPERATIONS = 72
 STREAMS = (Route.EVENTS, Route.STREAM)
 EACH = 15
 """Requests to each operation. `make soak` sends more."""

@@ -100,7 +100,7 @@ class Matrix:
             "digest": self.world.coordinator.operators.run(RUN).checkpoint,
             "action": "pause",
         }
-        values |= {"worker": "w1", "device": "d1", "key": "0" * 16, "stage": "share"}
+        values |= {"worker": "w1", "device": "d1", "key": "0" * 16, "stage": "share", "message": "0" * 64}
         (method,) = route.methods
         path = route.path.format(**values)
         headers, auth = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}, None

@@ -97,6 +97,27 @@ def test_the_same_message_again_is_acknowledged_again_and_counts_once(world: Ser
         assert events.count(name) == 6, name
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_repro_other_bytes_under_the_signature_of_what_counts_are_refused(world: Served, stage: Stage) -> None:
+    """Of a list only the signature is stored: other bytes beside it were acknowledged as the same message."""
+    world.secure_run()
+    world.begin()
+    tell, seen = world.tell, list[tuple[int, str]]()
+
+    def again(phone: Phone, message: Transmit, **changes: Any) -> Any:
+        first = tell(phone, message, **changes)
+        if message.stage == stage and phone.number == 2 and not changes:
+            body = message.blob if stage == "mask" else message.body
+            answer = tell(phone, message, body=body[:-1] + bytes([body[-1] ^ 1]))
+            seen.append((answer.status_code, kind(answer)))
+        return first
+
+    world.tell = again  # type: ignore[method-assign]
+    world.play()
+    assert seen == [(409, "duplicate")]
+    assert counted(world) == list(range(6))
+
+
 def test_a_vector_that_counts_is_acknowledged_again_without_being_read(
     world: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,21 +16,22 @@ from tests.coordinator.store.contract_access import AccessContract
 from tests.coordinator.store.contract_audit import AuditContract
 from tests.coordinator.store.contract_chains import ChainContract
 from tests.coordinator.store.contract_fleet import FleetContract
+from tests.coordinator.store.contract_flower import FlowerContract
 from tests.coordinator.store.contract_insight import InsightContract
 from tests.coordinator.store.contract_secure import SecureContract
 from tests.coordinator.store.contract_transactions import TransactionContract
 
 
 class StoreContract(
-    FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract, SecureContract, InsightContract
-):
+    FleetContract, TransactionContract, ChainContract, AuditContract, AccessContract, SecureContract, InsightContract,
+    FlowerContract,
+):  # fmt: skip
     def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         assert store.run("r1") is None
         assert store.runs() == []
         assert store.head("r1") == 0
         assert store.events("r1", 0) == []
         assert store.device("d1") is None
-        assert store.device_by_key("key of d1") is None
         assert store.device_by_key("key of d1") is None
         assert store.devices() == []
         assert store.worker("w1") is None

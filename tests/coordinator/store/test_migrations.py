@@ -22,11 +22,11 @@ from client_sdk.identity import DeviceKey
 from coordinator.store import StoreError, chain, open_store
 from coordinator.store.connect import connect
 from coordinator.store.migrate import _config, newest
-from coordinator.store.port import AuditHeadRow
+from coordinator.store.port import AuditHeadRow, Conflict
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata
 from coordinator.verify import AuditWitness, verify
-from tests.coordinator.store import rows
+from tests.coordinator.store import flower_rows, rows
 
 
 def url_of(folder: Path) -> str:
@@ -227,10 +227,9 @@ def test_devices_of_the_fifth_schema_keep_their_ids_and_times_and_lose_their_tok
     with plain.engine.connect() as connection:
         command.upgrade(_config(connection), "0005")
         connection.commit()
-    with plain.transaction() as tx:
-        tx.insert_run(rows.run("r1"))
     with plain.engine.connect() as connection:
         for statement in (
+            rows.OLD_RUN,
             "INSERT INTO devices VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5)",
             "INSERT INTO devices VALUES ('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
             "INSERT INTO workers VALUES ('w1', 'token', 'a cluster', 12.25, NULL, 30.5)",
@@ -250,6 +249,20 @@ def test_devices_of_the_fifth_schema_keep_their_ids_and_times_and_lose_their_tok
     assert store.claims() == [rows.claim("d2")]
     with pytest.raises(StoreError, match="does not exist"), store.transaction() as tx:
         tx.put_waiting([rows.waiting("d9")])
+    store.close()
+
+
+def test_a_run_of_the_eleventh_schema_keeps_its_name_to_itself(tmp_path: Path) -> None:
+    plain = SqlStore(url_of(tmp_path))
+    with plain.engine.connect() as connection:
+        command.upgrade(_config(connection), "0011")
+        connection.exec_driver_sql(rows.OLD_RUN)
+        connection.commit()
+    plain.close()
+    store = opened(url_of(tmp_path))
+    with pytest.raises(Conflict), store.transaction() as tx:
+        tx.insert_flower_run(flower_rows.run("r1"))
+    assert store.flower_runs() == []
     store.close()
 
 

@@ -14,11 +14,11 @@ from sqlalchemy import column, insert, table
 from client_sdk.identity import DeviceKey
 from coordinator.store import open_store
 from coordinator.store.migrate import _config
-from coordinator.store.port import Store
+from coordinator.store.port import Conflict, Store
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata
 from coordinator.verify import AuditWitness, verify
-from tests.coordinator.store import postgres, rows
+from tests.coordinator.store import flower_rows, postgres, rows
 from tests.coordinator.store.contract import StoreContract
 
 PROGRAMS = postgres.programs()
@@ -58,10 +58,9 @@ def test_devices_and_workers_of_the_fifth_schema_keep_their_ids_and_times(server
     with plain.engine.connect() as connection:
         command.upgrade(_config(connection), "0005")
         connection.commit()
-    with plain.transaction() as tx:
-        tx.insert_run(rows.run("r1"))
     with plain.engine.connect() as connection:
         for statement in (
+            rows.OLD_RUN,
             "INSERT INTO devices VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5)",
             "INSERT INTO devices VALUES ('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
             "INSERT INTO devices VALUES ('d3', 'other', 'else', 'a phone', 5, 1, NULL)",
@@ -82,6 +81,32 @@ def test_devices_and_workers_of_the_fifth_schema_keep_their_ids_and_times(server
     assert store.claims() == [rows.claim("d2")]
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.close()
+
+
+def test_of_two_runs_of_one_name_that_are_created_at_the_same_moment_one_is_refused(
+    server: postgres.Server, template: str
+) -> None:
+    store = open_store(server.url(server.create(template)))
+    refused: list[object] = []
+
+    def create() -> None:
+        try:
+            with store.transaction() as tx:
+                tx.insert_flower_run(flower_rows.run("same"))
+        except Conflict as error:
+            refused.append(error)
+
+    other = threading.Thread(target=create)
+    with store.transaction() as tx:
+        tx.insert_run(rows.run("same"))
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+    other.join(30)
+    assert len(refused) == 1
+    assert store.flower_runs() == []
+    assert store.run_ids() == ["same"]
     store.close()
 
 

@@ -23,6 +23,7 @@ from coordinator.runtime.run_log import RunLog
 from coordinator.secure import committing, performing
 from coordinator.secure import opening as sums
 from coordinator.secure.opening import Lost
+from coordinator.secure.requests import SecureRequests
 from coordinator.secure.routing import DealtShares
 from coordinator.store.memory import MemoryTransaction
 from coordinator.store.messages_memory import MemoryMessageWrites
@@ -245,6 +246,12 @@ def _mean_by_another_cap() -> Patches:
         return commit(aggregator, round, parent, other, *rest, **about)
 
     return [(committing, "commit_sum", scaled)]
+
+
+@mutant("vector-acknowledged-that-never-came", "liveness", **CALM)
+def _vector_acknowledged_that_never_came() -> Patches:
+    """Any vector is taken for the one that counts already, and so is never read."""
+    return [(SecureRequests, "has_come", lambda self, *about: True)]
 
 
 @mutant("wrong-shares-count", "barred", focus=("secure-lie", "unmasking"), **LYING)

@@ -6,6 +6,7 @@ type Schemas = components["schemas"];
 export type RunView = Schemas["RunView"];
 export type RoundView = Schemas["RoundView"];
 export type Funnel = Schemas["Funnel"];
+export type FlowerSummary = Schemas["FlowerSummary"];
 export type SecureView = Schemas["SecureView"];
 export type ExchangeView = Schemas["ExchangeView"];
 export type CheckpointView = Schemas["CheckpointView"];

@@ -17,29 +17,44 @@ const EXITS = [
 /** Left of a goal below this share of the cohort there is no room for its words. */
 const ROOM = 0.6;
 
+const MESSAGES = [
+  ["selected", "messages pushed"],
+  ["training", "delivered"],
+  ["reported", "have a reply"],
+] as const satisfies readonly (readonly [keyof Counts, string])[];
+
+const UNANSWERED = [
+  ["refused", "were answered by an error"],
+  ["dropped", "their time to live was over"],
+] as const satisfies readonly (readonly [keyof Counts, string])[];
+
 interface Props {
   counts: Counts;
   goal: number | null;
   departures: string;
   /** Whether the round has drawn its cohort: before, nobody has counted who waits. */
   drawn: boolean;
+  /** The counts are messages of a Flower run. */
+  flower?: boolean;
 }
 
 /** Bars are shares of the cohort. How many waited is no share of it: the plan says how many of them are selected. */
-export function Funnel({ counts, goal, departures, drawn }: Props) {
+export function Funnel({ counts, goal, departures, drawn, flower = false }: Props) {
   const whole = Math.max(counts.selected, 1);
   return (
     <div className="funnel">
       <ol className="stages">
-        <li className="stage stage-pool">
-          <span className="word">
-            waiting <small>{drawn ? "eligible when the cohort was drawn" : "counted when the cohort is drawn"}</small>
-          </span>
-          <span className="number" data-stage="waiting">
-            {drawn ? count(counts.waiting) : "–"}
-          </span>
-        </li>
-        {STAGES.map(([stage, meaning], i) => (
+        {!flower && (
+          <li className="stage stage-pool">
+            <span className="word">
+              waiting <small>{drawn ? "eligible when the cohort was drawn" : "counted when the cohort is drawn"}</small>
+            </span>
+            <span className="number" data-stage="waiting">
+              {drawn ? count(counts.waiting) : "–"}
+            </span>
+          </li>
+        )}
+        {(flower ? MESSAGES : STAGES).map(([stage, meaning], i) => (
           <li key={stage} className={`stage stage-${i + 1}`}>
             <span className="bar" style={{ transform: `scaleX(${Math.min(1, counts[stage] / whole)})` }} />
             {stage === "reported" && goal !== null && goal <= whole && drawn && <Goal goal={goal} share={goal / whole} />}
@@ -53,7 +68,7 @@ export function Funnel({ counts, goal, departures, drawn }: Props) {
         ))}
       </ol>
       <dl className="exits">
-        {EXITS.map(([stage, meaning]) => (
+        {(flower ? UNANSWERED : EXITS).map(([stage, meaning]) => (
           <div key={stage} className={counts[stage] ? "exit some" : "exit"} title={meaning}>
             <dt>{stage}</dt>
             <dd data-stage={stage}>{count(counts[stage])}</dd>

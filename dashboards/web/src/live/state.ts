@@ -47,6 +47,6 @@ function framed(live: Live, frame: Frame): Live {
 
 /** Runs for a list: those that go on first, then the newest. */
 export function inOrder(runs: Readonly<Record<string, RunView>>): RunView[] {
-  const over = (run: RunView) => Number(run.status === "finished" || run.status === "stopped");
+  const over = (run: RunView) => Number(run.status !== "running" && run.status !== "paused");
   return Object.values(runs).sort((a, b) => over(a) - over(b) || b.created_at - a.created_at);
 }

@@ -19,7 +19,7 @@ export default function Compare() {
   const live = useLive();
   const query = useQuery();
   const view = useMemo(() => decode(query), [query]);
-  const runs = inOrder(live.runs);
+  const runs = inOrder(live.runs).filter((run) => !run.flower);
   const named = namesRuns(query);
   const first = named ? "" : encode({ ...view, runs: startWith(runs) });
   useEffect(() => {

@@ -9,7 +9,7 @@ import { roundPath } from "../route";
 import { useNow } from "../useNow";
 
 const SHOWN = 200;
-const TONES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
+const TONES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
 
 /** `virtual`: of a simulated run, whose clock is not that of the world. */
 export function RoundCharts({ rounds, virtual, wide }: { rounds: readonly RoundView[]; virtual: boolean; wide: boolean }) {

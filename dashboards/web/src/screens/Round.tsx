@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { get } from "../api/client";
 import type { LanesView, RoundView, RunView } from "../api/types";
-import { Badge, EmptyState, Fact, Panel, Problem, Shape } from "../components/parts";
+import { Badge, EmptyState, Fact, Figure, Panel, Problem, Shape } from "../components/parts";
 import { bytes, count, duration, sentence } from "../format";
 import { type Exit, ended, exits, TONES } from "../lanes";
 import { type Resource, useLive, useResource } from "../live/context";
@@ -11,13 +11,16 @@ import { roundPath, runPath } from "../route";
 import { type SecureRound, seen } from "../secure";
 import { useNow } from "../useNow";
 import { useSlowly } from "../useRun";
+import { FlowerRound } from "./FlowerRun";
 import { LaneBuckets, MOST_LANES } from "./LaneBuckets";
 import { LaneDevice } from "./LaneDevice";
 import { RoundLanes } from "./RoundLanes";
 import { Earlier, ExchangeChart, Strip } from "./Secure";
 
 const FOLLOWED_MS = 2000;
-const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
+const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
+
+const NO_LANES: LanesView = { devices: 0, secure: "" };
 
 interface Seen {
   round: RoundView;
@@ -42,10 +45,12 @@ export default function Round({ id, number }: { id: string; number: number }) {
 /** The round and its lanes, asked again while the run is in this round or the next one: late updates come then. */
 function useRound(run: RunView, number: number): Resource<Seen> {
   const seq = useSlowly(run.seq, FOLLOWED_MS);
-  const key = [run.run, number, run.round <= number + 1 ? `${seq} ${run.round} ${run.phase}` : "over"].join(" ");
+  const answers = useSlowly(run.flower ? `${run.flower.replies} ${run.flower.errors}` : "", FOLLOWED_MS);
+  const key = [run.run, number, run.round <= number + 1 ? `${seq} ${run.round} ${run.phase} ${answers}` : "over"].join(" ");
   return useResource<Seen>(key, async (signal, before) => {
     // Of a large cohort the parts of time are shown, not its lanes.
     const limit = before && before.lanes.devices > MOST_LANES ? 1 : MOST_LANES;
+    if (run.flower) return { round: await get("/v1/runs/{run}/rounds/{round}", { run: run.run, round: number }, signal), lanes: NO_LANES };
     const [round, lanes] = await Promise.all([
       get("/v1/runs/{run}/rounds/{round}", { run: run.run, round: number }, signal),
       get("/v1/runs/{run}/rounds/{round}/lanes", { run: run.run, round: number, limit }, signal),
@@ -84,6 +89,7 @@ function OfRun({ run, number }: { run: RunView; number: number }) {
 }
 
 function Shown({ run, round, lanes }: Seen & { run: RunView }) {
+  if (round.kind === "flower") return <FlowerRound round={round} />;
   if (round.kind === "secure") return <SecureRoundShown round={round} why={lanes.secure} />;
   if (round.kind === "datacenter") return <EmptyState title="A datacenter worker trains this round: no device was asked, so it has no lanes." command={`quorate rounds ${run.run}`} />;
   if (!lanes.devices)
@@ -122,7 +128,7 @@ function RoundFacts({ run, round, lanes }: Seen & { run: RunView }) {
   const wanted = goal(run);
   return (
     <dl className="facts">
-      <Fact label="Reported" value={<span data-fact="reported">{`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`}</span>} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
+      <Fact label="Reported" value={<Figure name="reported" text={`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`} />} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
       <Fact label="Late" value={<span data-fact="late">{count(ended(lanes, "late"))}</span>} note="after it had closed" />
       <Fact label="Dropped" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
       <Fact label="Time" value={duration(round.closed_at == null ? Math.floor(roundSeconds(round, now)) : roundSeconds(round, now))} note={round.closed_at == null ? "so far" : "with the selection"} />

@@ -8,6 +8,7 @@ import type { RunSection } from "../route";
 import { Actions } from "./Actions";
 import { Checkpoints } from "./Checkpoints";
 import { Datacenter } from "./Datacenter";
+import { FlowerRun, NotOfFlower } from "./FlowerRun";
 import { LiveRun } from "./LiveRun";
 import { Privacy } from "./Privacy";
 import { Secure } from "./Secure";
@@ -27,7 +28,15 @@ export default function Run({ id, section }: { id: string; section: RunSection }
   return (
     <>
       <Heading run={run} />
-      {section === "live" && <LiveRun run={run} />}
+      {section === "live" && (run.flower ? <FlowerRun run={run} flower={run.flower} /> : <LiveRun run={run} />)}
+      {section !== "live" && section !== "privacy" && run.flower ? <NotOfFlower run={run} /> : <Section run={run} section={section} />}
+    </>
+  );
+}
+
+function Section({ run, section }: { run: RunView; section: RunSection }) {
+  return (
+    <>
       {section === "secure" && <Secure run={run} />}
       {section === "privacy" && <Privacy />}
       {section === "datacenter" && <Datacenter run={run} />}

@@ -70,16 +70,26 @@ function Card({ run, state, learning }: { run: RunView; state: ReturnType<typeof
         <Badge tone={state.tone}>{state.word}</Badge>
       </span>
       <span className="card-figures">
+        {run.flower ? (
+          <span>
+            round <b>{count(run.round)}</b>
+          </span>
+        ) : (
+          <span>
+            round <b>{count(run.rounds_committed)}</b> of {count(run.rounds_wanted)}
+          </span>
+        )}
         <span>
-          round <b>{count(run.rounds_committed)}</b> of {count(run.rounds_wanted)}
-        </span>
-        <span>
-          reported <b>{count(run.funnel.reported)}</b>
+          {run.flower ? "replied" : "reported"} <b>{count(run.funnel.reported)}</b>
           {wanted !== null && ` of ${count(wanted)}`}
         </span>
       </span>
-      <Progress part={run.rounds_committed} whole={run.rounds_wanted} label={`Rounds of ${run.run}`} tone={state.tone} />
-      {learning && <CardMetric run={run} />}
+      {run.flower ? (
+        <Progress part={run.funnel.reported} whole={run.funnel.selected} label={`Replies of this round of ${run.run}`} tone={state.tone} />
+      ) : (
+        <Progress part={run.rounds_committed} whole={run.rounds_wanted} label={`Rounds of ${run.run}`} tone={state.tone} />
+      )}
+      {learning && !run.flower && <CardMetric run={run} />}
       <span className="note two-lines">{state.sentence}</span>
       <span className="note">{run.clock === "virtual" ? `${run.kind}, simulated` : `${run.kind}, created ${ago(run.created_at, now)}`}</span>
     </a>

@@ -27,7 +27,7 @@ const FILE = "a file";
 
 export function StartFrom({ from, initial, onInitial }: Props) {
   const live = useLive();
-  const runs = inOrder(live.runs);
+  const runs = inOrder(live.runs).filter((run) => !run.flower);
   const [source, setSource] = useState(from?.run ?? "");
   const choose = (event: ChangeEvent<HTMLSelectElement>) => {
     onInitial(null);

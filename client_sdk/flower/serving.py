@@ -1,0 +1,229 @@
+"""A resident device that serves Flower runs: it gets one message after another, and its ClientApp works on each.
+
+::
+
+    start      an answer that was not acknowledged -> reply with the same bytes
+    poll       wait -> sleep -> poll
+               a task whose answer the journal has -> reply with the same bytes
+               a task -> fetch its content -> the ClientApp works (its process; meanwhile: *busy*)
+                      -> the answer: into the journal, durably -> reply -> acknowledged
+                      -> an exception, a crash, no time left -> error; the state is as it was
+
+``journal`` holds that a message changes the state once. This file has never heard of HTTP (``port``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from random import SystemRandom
+from threading import Event
+from typing import assert_never
+
+from client_sdk.flower.answer_file import AnswerFile
+from client_sdk.flower.error_codes import ErrorCode, error
+from client_sdk.flower.journal import NodeJournal, RunKey
+from client_sdk.flower.notices import FlowerNotice, size
+from client_sdk.flower.port import FlowerPort, Runner
+from client_sdk.flower.presence import present
+from client_sdk.flower.work import AppFailed, AppWork, StoredState
+from client_sdk.http.transport import Interrupted
+from client_sdk.protocol.flower import (
+    ConfigValue,
+    FlowerApp,
+    FlowerError,
+    FlowerPoll,
+    FlowerTask,
+    FlowerWait,
+    ReplyReceipt,
+)
+from client_sdk.protocol.problems import Problem, ProblemError
+
+REST_S = (1.0, 3.0)
+"""The window of a pause in seconds after a refusal, so that no answer makes a device spin."""
+SPARE_S = 1.0
+"""Before a message's time is over the ClientApp is stopped, so that the error still arrives; at most 5 % of it."""
+SECURE_ONLY = "This device takes part only where updates are added under masks, and Flower runs are plain."
+GONE = frozenset({"unknown-run"})
+"""Refusals that say that the run is over: its journal is deleted."""
+
+
+class FlowerDevice:
+    """Serves the runs of one app.
+
+    ``port`` reaches the coordinator; ``app`` says what the device has; ``process`` runs its ClientApp; ``journal`` is
+    this node's. ``node_config``: what ``Context.node_config`` has. ``stop`` ends ``serve`` within a second.
+    ``on_notice`` is called from the thread that serves.
+    """
+
+    def __init__(
+        self,
+        port: FlowerPort,
+        app: FlowerApp,
+        process: Runner,
+        journal: NodeJournal,
+        *,
+        node_config: Mapping[str, ConfigValue] | None = None,
+        secure_only: bool = False,
+        hold_s: float = 25.0,
+        presence: bool = True,
+        stop: Event | None = None,
+        on_notice: Callable[[FlowerNotice], None] | None = None,
+    ) -> None:
+        self._port = port
+        self._process = process
+        self._journal = journal
+        self._node_config = dict(node_config or {})
+        self._poll = FlowerPoll(apps=(app,), secure_only=secure_only, hold_s=hold_s)
+        self._presence = presence
+        self._stop = stop if stop is not None else Event()
+        self._on_notice = on_notice
+        self._reason = ""
+        self._chance = SystemRandom().random
+
+    def serve(self, messages: int | None = None) -> int:
+        """Serve until ``stop``, or so many messages. Returns how many were answered.
+
+        ProblemError where the coordinator refuses this device for good, StorageError where its folder cannot be used.
+        """
+        answered = 0
+        try:
+            for answer in self._journal.unsent():
+                self._notify("sent-again", "Sends its last reply again.", answer.header.run)
+                self._send(answer)
+            while not self._stop.is_set() and (messages is None or answered < messages):
+                task = self._port.poll(self._asking())
+                match task:
+                    case FlowerTask():
+                        self._reason = ""
+                        answered += self.answer(task)
+                    case FlowerWait():
+                        self._wait(task)
+                    case Problem():
+                        raise ProblemError(task)
+                    case _:
+                        assert_never(task)
+        except Interrupted:
+            pass
+        return answered
+
+    def answer(self, task: FlowerTask) -> bool:
+        """Answer one message: with what the journal has, or by letting the ClientApp work. Whether the coordinator has
+        the answer now."""
+        if self._poll.secure_only:
+            return self._send_error(task, error(ErrorCode.MESSAGE_UNAVAILABLE, SECURE_ONLY))
+        key = RunKey(task.run, task.number)
+        stored = self._journal.answer(key, task.message)
+        if stored is not None:
+            self._notify("sent-again", "Sends the reply to this message again.", task.run, task)
+            return self._send(stored, task)
+        if self._journal.is_over(key, task.message):
+            reason = "This message was answered before, and its reply is not stored any more."
+            return self._send_error(task, error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
+        found = self._port.fetch(task)
+        if isinstance(found, Problem):
+            return self._refused(found, key, task)
+        self._notify("message", f"Received {task.kind}, {size(task.bytes)}.", task.run, task)
+        began = time.monotonic()
+        work = self._work(task, key, str(found))
+        over = Event()
+
+        def busy() -> None:
+            wait = self._port.here(self._asking(task))
+            if wait is not None and task.run in wait.over:
+                over.set()
+
+        with present(busy) if self._presence else nullcontext():
+            said = self._process.run(work, task.expires_in_s - min(SPARE_S, 0.05 * task.expires_in_s), over.is_set)
+        if over.is_set():
+            self._notify("stopped", "The run is over, and the ClientApp was stopped.", task.run, task)
+            self._journal.forget(key)
+            return False
+        if isinstance(said, AppFailed):
+            return self._send_error(task, said.error)
+        return self._send(self._journal.keep(), task, time.monotonic() - began)
+
+    def forget(self, run: str) -> None:
+        """A run of this name is over: delete what is kept of it."""
+        for key in self._journal.runs:
+            if key.run == run:
+                self._journal.forget(key)
+
+    def _asking(self, busy: FlowerTask | None = None) -> FlowerPoll:
+        """A poll that says what this device has, and ``busy`` with what it is."""
+        runs = {key.run: key.number for key in self._journal.runs}
+        if busy is None:
+            return self._poll.changed(runs=runs) if runs else self._poll
+        return self._poll.changed(runs={**runs, busy.run: busy.number}, busy=busy.message, hold_s=0.0)
+
+    def _work(self, task: FlowerTask, key: RunKey, content: str) -> AppWork:
+        state = self._journal.state(key)
+        return AppWork(
+            run=task.run,
+            number=task.number,
+            node=task.node,
+            node_config=self._node_config,
+            run_config=task.config,
+            message=task.message,
+            type=task.kind,
+            group=task.group,
+            created_at=task.created_at,
+            ttl_s=task.expires_in_s,
+            content=content,
+            state=None
+            if state is None
+            else StoredState(path=str(state.path), start=state.state_at, bytes=state.header.state_bytes),
+            answer=str(self._journal.draft),
+            max_reply=task.max_reply,
+        )
+
+    # ------------------------------------------------------------ sending
+
+    def _send(self, answer: AnswerFile, task: FlowerTask | None = None, worked_s: float | None = None) -> bool:
+        run = answer.header.run
+        receipt = self._port.reply(answer)
+        if isinstance(receipt, Problem):
+            return self._refused(receipt, RunKey(run, answer.header.number), task)
+        self._journal.acknowledged(answer)
+        if receipt.digest != answer.header.reply:
+            self._notify("refused", "Another answer to this message counts.", run, task)
+            return True
+        took = "" if worked_s is None else f" after {worked_s:.1f} s"
+        self._notify("replied", f"Replied{took}, {size(answer.header.reply_bytes)}.", run, task)
+        return True
+
+    def _send_error(self, task: FlowerTask, found: FlowerError) -> bool:
+        self._notify("error", f"Error {found.code}: {found.reason}", task.run, task)
+        receipt = self._port.error(task.run, task.message, found)
+        if isinstance(receipt, ReplyReceipt):
+            return True
+        return self._refused(receipt, RunKey(task.run, task.number), task)
+
+    def _refused(self, refused: Problem, key: RunKey, task: FlowerTask | None) -> bool:
+        self._notify("refused", f"{refused}", key.run, task)
+        if refused.is_ours and refused.kind in GONE:
+            self._journal.forget(key)
+        self._pause(*REST_S)
+        return False
+
+    # ------------------------------------------------------------ waiting
+
+    def _wait(self, wait: FlowerWait) -> None:
+        runs = {key.run: key for key in self._journal.runs}
+        for run in wait.over:
+            if run in runs:
+                self._journal.forget(runs[run])
+        if wait.reason != self._reason:
+            self._reason = wait.reason
+            self._notify("waiting", wait.reason)
+        self._pause(wait.again_min_s, max(wait.again_min_s, wait.again_max_s))
+
+    def _pause(self, low: float, high: float) -> None:
+        self._stop.wait(low + (high - low) * self._chance())
+
+    def _notify(self, kind: str, text: str, run: str | None = None, task: FlowerTask | None = None) -> None:
+        if self._on_notice is not None:
+            group, message = (task.group, task.message) if task is not None else ("", None)
+            notice = {"kind": kind, "text": text, "run": run, "group": group, "message": message}
+            self._on_notice(FlowerNotice(**notice))  # type: ignore[arg-type]

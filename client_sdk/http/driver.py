@@ -1,0 +1,171 @@
+"""What every driver of a device's session over HTTP does: requests, certificates, storage, waits, and notices of them.
+
+``client.Client`` trains rounds over it; ``client_sdk.flower`` serves Flower runs over it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from random import SystemRandom
+from threading import Event
+from types import TracebackType
+from typing import Self, assert_never
+
+import httpx2
+
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.device.actions import (
+    Action,
+    Certify,
+    Failed,
+    Fetch,
+    FetchList,
+    Load,
+    Reply,
+    RequestRefused,
+    Save,
+    Send,
+    Sleep,
+    Train,
+    Unreachable,
+)
+from client_sdk.device.performing import perform_stored
+from client_sdk.device.record import Record, Storage
+from client_sdk.http.certifying import Certifier, Who
+from client_sdk.http.exchange import DeviceFiles, Exchange
+from client_sdk.http.notices import Happening, of_saved
+from client_sdk.http.signing import RequestSigner
+from client_sdk.http.transport import open_http
+from client_sdk.http.urls import check_url
+from client_sdk.identity import Signer, key_of
+from client_sdk.protocol.devices import Assignment
+from client_sdk.secagg.actions import Keep
+
+log = logging.getLogger("quorate.device")
+
+REPEAT_NOTICE_S = 60.0
+"""The same trouble is reported again after this time."""
+
+
+class DeviceDriver:
+    """Performs the actions of a session with one coordinator. See ``client.Client`` for the arguments; ``files`` has
+    what requests send and fetch (None: ``storage``)."""
+
+    def __init__(
+        self,
+        coordinator: str,
+        storage: Storage,
+        *,
+        files: DeviceFiles | None = None,
+        enrolment_token: str | None = None,
+        who: Who | str = "",
+        signer: Signer | None = None,
+        http: httpx2.Client | None = None,
+        on_happening: Callable[[Happening], None] | None = None,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        self.coordinator = check_url(coordinator)
+        self._storage = storage
+        self._token = EnrolmentToken.parse(enrolment_token.strip()) if enrolment_token is not None else None
+        self._signer = signer
+        self._own_http = http is None
+        self._http = http if http is not None else open_http(self.coordinator)
+        self._on_happening = on_happening
+        self._chance = chance if chance is not None else SystemRandom().random
+        self._signing = RequestSigner(self.coordinator, self._now, os.urandom)
+        self._exchange = Exchange(self._http, self.coordinator, files or storage, self._now, self._signing)
+        self._certifier = Certifier(self._now, who, os.urandom)
+        self._record = Record()
+        self._stop = Event()
+        self._clock_offset = time.time() - time.monotonic()
+        self._last_trouble: tuple[str, float] = ("", 0.0)
+
+    def close(self) -> None:
+        """Close the HTTP client, unless it is shared."""
+        if self._own_http:
+            self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ performing
+
+    def _perform(self, action: Action) -> Reply:
+        match action:
+            case Save() | Keep() | Load():
+                if isinstance(action, Save):
+                    for happening in of_saved(action.record, self._record, action.joined):
+                        self._emit(happening)
+                stored = perform_stored(self._storage, action, self._now())
+                if isinstance(action, Save):
+                    self._use(action.record)
+                return stored
+            case Certify():
+                return self._certify(action)
+            case Send():
+                return self._exchange.send(action)
+            case Fetch():
+                return self._exchange.fetch(action)
+            case Sleep():
+                self._sleep(action)
+                return None
+            case FetchList() | Train():
+                raise TypeError(f"{type(self).__name__} does not perform {action!r}")
+            case _:
+                assert_never(action)
+
+    def _use(self, record: Record) -> None:
+        """From now on requests are signed by the key of this record, which is saved."""
+        self._record = record
+        self._signing.signer = self._signer or key_of(record.key_seed)
+
+    def _certify(self, action: Certify) -> Reply:
+        record, signer = self._record, self._signing.signer
+        if signer is None:
+            raise RuntimeError("the authority is asked before the key was saved")
+        following = key_of(record.next_key_seed)
+        reply = self._certifier.perform(action, signer, certificate=record.certificate, following=following)
+        if action.what == "renew" and isinstance(reply, RequestRefused | Unreachable | Failed):
+            why = str(reply.problem) if isinstance(reply, RequestRefused) else reply.reason
+            self._notify_once("trouble", why, f"The certificate was not renewed. {why}")
+        return reply
+
+    def _sleep(self, action: Sleep) -> None:
+        wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
+        if action.trouble:
+            end = "" if action.reason.endswith((".", "!", "?", "…")) else "."
+            self._notify_once("trouble", action.reason, f"{action.reason}{end} Trying again in {wait_s:.0f} s.")
+        else:
+            self._notify_once("waiting", action.reason, action.reason)
+        self._stop.wait(wait_s)
+
+    def _now(self) -> float:
+        """Unix seconds that never go back while this driver lives."""
+        return self._clock_offset + time.monotonic()
+
+    # ------------------------------------------------------------ notices
+
+    def _notify(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
+        run, number = (assignment.run, assignment.round) if assignment is not None else (None, None)
+        self._emit(Happening(kind=kind, text=text, run=run, round=number))
+
+    def _notify_once(self, kind: str, reason: str, text: str) -> None:
+        """Send the notice, unless it is the same as the last one, less than REPEAT_NOTICE_S ago."""
+        last, at = self._last_trouble
+        if reason != last or self._now() - at > REPEAT_NOTICE_S:
+            self._notify(kind, text)
+            self._last_trouble = (reason, self._now())
+
+    def _emit(self, happening: Happening) -> None:
+        self._last_trouble = ("", 0.0)
+        log.debug("%s", happening)
+        if self._on_happening is not None:
+            self._on_happening(happening)

@@ -1,0 +1,170 @@
+"""Flower's Grid over a coordinator: messages that are durable before ``push_messages`` returns, and their replies.
+
+A ServerApp and Flower's strategies call it, also from many threads. Replies are handed over in the order in which their
+messages were pushed. Where the coordinator is away the Grid waits; after a restart of the ServerApp the same messages
+have the same ids (``message_ids``), so replies that are durable are served again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import RLock
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from client_sdk.flower import flwr_private
+from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerRunView, PullReplies, PushMessages
+from coordinator.flower.contents import OutgoingContents
+from coordinator.flower.happenings import MessagesPushed, OnHappening, ReplyTaken
+from coordinator.flower.link import FlowerLink
+from coordinator.flower.message_ids import MessageIds
+from coordinator.flower.messages import SentMessage, groups_of, incoming, outgoing
+from coordinator.flower.patience import Patience, StillAway
+from coordinator.flower.waiting import WaitingForNodes
+
+HOLD_S = 25.0
+"""How long one request for replies is held."""
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """When ``send_and_receive`` returns before all replies are there."""
+
+    share: float
+    """Of the messages that it sent: how many must have a reply."""
+    grace_s: float = 0.0
+    """Seconds that it still waits then."""
+
+    def needs(self, messages: int) -> int:
+        """How many replies of so many messages."""
+        return max(1, math.ceil(self.share * messages - 1e-9))
+
+
+class QuorateGrid(Grid):
+    """The Grid of one run."""
+
+    def __init__(
+        self,
+        link: FlowerLink,
+        run: FlowerRunView,
+        patience: Patience,
+        on_happening: OnHappening,
+        *,
+        quorum: Quorum | None = None,
+        longest_wait_s: float = math.inf,
+        after_push: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``longest_wait_s``: for replies, where the ServerApp would wait longer. ``after_push``: called when messages
+        are durable, before ``push_messages`` returns."""
+        self._link, self._view, self._patience, self._tell = link, run, patience, on_happening
+        self._quorum, self._longest_wait_s = quorum, longest_wait_s
+        self._after_push, self._clock = after_push, clock
+        self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
+        self._ids = MessageIds()
+        self._sent: dict[str, SentMessage] = {}
+        """Messages whose replies have not been handed over."""
+        self._waiting = WaitingForNodes(on_happening, clock)
+        self._lock = RLock()
+        self._run = flwr_private.run_of(run.number, run.app.name, run.app.version, run.app.digest, run.config)
+
+    def set_run(self, run: flwr_private.Run) -> None:
+        """Refuse any other run: a Grid has one for its life."""
+        if run.run_id != self._view.number:
+            raise ValueError(f"This Grid is of the run {self._view.number}, and no other can be set.")
+
+    @property
+    def run(self) -> flwr_private.Run:
+        """What Flower knows of the run."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """A message to a node; ``Message`` itself does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """The ids of the devices that are there and can serve the run, in their order."""
+        nodes = self._patience.ask(partial(self._link.nodes, self._view.run))
+        self._waiting.asked(nodes)
+        return [node.node for node in nodes.nodes]
+
+    def get_nodes(self) -> list[flwr_private.NodeInfo]:
+        """The same as messages of Flower's own."""
+        return [flwr_private.node_info(node) for node in self.get_node_ids()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Make messages durable; returns their ids in their order. Raises RecordsError for what cannot travel."""
+        with self._lock, self._waiting.busy():
+            drafted, pushed = self._ids.draft(), list[tuple[FlowerMessage, SentMessage]]()
+            for message, content in self._contents.stored(messages):
+                pushed.append(outgoing(message, content, drafted))
+            known = set[str]()
+            for start in range(0, len(pushed), PUSH_LIMIT):
+                request = PushMessages(messages=tuple(one for one, _ in pushed[start : start + PUSH_LIMIT]))
+                known.update(self._patience.ask(partial(self._link.push, self._view.run, request)).known)
+            self._ids = drafted
+            self._sent.update((one.message, replace(sent, known=one.message in known)) for one, sent in pushed)
+            for (kind, group), ids in groups_of(one for one, _ in pushed).items():
+                self._tell(MessagesPushed(kind, group, len(ids), len(known & ids)))
+            if pushed:
+                self._after_push()
+            return [one.message for one, _ in pushed]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies that there are now, each handed over once, in the order of ``message_ids``."""
+        wanted = list(dict.fromkeys(message_ids))
+        found: dict[str, Message] = {}
+        for start in range(0, len(wanted), PUSH_LIMIT):
+            found |= self._pull(wanted[start : start + PUSH_LIMIT], 0.0)
+        return [found[message] for message in wanted if message in found]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Push messages and wait for their replies, at most ``timeout`` seconds; in the order of the messages."""
+        order = self.push_messages(messages)
+        del messages
+        self._contents.release()
+        missing, found = list(order), dict[str, Message]()
+        until = self._clock() + min(self._longest_wait_s, math.inf if timeout is None else timeout)
+        needed = math.inf if self._quorum is None else self._quorum.needs(len(order))
+        with self._waiting.busy():
+            while missing:
+                if self._quorum is not None and len(found) >= needed:
+                    until, needed = min(until, self._clock() + self._quorum.grace_s), math.inf
+                left = until - self._clock()
+                batch, rest = missing[:PUSH_LIMIT], missing[PUSH_LIMIT:]
+                try:
+                    found |= self._pull(batch, min(max(left, 0.0), 1.0 if rest else HOLD_S), until)
+                except StillAway:
+                    break
+                missing = [message for message in rest + batch if message not in found]
+                if left <= 0:
+                    break
+        return [found[message] for message in order if message in found]
+
+    def _pull(self, wanted: Sequence[str], hold_s: float, until: float = math.inf) -> dict[str, Message]:
+        """The replies that there are, by the ids of their messages. StillAway where nobody answers ``until`` then."""
+        asked = tuple(message for message in wanted if message in self._sent)
+        if not asked:
+            return {}
+        request = PullReplies(messages=asked, hold_s=hold_s)
+        found: dict[str, Message] = {}
+        for reply in self._patience.ask(partial(self._link.pull, self._view.run, request), until).replies:
+            origin = self._sent.get(reply.message)
+            if origin is None:  # another thread was faster
+                continue
+            message = incoming(reply, origin, self._view.number, partial(self._fetch, until))
+            if self._sent.pop(reply.message, None) is not None:
+                found[reply.message] = message
+                reason = (message.error.reason or "no reason") if message.has_error() else None
+                self._tell(ReplyTaken(origin.kind, origin.shown_group, reason, origin.known))
+        return found
+
+    def _fetch(self, until: float, digest: str) -> bytes | bytearray | memoryview:
+        return self._patience.ask(partial(self._link.download, self._view.run, digest), until)

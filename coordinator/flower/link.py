@@ -1,0 +1,80 @@
+"""The port between the Grid and a coordinator: the requests of a ServerApp, for one run after another.
+
+``client_sdk.http.flower.FlowerOperator`` speaks to a coordinator over HTTP; the simulator answers in the same process.
+Each request may be sent again at any time. All raise ProblemError; a problem of the kind ``busy`` (nobody answers, or
+not now) is what the Grid waits out. They are called from many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from client_sdk.flower.app import AppFolder
+from client_sdk.protocol.flower import (
+    CreateFlowerRun,
+    EndFlowerRun,
+    FlowerNodes,
+    FlowerRunView,
+    FlowerState,
+    PullReplies,
+    Pushed,
+    PushMessages,
+    Replies,
+)
+
+
+class FlowerContent(Protocol):
+    """A content that can be sent: ``client_sdk.flower.records.Encoded`` is one."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes, in hexadecimal."""
+
+    @property
+    def length(self) -> int:
+        """Of the bytes."""
+
+    def parts(self) -> Iterator[memoryview]:
+        """The bytes in parts of some MiB; once more with each call, for a request that is sent again."""
+
+
+class FlowerLink(Protocol):
+    """What a ServerApp asks a coordinator for."""
+
+    def create(self, request: CreateFlowerRun) -> FlowerRunView:
+        """Create the run, or find it where it has not ended."""
+
+    def view(self, run: str) -> FlowerRunView:
+        """The run as it is now."""
+
+    def nodes(self, run: str) -> FlowerNodes:
+        """The devices that are there."""
+
+    def upload(self, run: str, content: FlowerContent) -> None:
+        """Store a content; it is durable when this returns."""
+
+    def download(self, run: str, digest: str) -> bytes | bytearray | memoryview:
+        """A content of the run, whole and checked against its digest: one copy in memory, or a map of a file."""
+
+    def push(self, run: str, request: PushMessages) -> Pushed:
+        """Push messages whose contents are stored; they are durable when this returns."""
+
+    def pull(self, run: str, request: PullReplies) -> Replies:
+        """The replies that there are; waits up to ``hold_s`` while there is none."""
+
+    def save_state(self, run: str, state: FlowerState) -> None:
+        """Name the content that has the ServerApp's Context.state."""
+
+    def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
+        """End the run."""
+
+
+class Simulated(Protocol):
+    """What the entry point ``simulation`` of the group ``quorate.flower`` is."""
+
+    def __call__(self, app: AppFolder, nodes: int, *, data: Path | None = None) -> AbstractContextManager[FlowerLink]:
+        """A coordinator in this process whose nodes run the app's ClientApp while the context lasts. Node ``i`` has
+        ``partition-id`` i and ``num-partitions`` in its ``node_config``. ``data``: a folder that keeps the run."""

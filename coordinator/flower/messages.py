@@ -1,0 +1,102 @@
+"""Flower's messages on the way out and replies on the way in: from and to what the protocol has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from flwr.app import Error, Message, Metadata
+
+from client_sdk.flower import flwr_private
+from client_sdk.flower.records import RecordsError, decode
+from client_sdk.protocol.flower import TTL_MAX_S, FlowerMessage, FlowerReply
+from coordinator.flower.message_ids import MessageIds
+
+ROUND_KEY = "server-round"
+"""In the configuration of a message: the round, as Flower's strategies write it."""
+UNREADABLE = 0
+"""Flower's ``ErrorCode.UNKNOWN``: of a reply whose content nobody can read."""
+
+
+@dataclass(frozen=True)
+class SentMessage:
+    """A message that was pushed: what its reply's metadata say of it."""
+
+    message: str
+    node: int
+    kind: str
+    group: str
+    """As the ServerApp has set it."""
+    shown_group: str
+    """As the coordinator shows it, and the device's app sees it."""
+    expires_at: float
+    """By this machine's clock."""
+    known: bool = False
+    """Whether an earlier start of the ServerApp had pushed it."""
+
+
+def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMessage, SentMessage]:
+    """The message as the protocol has it; its id is set in its metadata. ``content``: the digest.
+
+    Raises ValueError for a reply: the Grid pushes messages to nodes.
+    """
+    metadata = message.metadata
+    if metadata.reply_to_message_id:
+        raise ValueError("A ServerApp cannot push a reply: create a new message to the node.")
+    group = metadata.group_id or _round_of(message)
+    name = ids.name(metadata.dst_node_id, metadata.message_type, group, content)
+    flwr_private.set_message_id(message, name)
+    pushed = FlowerMessage(
+        message=name,
+        node=metadata.dst_node_id,
+        kind=metadata.message_type,
+        group=group,
+        ttl_s=min(metadata.ttl, TTL_MAX_S),
+        content=content,
+    )
+    expires_at = metadata.created_at + metadata.ttl
+    return pushed, SentMessage(name, pushed.node, pushed.kind, metadata.group_id, group, expires_at)
+
+
+def incoming(
+    reply: FlowerReply, origin: SentMessage, run: int, fetch: Callable[[str], bytes | bytearray | memoryview]
+) -> Message:
+    """The reply as Flower has it. ``run``: its number; ``fetch``: gets a content by its digest.
+
+    A content that cannot be read becomes an error: a device may send what it likes.
+    """
+    metadata = Metadata(
+        run_id=run,
+        message_id=f"reply-{origin.message}",
+        src_node_id=origin.node,
+        dst_node_id=flwr_private.SERVER_NODE,
+        reply_to_message_id=origin.message,
+        group_id=origin.group,
+        created_at=reply.at,
+        ttl=max(origin.expires_at - reply.at, 1.0),
+        message_type=origin.kind,
+    )
+    if reply.error is not None or reply.content is None:
+        error = Error(reply.error.code, reply.error.reason) if reply.error is not None else Error(UNREADABLE, "")
+        return flwr_private.received_message(error, metadata)
+    try:
+        return flwr_private.received_message(decode(fetch(reply.content)), metadata)
+    except RecordsError as unreadable:
+        return flwr_private.received_message(Error(UNREADABLE, f"The reply cannot be read: {unreadable}"), metadata)
+
+
+def groups_of(messages: Iterable[FlowerMessage]) -> dict[tuple[str, str], set[str]]:
+    """The ids by kind and group, in the order of the messages."""
+    groups: dict[tuple[str, str], set[str]] = {}
+    for message in messages:
+        groups.setdefault((message.kind, message.group), set()).add(message.message)
+    return groups
+
+
+def _round_of(message: Message) -> str:
+    """The round that a strategy of Flower has written into the configuration; empty where there is none. Strategies of
+    the message API set no group id."""
+    for record in message.content.config_records.values():
+        if isinstance(found := record.get(ROUND_KEY), int):
+            return str(found)
+    return ""

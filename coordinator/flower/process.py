@@ -1,0 +1,96 @@
+"""The parent's side of a ServerApp's process: it is started, followed, and ended with the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coordinator.flower.orders import Orders
+
+END_S = 10.0
+"""After SIGTERM, until SIGKILL."""
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class ServerAppEnded(Exception):
+    """The process of the ServerApp is over before the ServerApp was."""
+
+    def __init__(self, sentence: str, frames: str = "") -> None:
+        super().__init__(sentence)
+        self.frames = frames
+
+
+def follow(orders: Orders, on_event: OnEvent) -> dict[str, Any]:
+    """Run a ServerApp in a process of its own; ``on_event`` gets each line; returns the last one, ``end``.
+
+    Raises ServerAppEnded where there is none.
+    """
+    run = orders.run
+    with _started(orders) as (process, lines):
+        for line in lines:
+            event = json.loads(line)
+            match event["event"]:
+                case "end":
+                    process.wait()
+                    return dict(event)
+                case "failed":
+                    process.wait()
+                    raise ServerAppEnded(event["text"], event["frames"])
+                case "run":
+                    run = event["run"]
+            on_event(event)
+        raise ServerAppEnded(_how(process.wait(), run, kept=orders.simulation is None))
+
+
+def _how(code: int, run: str | None, *, kept: bool) -> str:
+    what = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if run is None or not kept:
+        return f"The ServerApp's process {what}."
+    return (
+        f"The ServerApp's process {what}. Its messages and replies are kept: the same command with --run {run} starts "
+        "it again and goes on."
+    )
+
+
+@contextmanager
+def _started(orders: Orders) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
+    """The process and its lines. It leads a session of its own: a terminal's Ctrl-C reaches only the parent."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, encoding="utf-8") as lines:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "coordinator.flower.child"],
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr,
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(writer)
+        try:
+            assert process.stdin is not None  # noqa: S101
+            process.stdin.write(orders.model_copy(update={"events": writer}).model_dump_json().encode() + b"\n")
+            process.stdin.flush()
+            yield process, iter(lines)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process, where it runs, and what it has started."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

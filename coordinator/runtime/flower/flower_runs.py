@@ -1,0 +1,45 @@
+"""Flower runs of one coordinator: what its parts do together. Safe from any thread.
+
+::
+
+    Runs           creates, shows and ends runs
+    Nodes          who is there, and which message each device gets
+    Messages       pushes messages and pulls replies, for the ServerApp
+    ReplyRequests  takes replies and errors, from devices
+    Contents       the bytes of messages and replies
+    FlowerViews    shows them as all runs are shown
+    Retention      deletes what nobody needs any more
+"""
+
+from __future__ import annotations
+
+from coordinator.runtime.core import Core
+from coordinator.runtime.flower.contents import Contents
+from coordinator.runtime.flower.ground import Ground
+from coordinator.runtime.flower.messages import Messages
+from coordinator.runtime.flower.nodes import Nodes
+from coordinator.runtime.flower.replies import ReplyRequests
+from coordinator.runtime.flower.retention import Retention
+from coordinator.runtime.flower.runs import Runs
+from coordinator.runtime.flower.views import FlowerViews
+
+
+class FlowerRuns:
+    def __init__(self, core: Core) -> None:
+        ground = Ground(core)
+        self.runs = Runs(ground)
+        self.nodes = Nodes(ground)
+        self.messages = Messages(ground)
+        self.replies = ReplyRequests(ground)
+        self.contents = Contents(ground)
+        self.views = FlowerViews(ground)
+        self._retention = Retention(ground)
+
+    def tick(self) -> float | None:
+        """Handles what time does. Returns the next deadline in the clock's time, None where there is none."""
+        self._retention.tick()
+        return self.messages.tick()
+
+    def locked(self) -> bool:
+        """Whether any thread holds a lock that another would wait for."""
+        return self.messages.locked()

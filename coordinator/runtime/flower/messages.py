@@ -1,0 +1,180 @@
+"""The ServerApp's side: pushes messages, and pulls their replies.
+
+All messages of one request become durable in one transaction, or none does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from client_sdk.protocol.flower import (
+    FlowerError,
+    FlowerMessage,
+    FlowerReply,
+    PullReplies,
+    Pushed,
+    PushMessages,
+    Replies,
+)
+from client_sdk.protocol.problems import problem
+from coordinator.runtime.flower.ground import Ground, ended, replies_key
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
+from coordinator.store.port import Transaction
+
+MESSAGES_LIMIT = 1_000_000
+"""Messages of one run."""
+MESSAGE_UNAVAILABLE = 3
+"""Flower's ``ErrorCode`` of a message whose time to live is over."""
+
+
+class Messages:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._core = ground.core
+        self._lock = threading.Lock()
+        self._expiring: dict[str, float] = {}
+        """Run -> when the next message expires that a ServerApp waits for in this process."""
+
+    def push(self, run: str, request: PushMessages) -> Pushed:
+        """Makes the messages durable, and offers them. Those that were pushed before are left as they are; where they
+        have expired without a reply they are offered again. ProblemError *conflict*: nothing was pushed."""
+        now = self._ground.now
+        with self._core.store.transaction(run) as tx:
+            row = self._ground.running(run, tx)
+            wanted = _once(request.messages)
+            known = {found.message: found for found in tx.flower_messages_among(run, list(wanted))}
+            devices = {found.device for found in known.values()}
+            for found in known.values():
+                _require_same(found, wanted[found.message])
+                if not found.answered and found.expires_at <= now:
+                    tx.offer_flower_message(run, found.message, now + wanted[found.message].ttl_s)
+            fresh = [message for name, message in wanted.items() if name not in known]
+            devices |= self._insert(tx, row, fresh, now)
+        self._ground.wake(run, devices)
+        return Pushed(known=tuple(name for name in wanted if name in known))
+
+    def _insert(self, tx: Transaction, row: FlowerRunRow, fresh: Sequence[FlowerMessage], now: float) -> set[str]:
+        """Inserts the messages, and returns their devices."""
+        if not fresh:
+            return set()
+        if row.messages + len(fresh) > MESSAGES_LIMIT:
+            raise problem("conflict", f"a Flower run has {MESSAGES_LIMIT} messages at most: begin another run")
+        sizes = tx.flower_contents_among(row.run, {message.content for message in fresh})
+        missing = sorted({message.content for message in fresh} - sizes.keys())
+        if missing:
+            raise problem("conflict", f"the content {missing[0]} is not stored: send it before its messages")
+        devices = tx.flower_nodes_among({message.node for message in fresh})
+        strange = sorted({message.node for message in fresh} - devices.keys())
+        if strange:
+            raise problem("conflict", f"there is no node {strange[0]}: ask again which nodes there are")
+        rounds, last = self._rounds(tx, row, fresh)
+        tx.insert_flower_messages(
+            [
+                FlowerMessageRow(
+                    run=row.run,
+                    message=message.message,
+                    position=row.messages + place,
+                    round=rounds[message.group],
+                    group_id=message.group,
+                    node=message.node,
+                    device=devices[message.node],
+                    kind=message.kind,
+                    content=message.content,
+                    created_at=now,
+                    expires_at=now + message.ttl_s,
+                )
+                for place, message in enumerate(fresh, 1)
+            ]
+        )
+        largest = max(row.largest, *sizes.values())
+        latest_at = max(row.latest_at, now)
+        changed = replace(row, messages=row.messages + len(fresh), rounds=last, largest=largest, latest_at=latest_at)
+        tx.change_flower_run(changed)
+        return set(devices.values())
+
+    @staticmethod
+    def _rounds(tx: Transaction, row: FlowerRunRow, fresh: Sequence[FlowerMessage]) -> tuple[dict[str, int], int]:
+        """Group -> its number, and the number of the last group of the run."""
+        numbers: dict[str, int] = {}
+        last = row.rounds
+        for message in fresh:
+            if message.group not in numbers:
+                found = tx.flower_round_of(row.run, message.group)
+                last = last if found is not None else last + 1
+                numbers[message.group] = found if found is not None else last
+        return numbers, last
+
+    def pull(self, run: str, request: PullReplies) -> Replies | None:
+        """The replies that there are, in the order of the push; None: there is none yet. ProblemError *conflict* for a
+        message that was not pushed, and where the run has ended and there is no reply."""
+        store, now = self._core.store, self._ground.now
+        row = self._ground.run(run)
+        rows = store.flower_messages_among(run, request.messages)
+        unknown = set(request.messages) - {found.message for found in rows}
+        if unknown:
+            raise ended(row) if row.over else problem("conflict", f"message {min(unknown)} was not pushed to run {run}")
+        answers = store.flower_replies(run, request.messages)
+        replies = [
+            _reply(found, answers.get(found.message))
+            for found in rows
+            if found.message in answers or found.expires_at <= now
+        ]
+        if replies:
+            return Replies(replies=tuple(replies))
+        if row.over:
+            raise ended(row)
+        self._await(run, min(found.expires_at for found in rows))
+        return None
+
+    def tick(self) -> float | None:
+        """Wakes the ServerApps for whom a message has expired. Returns when the next one expires."""
+        now = self._ground.now
+        with self._lock:
+            over = [run for run, at in self._expiring.items() if at <= now]
+            for run in over:
+                del self._expiring[run]
+            following = min(self._expiring.values(), default=None)
+        self._core.signals.wake_many([replies_key(run) for run in over])
+        return following
+
+    def _await(self, run: str, expires_at: float) -> None:
+        with self._lock:
+            self._expiring[run] = min(expires_at, self._expiring.get(run, expires_at))
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+
+def _once(messages: Sequence[FlowerMessage]) -> dict[str, FlowerMessage]:
+    """The messages by id. ProblemError where one is there twice with two meanings."""
+    found: dict[str, FlowerMessage] = {}
+    for message in messages:
+        if found.setdefault(message.message, message) != message:
+            raise problem("conflict", f"message {message.message} is in this request twice, with two meanings")
+    return found
+
+
+def _require_same(row: FlowerMessageRow, message: FlowerMessage) -> None:
+    """ProblemError *conflict* where the message of this id that was pushed before is another one."""
+    before = (row.node, row.kind, row.group_id, row.content)
+    if before != (message.node, message.kind, message.group, message.content):
+        raise problem("conflict", f"message {row.message} was pushed before, with another node, kind, group or content")
+
+
+def _reply(message: FlowerMessageRow, found: FlowerReplyRow | None) -> FlowerReply:
+    """The reply to a message; of one that has none, that its time is over."""
+    if found is None:
+        reason = "the message's time to live was over before there was a reply"
+        error = FlowerError(code=MESSAGE_UNAVAILABLE, reason=reason)
+        return FlowerReply(message=message.message, node=message.node, at=message.expires_at, error=error)
+    error_there = None if found.code is None else FlowerError(code=found.code, reason=found.reason)
+    return FlowerReply(
+        message=message.message,
+        node=message.node,
+        at=found.at,
+        content=found.content,
+        bytes=found.bytes,
+        error=error_there,
+    )

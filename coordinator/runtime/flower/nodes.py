@@ -1,0 +1,160 @@
+"""Who is there, and which message each device gets.
+
+A device that polls is there for a minute. It is given the message that it was given before as long as that waits for
+its answer, else the oldest; so two polls of one device never get two messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from client_sdk.flower.nodes import node_id
+from client_sdk.protocol.flower import FlowerNode, FlowerNodes, FlowerPoll, FlowerTask, FlowerWait
+from client_sdk.protocol.problems import problem
+from coordinator.runtime.flower.eligibility import SECURE_ONLY, app_of, apps_as_text, apps_of_text, ineligible
+from coordinator.runtime.flower.ground import Ground
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerNodeRow, FlowerRunRow
+from coordinator.store.port import Conflict, Reader
+
+PRESENT_S = 60.0
+"""Seconds for which a device is there after its poll."""
+_NOTED_S = 15.0
+"""Seconds after which another poll of a device is noted: each is a write."""
+_BUSY_AGAIN_S = (5.0, 15.0)
+_AGAIN_S = (0.0, 1.0)
+_REASON = 1500
+
+
+class Nodes:
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._core = ground.core
+
+    def there(self, run: str) -> FlowerNodes:
+        """The devices that are there now: those that can serve the run, and why the others cannot."""
+        row = self._ground.run(run)
+        wanted, nodes, reasons = app_of(row), [], Counter[str]()
+        for node in self._core.store.flower_nodes(self._ground.now - PRESENT_S):
+            why = ineligible(wanted, apps_of_text(node.apps), secure_only=node.secure_only)
+            if why:
+                reasons[why] += 1
+            else:
+                nodes.append(FlowerNode(node=node.node, device=node.device))
+        return FlowerNodes(nodes=tuple(nodes), ineligible=dict(reasons))
+
+    def poll(self, device: str, poll: FlowerPoll) -> FlowerTask | FlowerWait | None:
+        """The device's message, or why there is none for it; None: it waits for one."""
+        self._note(device, poll)
+        if poll.secure_only:
+            return self._refused(poll, SECURE_ONLY)
+        if poll.busy is not None:
+            least, most = _BUSY_AGAIN_S
+            reason = self._busy(device, poll.busy)
+            return FlowerWait(reason=reason, again_min_s=least, again_max_s=most, over=self._over(poll))
+        task = self._task(device, poll)
+        if task is not None:
+            return task
+        why = self._why_none(poll)
+        return self._refused(poll, why) if why else None
+
+    def hold_over(self, poll: FlowerPoll) -> FlowerWait:
+        """The answer where the hold has expired."""
+        runs = [row.run for row in self._core.store.flower_running()]
+        reason = f"no message from {', '.join(runs)}" if runs else "no Flower run is going on"
+        least, most = _AGAIN_S
+        return FlowerWait(reason=reason[:_REASON], again_min_s=least, again_max_s=most, over=self._over(poll))
+
+    # ------------------------------------------------------------ inside
+
+    def _over(self, poll: FlowerPoll) -> tuple[str, ...]:
+        """Those of the device's runs that have ended. Runs that are not known here may be another coordinator's."""
+        rows = ((run, number, self._core.store.flower_run(run)) for run, number in poll.runs.items())
+        return tuple(run for run, number, row in rows if row is not None and row.number == number and row.over)
+
+    def _note(self, device: str, poll: FlowerPoll) -> None:
+        store, row = self._core.store, self._row(device, poll)
+        before = store.flower_node(device)
+        same = before is not None and replace(before, seen_at=row.seen_at) == row
+        if before is not None and same and 0 <= row.seen_at - before.seen_at < _NOTED_S:
+            return
+        try:
+            with store.transaction() as tx:
+                tx.put_flower_node(row)
+                tx.seen([device], row.seen_at)
+        except Conflict:
+            raise problem("conflict", f"another device has the node id {row.node}; enrol this one anew") from None
+
+    def _row(self, device: str, poll: FlowerPoll) -> FlowerNodeRow:
+        return FlowerNodeRow(
+            device=device,
+            node=node_id(device),
+            apps=apps_as_text(poll.apps),
+            secure_only=poll.secure_only,
+            busy=poll.busy,
+            seen_at=self._ground.now,
+        )
+
+    def _task(self, device: str, poll: FlowerPoll) -> FlowerTask | None:
+        found = self._first(self._core.store, device, poll)
+        while found is not None and found[1].delivered_at is None:
+            run = found[0].run
+            with self._core.store.transaction(run) as tx:
+                tx.put_flower_node(self._row(device, poll))  # locks the device: another poll of it waits here
+                found = self._first(tx, device, poll)
+                if found is not None and found[0].run == run:
+                    if found[1].delivered_at is None:
+                        tx.deliver_flower_message(run, found[1].message, self._ground.now)
+                    break
+        if found is None:
+            return None
+        row, message = found
+        if message.delivered_at is None:
+            self._core.signals.wake(f"run:{row.run}")
+        return self._given(row, message)
+
+    def _first(self, reader: Reader, device: str, poll: FlowerPoll) -> tuple[FlowerRunRow, FlowerMessageRow] | None:
+        """The message that the device gets now."""
+        for message in reader.flower_open(device, self._ground.now):
+            row = reader.flower_run(message.run)
+            if row is not None and not ineligible(app_of(row), poll.apps, secure_only=poll.secure_only):
+                return row, message
+        return None
+
+    def _given(self, row: FlowerRunRow, message: FlowerMessageRow) -> FlowerTask:
+        content = self._core.store.flower_content(row.run, message.content)
+        if content is None:
+            raise problem("busy", f"the content of message {message.message} is not there; ask again", retry_after_s=5)
+        return FlowerTask(
+            run=row.run,
+            number=row.number,
+            app=app_of(row),
+            config=row.config,
+            message=message.message,
+            node=message.node,
+            kind=message.kind,
+            group=message.group_id,
+            content=message.content,
+            bytes=content.bytes,
+            created_at=message.created_at,
+            expires_in_s=max(0.0, message.expires_at - self._ground.now),
+            max_reply=self._ground.max_reply(row, message),
+        )
+
+    def _busy(self, device: str, message: str) -> str:
+        waits = any(row.message == message for row in self._core.store.flower_open(device, self._ground.now))
+        return "the device is busy" if waits else "the message that it works on waits for no answer any more"
+
+    def _why_none(self, poll: FlowerPoll) -> str:
+        """Why the device can serve none of the runs that go on; empty: it can serve one, or there is none."""
+        reasons = []
+        for row in self._core.store.flower_running():
+            why = ineligible(app_of(row), poll.apps, secure_only=poll.secure_only)
+            if not why:
+                return ""
+            reasons.append(f"run {row.run}: {why}")
+        return "; ".join(reasons)[:_REASON]
+
+    def _refused(self, poll: FlowerPoll, reason: str) -> FlowerWait:
+        settings = self._core.settings
+        return FlowerWait(reason=reason, again_min_s=settings.pace_min_s, again_max_s=settings.pace_max_s)

@@ -1,0 +1,190 @@
+"""A Flower run beside the runs of a schedule: a scripted ServerApp, which dies and starts from its beginning, and three
+devices of its own.
+
+In each group every device gets a message, with a content of its own or one that all share. The ServerApp goes on when
+all of them are answered or expired; after its last group it ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from client_sdk.flower.nodes import node_id
+from client_sdk.protocol.flower import (
+    CreateFlowerRun,
+    EndFlowerRun,
+    FlowerApp,
+    FlowerMessage,
+    FlowerRunView,
+    PullReplies,
+    Pushed,
+    PushMessages,
+    Replies,
+)
+from client_sdk.protocol.problems import Problem
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import DeviceRow, Transaction
+from simulation.explorer.durable import Durable
+from simulation.explorer.faults import Broken
+from simulation.explorer.flower.account import RUN, Account, digest_of
+from simulation.explorer.flower.node import FlowerNode, alive
+from simulation.explorer.holders import holder_of
+from simulation.explorer.network import Network
+from simulation.explorer.replica import Replica
+from simulation.explorer.world import BEGINNING, World
+
+APP = FlowerApp(name="explorer/flower", version="1", digest="d" * 64)
+GROUPS = 3
+NODES = 3
+AGAIN_S = 1.5
+TTLS_S = (15.0, 120.0, 3600.0)
+
+
+class FlowerPart:
+    """``done``: the run has ended as its ServerApp wanted."""
+
+    def __init__(self, world: World, network: Network, durable: Durable, replicas: Sequence[Replica]) -> None:
+        self._world = world
+        self._replicas = list(replicas)
+        self.account = Account(world, durable)
+        self.done = False
+        self._life = 0
+        self._group = 0
+        self._contents: dict[str, str] = {}
+        """Device -> a content that it alone was sent."""
+        self._holders = [holder_of(f"flower-{number}") for number in range(NODES)]
+        self.nodes = [
+            FlowerNode(world, network, self.account, holder, APP, self._ask, self._strange) for holder in self._holders
+        ]
+
+    def register(self, tx: Transaction) -> None:
+        """Writes the rows of its devices, which were registered before."""
+        for holder in self._holders:
+            certificate = self._world.authority.issue(holder).encoded.hex()
+            row = DeviceRow(
+                device=holder.id,
+                key_id=holder.key_id,
+                certificate=certificate,
+                label="flower",
+                examples_cap=1,
+                enrolled_at=BEGINNING,
+            )
+            tx.insert_device(row)
+
+    def start(self) -> None:
+        for node in self.nodes:
+            self._world.agenda.after(self._world.chance.between("flower-start", 0.0, 3.0), node.start)
+        self._world.agenda.after(0.5, self._begin, self._life)
+
+    # ------------------------------------------------------------ the ServerApp
+
+    def _later(self, do: Callable[..., None], *more: Any) -> None:
+        """Goes on later; or its process dies, and starts from its beginning."""
+        if self._world.strikes("device-crash", "serverapp"):
+            self._world.log("the ServerApp dies, and starts from its beginning")
+            self._life += 1
+            self._world.agenda.after(self._world.chance.between("flower-again", 0.5, 15.0), self._begin, self._life)
+            return
+        self._world.agenda.after(AGAIN_S, do, self._life, *more)
+
+    def _begin(self, life: int) -> None:
+        if life != self._life:
+            return
+        self._group = 1
+        request = CreateFlowerRun(run=RUN, app=APP, config={"groups": GROUPS})
+        view = self._ask("flower-create", lambda coordinator: coordinator.flower.runs.create(request, lambda run: True))
+        if isinstance(view, Problem) and view.kind == "conflict":
+            self.done = True  # it had ended before it died
+            return
+        self._later(self._send if isinstance(view, FlowerRunView) else self._begin)
+
+    def _send(self, life: int) -> None:
+        """Uploads the contents of the group and pushes its messages."""
+        if life != self._life:
+            return
+        bodies = {holder.id: self._content(holder.id) for holder in self._holders}
+        for body in sorted(set(bodies.values())):
+            stored = self._ask("flower-upload", partial(_upload, body=body))
+            if not isinstance(stored, str):
+                self._later(self._send)
+                return
+        ttl_s = TTLS_S[int(self._world.chance.unit(f"flower-ttl {self._group}") * len(TTLS_S))]
+        messages = tuple(self._message(device, body, ttl_s) for device, body in bodies.items())
+        request = PushMessages(messages=messages)
+        pushed = self._ask("flower-push", lambda coordinator: coordinator.flower.messages.push(RUN, request))
+        if isinstance(pushed, Pushed):
+            self.account.acknowledged_push([message.message for message in messages])
+            self._later(self._pull, [message.message for message in messages])
+        else:
+            self._later(self._send)
+
+    def _pull(self, life: int, waiting: list[str]) -> None:
+        if life != self._life:
+            return
+        request = PullReplies(messages=tuple(waiting))
+        replies = self._ask("flower-pull", lambda coordinator: coordinator.flower.messages.pull(RUN, request))
+        if isinstance(replies, Replies):
+            for reply in replies.replies:
+                self.account.pulled(reply)
+            there = {reply.message for reply in replies.replies}
+            waiting = [message for message in waiting if message not in there]
+        if waiting:
+            self._later(self._pull, waiting)
+        elif self._group < GROUPS:
+            self._group += 1
+            self._later(self._send)
+        else:
+            self._later(self._end)
+
+    def _end(self, life: int) -> None:
+        if life != self._life:
+            return
+        request = EndFlowerRun(status="finished")
+        view = self._ask("flower-end", lambda coordinator: coordinator.flower.runs.end(RUN, request))
+        if isinstance(view, FlowerRunView):
+            if view.status != "finished":
+                raise Broken("ack-durable", f"the ServerApp has ended its run, which is {view.status}")
+            self.done = True
+        else:
+            self._later(self._end)
+
+    # ------------------------------------------------------------ inside
+
+    def _content(self, device: str) -> bytes:
+        """In the last group each device has a content of its own."""
+        if self._group < GROUPS:
+            return f"model {self._group}".encode()
+        body = f"model {self._group} of {device}".encode()
+        self._contents[device] = digest_of(body)
+        return body
+
+    def _message(self, device: str, body: bytes, ttl_s: float) -> FlowerMessage:
+        name = digest_of(f"{self._group} {device} {digest_of(body)}".encode())
+        return FlowerMessage(
+            message=name,
+            node=node_id(device),
+            kind="train",
+            group=str(self._group),
+            ttl_s=ttl_s,
+            content=digest_of(body),
+        )
+
+    def _strange(self, device: str) -> str | None:
+        """A content that another device alone was sent."""
+        return next((digest for other, digest in sorted(self._contents.items()) if other != device), None)
+
+    def _ask(self, event: str, work: Callable[[Coordinator], Any]) -> Any:
+        """The answer of some replica. None where none answers."""
+        up = alive(self._replicas)
+        if not up:
+            return None
+        return self._world.chance.pick(f"{event}'s replica", up).attempt(event, work)
+
+
+def _upload(coordinator: Coordinator, body: bytes) -> str:
+    with coordinator.core.blobs.spool() as spool:
+        spool.write(body)
+        coordinator.flower.contents.put(RUN, spool, digest_of(body))
+    return digest_of(body)

@@ -1,0 +1,71 @@
+"""The port of a ServerApp's Grid in a simulation: its requests in this process."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+from client_sdk.protocol.flower import (
+    CreateFlowerRun,
+    EndFlowerRun,
+    FlowerNodes,
+    FlowerRunView,
+    FlowerState,
+    PullReplies,
+    Pushed,
+    PushMessages,
+    Replies,
+)
+from client_sdk.protocol.names import Route
+from coordinator.flower.link import FlowerContent
+from simulation.flower.requests import InProcess
+
+
+class SimulatedLink:
+    """A ``FlowerLink`` to the coordinator in this process. ``present`` is called before it is asked which nodes are
+    there: they say so then, since none of them polls while it has no work. ``over`` is called with a run that has
+    ended."""
+
+    def __init__(self, requests: InProcess, present: Callable[[], None], over: Callable[[str], None]) -> None:
+        self._requests = requests
+        self._present = present
+        self._over = over
+
+    def create(self, request: CreateFlowerRun) -> FlowerRunView:
+        view: FlowerRunView = self._requests.ask("POST", Route.FLOWER_RUNS, request)
+        return view
+
+    def view(self, run: str) -> FlowerRunView:
+        view: FlowerRunView = self._requests.ask("GET", Route.FLOWER_RUN, run=run)
+        return view
+
+    def nodes(self, run: str) -> FlowerNodes:
+        self._present()
+        nodes: FlowerNodes = self._requests.ask("GET", Route.FLOWER_NODES, run=run)
+        return nodes
+
+    def upload(self, run: str, content: FlowerContent) -> None:
+        self._requests.send(
+            "PUT", Route.FLOWER_CONTENT, content.parts(), content.digest, run=run, digest=content.digest
+        )
+
+    def download(self, run: str, digest: str) -> memoryview:
+        path = self._requests.coordinator.flower.contents.file(run, digest, None)
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def push(self, run: str, request: PushMessages) -> Pushed:
+        pushed: Pushed = self._requests.ask("POST", Route.FLOWER_MESSAGES, request, run=run)
+        return pushed
+
+    def pull(self, run: str, request: PullReplies) -> Replies:
+        replies: Replies = self._requests.ask("POST", Route.FLOWER_REPLIES, request, run=run)
+        return replies
+
+    def save_state(self, run: str, state: FlowerState) -> None:
+        self._requests.ask("PUT", Route.FLOWER_STATE, state, run=run)
+
+    def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
+        view: FlowerRunView = self._requests.ask("POST", Route.FLOWER_END, request, run=run)
+        self._over(run)
+        return view

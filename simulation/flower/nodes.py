@@ -1,0 +1,202 @@
+"""Simulated nodes: each has a row, a port and a journal; a few threads, each with a process of the ClientApp, do their
+work.
+
+::
+
+    push -> the coordinator wakes devices -> ReadyNodes -> a thread takes the lowest node
+         -> poll -> the ClientApp works in the thread's process -> reply -> the node's next message, or the next node
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event, Thread, local
+
+from client_sdk.commands.threads import thread_variables
+from client_sdk.flower.app import AppFolder
+from client_sdk.flower.app_process import AppNotLoaded, AppProcess
+from client_sdk.flower.journal import NodeJournal
+from client_sdk.flower.notices import FlowerNotice
+from client_sdk.flower.serving import FlowerDevice
+from client_sdk.flower.work import AppFailed, AppWork, Worked
+from client_sdk.http.transport import Interrupted
+from client_sdk.protocol.flower import FlowerPoll, FlowerTask
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import DeviceRow
+from simulation.flower.node import NodePort
+from simulation.flower.ready import ReadyNodes
+from simulation.flower.requests import InProcess
+from simulation.virtual.device import device_row
+
+SEEN_S = 20.0
+"""How long it is good for that nodes said that they are there."""
+ENDING_S = 5.0
+"""How long a thread may take to end."""
+
+
+def device_names(count: int) -> list[str]:
+    """The device ids of simulated nodes, in order of their partition."""
+    digits = max(4, len(str(count - 1)))
+    return [f"node-{number:0{digits}}" for number in range(count)]
+
+
+def default_workers(count: int) -> int:
+    """One process for each core that this process may use, and no more than there are nodes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(count, cores))
+
+
+class SimulatedNodes:
+    """The nodes of one app, at work from ``start`` to ``close``.
+
+    ``ready`` are the signals of the ``coordinator``; ``folder`` gets the journals; ``on_notice`` is called from the
+    threads."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        ready: ReadyNodes,
+        app: AppFolder,
+        devices: Sequence[str],
+        folder: Path,
+        on_notice: Callable[[FlowerNotice], None] | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._ready = ready
+        self._app = app
+        self._stop = Event()
+        self._own = _ProcessOfThread()
+        self._poll = FlowerPoll(apps=(app.app,), hold_s=0.0)
+        self._threads: list[Thread] = []
+        self._processes: list[AppProcess] = []
+        self._failure: BaseException | None = None
+        self._seen_at = float("-inf")
+        rows = [device_row(device, 1, "", time.time()) for device in devices]
+        with coordinator.core.store.transaction() as tx:
+            for row in rows:
+                if tx.device(row.device) is None:
+                    tx.insert_device(row)
+        self._ports: list[NodePort] = []
+        self._devices: list[FlowerDevice] = []
+        for place, row in enumerate(rows):
+            port = NodePort(InProcess(coordinator, row, self._stop.is_set), row.device)
+            self._ports.append(port)
+            self._devices.append(self._device(port, row, place, len(rows), folder, on_notice))
+
+    def start(self, workers: int) -> None:
+        """Have so many processes with the ClientApp, and begin. AppNotLoaded where it cannot be loaded."""
+        environment = thread_variables(None)
+        self._processes = [
+            AppProcess(
+                self._app.folder.resolve(), self._app.clientapp, stopped=self._stop.is_set, environment=environment
+            )
+            for _ in range(workers)
+        ]
+        failures: list[BaseException] = []
+
+        def load(process: AppProcess) -> None:
+            try:
+                process.start()
+            except (AppNotLoaded, Interrupted) as failure:
+                failures.append(failure)
+
+        loading = [Thread(target=load, args=(process,)) for process in self._processes]
+        for thread in loading:
+            thread.start()
+        for thread in loading:
+            thread.join()
+        if failures:
+            raise failures[0]
+        self._threads = [
+            Thread(target=self._work, args=(process,), name=f"flower-{number}", daemon=True)
+            for number, process in enumerate(self._processes)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def present(self) -> None:
+        """All nodes say that they are there. RuntimeError where a thread of them has failed."""
+        self.check()
+        now = time.monotonic()
+        if now - self._seen_at > SEEN_S:
+            self._seen_at = now
+            for port in self._ports:
+                port.here(self._poll)
+
+    def forget(self, run: str) -> None:
+        """The run is over: delete the nodes' states in it."""
+        for device in self._devices:
+            device.forget(run)
+
+    def check(self) -> None:
+        """RuntimeError where a thread has failed, so that nodes do not answer any more."""
+        if self._failure is not None:
+            raise RuntimeError(f"the simulated nodes have failed: {self._failure}") from self._failure
+
+    def close(self) -> None:
+        """End all work within a second, and the processes."""
+        self._stop.set()
+        self._ready.close()
+        for thread in self._threads:
+            thread.join(ENDING_S)
+        for process in self._processes:
+            process.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _device(
+        self,
+        port: NodePort,
+        row: DeviceRow,
+        place: int,
+        count: int,
+        folder: Path,
+        on_notice: Callable[[FlowerNotice], None] | None,
+    ) -> FlowerDevice:
+        return FlowerDevice(
+            port,
+            self._app.app,
+            self._own,
+            NodeJournal(folder / row.device, durable=False),
+            node_config={"partition-id": place, "num-partitions": count},
+            presence=False,
+            stop=self._stop,
+            on_notice=on_notice,
+        )
+
+    def _work(self, process: AppProcess) -> None:
+        self._own.use(process)
+        try:
+            while (place := self._ready.take()) is not None:
+                self._ready.done(place, again=self._serve(place))
+        except Interrupted:
+            pass
+        except BaseException as failure:  # noqa: BLE001 - told to the ServerApp, which would wait for ever else
+            self._failure = failure
+            self._ready.close()
+
+    def _serve(self, place: int) -> bool:
+        """Let a node answer one message. Whether it is to be looked at again."""
+        task = self._ports[place].poll(self._poll)
+        if not isinstance(task, FlowerTask):
+            return False
+        self._devices[place].answer(task)
+        return True
+
+
+class _ProcessOfThread:
+    """Runs a message in the process that belongs to the thread."""
+
+    def __init__(self) -> None:
+        self._local = local()
+
+    def use(self, process: AppProcess) -> None:
+        """The calling thread's process."""
+        self._local.process = process
+
+    def run(self, work: AppWork, within_s: float, over: Callable[[], bool] | None = None) -> Worked | AppFailed:
+        process: AppProcess = self._local.process
+        return process.run(work, within_s, over)

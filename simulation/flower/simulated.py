@@ -1,0 +1,61 @@
+"""``quorate flower run --simulation N``: a coordinator in this process, with N nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+
+from client_sdk.flower.app import AppFolder
+from client_sdk.flower.notices import FlowerNotice
+from coordinator.access import LOCAL_OWNER
+from coordinator.blobs import Blobs, FileBlobs
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store import MemoryStore, Store
+from simulation.flower.link import SimulatedLink
+from simulation.flower.nodes import SimulatedNodes, default_workers, device_names
+from simulation.flower.ready import ReadyNodes
+from simulation.flower.requests import InProcess
+from simulation.history.folder import writing
+
+
+@contextmanager
+def simulated(
+    app: AppFolder,
+    nodes: int,
+    *,
+    data: Path | None = None,
+    workers: int | None = None,
+    on_notice: Callable[[FlowerNotice], None] | None = None,
+) -> Iterator[SimulatedLink]:
+    """A coordinator whose ``nodes`` run the app's ClientApp while the context lasts, and the port of a Grid to it.
+
+    Node ``i`` has ``partition-id`` i and ``num-partitions`` in its ``node_config``. ``data``: a coordinator's data
+    folder, which `quorate serve --data` shows afterwards, and which a later simulation goes on with; None: all is in
+    memory and in a temporary folder. ``workers``: processes of ClientApps (None: one for each core), each with one
+    numerical thread.
+
+    AppNotLoaded where the ClientApp cannot be loaded; HistoryError where the folder cannot be used; ValueError for
+    fewer than one node.
+    """
+    if nodes < 1:
+        raise ValueError(f"--simulation {nodes}: a simulation has at least one node.")
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="quorate-flower-", ignore_cleanup_errors=True)))
+        store: Store = MemoryStore()
+        blobs: Blobs
+        if data is None:
+            blobs = FileBlobs(scratch / "blobs", durable=False)
+        else:
+            store, blobs = stack.enter_context(writing(data))
+        devices = device_names(nodes)
+        ready = ReadyNodes(devices)
+        coordinator = Coordinator(store, blobs, signals=ready)
+        journals = (scratch if data is None else data) / "flower-nodes"
+        own = SimulatedNodes(coordinator, ready, app, devices, journals, on_notice)
+        stack.callback(own.close)
+        own.start(workers if workers is not None else default_workers(nodes))
+        own.present()
+        yield SimulatedLink(InProcess(coordinator, LOCAL_OWNER, Event().is_set), own.present, own.forget)

@@ -1,0 +1,1 @@
+"""An app of the older API: a NumPyClient and a strategy that the server makes."""

@@ -1,0 +1,1 @@
+"""Queries with actions, nodes that remember, and a node that raises."""

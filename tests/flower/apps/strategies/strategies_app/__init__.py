@@ -1,0 +1,1 @@
+"""An app of the message API: five strategies one after another."""
