@@ -14,6 +14,7 @@ import pytest
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.operators import EventView
+from client_sdk.protocol.possession import possession
 from client_sdk.protocol.workers import WorkerPoll
 from coordinator.access import LOCAL_OWNER, Grant, Operator
 from coordinator.service.stream import _events
@@ -97,10 +98,11 @@ def test_devices_and_workers_are_listed_by_what_they_do_for_runs_in_scope(served
 
 def test_a_run_is_created_with_a_name_in_scope_only(served: Served) -> None:
     world = served.world
-    init = world.coordinator.operators.run("red").checkpoint
+    init = str(world.coordinator.operators.run("red").checkpoint)
+    proof = possession([world.blobs.path(init).read_bytes()])
 
     def create(name: str, scope: str) -> httpx2.Response:
-        message = {"plan": world.plan(name=name), "init": init}
+        message = {"plan": world.plan(name=name), "init": init, "init_proof": proof}
         return served.ask("POST", Route.RUNS, served.key("operator", scope), json=message)
 
     assert create("green", "gr*").json()["run"] == "green"

@@ -13,7 +13,7 @@ from client_sdk.protocol.live import LivePatch, LiveSnapshot
 from client_sdk.protocol.merge_patch import Json, merged, without_nulls
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError
-from coordinator.access import LOCAL_OWNER, Grant, Operator
+from coordinator.access import Grant, Operator
 from coordinator.service import stream_viewers
 from coordinator.service.stream_feeds import RING, Feed
 from coordinator.service.stream_places import Places
@@ -213,61 +213,6 @@ def test_a_slow_viewer_delays_nobody_and_gets_a_snapshot_in_place_of_what_it_mis
     assert feed.news({"red": {"run": "red", "round": RING + 10}}, None) is None
 
 
-def test_the_stream_ends_with_its_session_or_key_at_once(served: Served) -> None:
-    access = served.world.coordinator.access
-
-    async def story() -> None:
-        viewers = Viewers(served.service)
-        key, owner = served.key("viewer", "red"), served.key("owner", "*")
-        by_key, by_session = access.keys.operator(key), access.sessions.open_by_key(owner)
-        screens = [await Screen(viewers, key).open(), await Screen(viewers, by_session.secret).open()]
-        stays = await Screen(viewers, owner).open()
-        for screen in (*screens, stays):
-            await screen.read()
-        revoke = Route.REVOKE_KEY.format(key=by_key.id.removeprefix("key:"))
-        await asyncio.to_thread(lambda: served.ask("POST", revoke, owner).raise_for_status())
-        assert await screens[0].ended()
-        access.sessions.end(by_session.operator.session)
-        served.service.signals.wake("logins")
-        assert await screens[1].ended()
-        await asyncio.to_thread(served.world.coordinator.operators.pause, "red")
-        assert await stays.read() == ["patch"]
-        await stays.close()
-
-    talk(story())
-
-
-def test_the_stream_ends_when_its_key_has_expired(served: Served) -> None:
-    async def story() -> None:
-        screen = await Screen(Viewers(served.service), served.key("viewer", "red", expires_in_s=60)).open()
-        await screen.read()
-        served.world.clock.at += 60
-        assert await screen.ended()
-
-    talk(story())
-
-
-def test_what_a_replica_revoked_and_changed_is_seen_without_a_signal(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served.service, "settings", served.service.settings.model_copy(update={"reread_s": 0.05}))
-    replica = served.world.replica()
-
-    async def story() -> None:
-        viewers = Viewers(served.service)
-        key, owner = served.key("viewer", "red"), served.key("owner", "*")
-        ends, stays = await Screen(viewers, key).open(), await Screen(viewers, owner).open()
-        await ends.read()
-        await stays.read()
-        replica.operators.pause("blue")
-        await stays.until(lambda: stays.runs["blue"]["status"] == "paused")
-        replica.access.keys.revoke(LOCAL_OWNER, key.split("_")[1])
-        assert await ends.ended()
-        await stays.close()
-
-    talk(story())
-
-
 def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.service, "viewer_places", Places(1, "viewers"))
 
@@ -283,16 +228,6 @@ def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.M
         with pytest.raises(ProblemError, match="not valid"):
             await Screen(viewers, "qk_junk").open()
         assert served.service.meters.viewers == 0
-
-    talk(story())
-
-
-def test_the_stream_ends_when_the_service_stops(served: Served) -> None:
-    async def story() -> None:
-        screen = await Screen(Viewers(served.service), served.key("viewer", "*")).open()
-        await screen.read()
-        served.service.stop()
-        assert await screen.ended()
 
     talk(story())
 
