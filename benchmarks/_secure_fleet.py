@@ -53,6 +53,8 @@ class Noted:
     """Bytes with the request's head."""
     received: int
     """Bytes with the answer's head."""
+    connection: str
+    """The device's end of the connection on which it was sent: a device opens a new one after a pause."""
     sent_at_cpu_s: float
     """How many CPU seconds this process, with all devices in it, had used when it was sent."""
 
@@ -101,6 +103,7 @@ class Notes:
             answer=b"" if is_file else response.read(),
             sent=head + int(request.headers.get("content-length", 0)),
             received=answer_head + _bytes_of(response.headers) + length,
+            connection=str(response.extensions["network_stream"].get_extra_info("client_addr")),
             sent_at_cpu_s=self._sent_at_cpu_s,
         )
         self.requests.append(noted)

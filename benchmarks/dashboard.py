@@ -122,6 +122,7 @@ async def windows(server: ServerProcess, times: int) -> tuple[dict[int, list[flo
 
 async def gone(federation: Federation) -> None:
     """Returns when the server has no viewer any more: to part from them costs something too."""
+    federation.operator.connection.close()  # the server may have closed it: on a busy machine a turn takes minutes
     while (await federation.operator.request("GET", Route.SYSTEM)).json()["viewers"]:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 

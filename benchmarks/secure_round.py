@@ -13,7 +13,9 @@ too.
                                        service with handlers that check a message's signature and wait for each other
                                        (``_secure_floor``), beside as much work as the devices do (``_secure_load``);
                                        and the bare opening of the same sum (``_secagg_floor.unmask``)
-    secure_round_server_cpu_vs_quiet   the same over that floor on a machine that does nothing else
+    secure_round_server_cpu_vs_durable   the same over a floor that also stores each message durably, as one row, before
+                                       it acknowledges it: as any service must that keeps what it acknowledged
+    secure_round_server_cpu_vs_quiet   the same over the floor on a machine that does nothing else
     secure_round_server_cpu_s          both parts in CPU seconds
     secure_round_requests              requests of a round; ``secure_round_empty_cpu_s`` and ``..._opening_cpu_s``: the
                                        parts of the floor
@@ -63,6 +65,7 @@ class Rounds:
         self.n, self.parameters = n, parameters
         self.ours: list[float] = []
         self.empty: list[float] = []
+        self.durable: list[float] = []
         self.quiet: list[float] = []
         self.opening: list[float] = []
         self.requests = 0
@@ -92,18 +95,20 @@ class Rounds:
                 self.ours.append(self.fleet.play(self.vanishing))
                 self.fleet.require_right(number, self.vanishing)
                 self.empty.append(replay.play(self._requests(answers)))
+                self.durable.append(replay.play(self._requests(answers, durable=True)))
                 self.quiet.append(replay.play(self._requests(answers), quiet=True))
                 self.opening.append(cost_s(opening, time.thread_time))
                 self.fleet.come_back(self.vanishing)
 
-    def _requests(self, answers: Path) -> list[list[Noted]]:
-        """Those of the last round, by device, without registrations. Writes what the floor answers to them."""
+    def _requests(self, answers: Path, *, durable: bool = False) -> list[list[Noted]]:
+        """Those of the last round, by device, without registrations. Writes what the floor answers to them, and whether
+        it stores messages."""
         members = self.fleet.members
         found = [[noted for noted in member.notes.requests if noted.path != Route.REGISTER] for member in members]
         self.requests = sum(map(len, found))
         stayed = [member.notes for member in members if member.number not in self.vanishing]
         self.stayed = max(stayed, key=lambda notes: notes.bytes)
-        answers.write_text(answers_of(found))
+        answers.write_text(answers_of(found, durable=durable))
         return found
 
     def _opening(self) -> Callable[[], None]:
@@ -119,6 +124,11 @@ class Rounds:
     def pairs(self) -> Pairs:
         """Ours and the floor."""
         return self._over(self.empty)
+
+    @property
+    def durable_pairs(self) -> Pairs:
+        """Ours and the floor that stores messages."""
+        return self._over(self.durable)
 
     @property
     def quiet_pairs(self) -> Pairs:
@@ -139,6 +149,8 @@ def cpu(rounds: Rounds) -> Iterator[Row]:
     )
     yield Row(name=f"{name}_vs_floor_q1", value=ratio.low, unit="ratio")
     yield Row(name=f"{name}_vs_floor_q3", value=ratio.high, unit="ratio")
+    durable = rounds.durable_pairs.ratio.median
+    yield Row(name=f"{name}_vs_durable", value=durable, unit="ratio", ratio=durable)
     quiet = rounds.quiet_pairs.ratio.median
     yield Row(name=f"{name}_vs_quiet", value=quiet, unit="ratio", ratio=quiet)
     yield Row(name=f"{name}_s", value=found.ours_median, unit="CPU s", limit=found.other_median, ratio=ratio.median)

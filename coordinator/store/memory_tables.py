@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from coordinator.store.bodies import from_text
 from coordinator.store.chain import audit_beginning
-from coordinator.store.insight import ReplicaRow
+from coordinator.store.insight import DeviceHours, ReplicaRow
 from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
     ApiKeyRow,
@@ -135,6 +135,7 @@ class Tables:
         self.messages: Layer[str, str, MessageRow] = Layer()
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
         self.hours: Layer[str, int, int] = Layer()
+        self.device_hours: Layer[str, str, DeviceHours] = Layer()
         self.replicas: Layer[str, str, ReplicaRow] = Layer()
         self.last_refusal: Layer[str, str, str] = Layer()
         self.device_of_key: Layer[str, str, str] = Layer()

@@ -14,7 +14,7 @@ from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.driver_errors import to_store_error
-from coordinator.store.insight import ReplicaRow
+from coordinator.store.insight import HOUR_S, ReplicaRow
 from coordinator.store.insight_statements import DROP_HOURS, DROP_REPLICAS
 from coordinator.store.message_statements import DROP_MESSAGES
 from coordinator.store.messages import MessageRow
@@ -165,6 +165,10 @@ class SqlTransaction(SqlReads):
     def drop_hours(self, before: int) -> None:
         with self._voiding():
             self._write(DROP_HOURS, {"at_hour": before})
+
+    def note_device_hours(self, hour: int) -> None:
+        with self._voiding():
+            self._write(self._upserts.note_device_hours, {"at_hour": hour, "at": hour * HOUR_S})
 
     def put_replica(self, row: ReplicaRow) -> None:
         with self._voiding():

@@ -33,6 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from coordinator.store import insight_statements, message_statements, port
+from coordinator.store.insight_statements import SEEN_BEFORE, SEEN_IN_HOUR
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
     api_keys,
@@ -42,6 +43,7 @@ from coordinator.store.tables import (
     checkpoints,
     claims,
     contributions,
+    device_hours,
     devices,
     events,
     hours,
@@ -300,6 +302,12 @@ class Upserts:
             index_elements=["hour"],
             set_={"devices": more.excluded["devices"]},
             where=hours.c.devices < more.excluded["devices"],
+        )
+        note = self._insert(device_hours).from_select(["device", "hour", "seen"], SEEN_IN_HOUR)
+        self.note_device_hours = note.on_conflict_do_update(
+            index_elements=["device"],
+            set_={"hour": note.excluded["hour"], "seen": SEEN_BEFORE.bitwise_or(1)},
+            where=device_hours.c.hour < note.excluded["hour"],
         )
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -323,6 +323,14 @@ hours = Table(
     Column("devices", BigInteger, nullable=False),
 )
 
+device_hours = Table(
+    "device_hours",
+    metadata,
+    Column("device", _id(), ForeignKey("devices.device"), primary_key=True),
+    Column("hour", BigInteger, nullable=False),
+    Column("seen", BigInteger, nullable=False),
+)
+
 replicas = Table(
     "replicas",
     metadata,

@@ -1,7 +1,7 @@
 """``python -m scripts.screenshots``: pictures of the dashboard in build/screenshots, in some three minutes.
 
-``python -m scripts.screenshots --readme`` plays the demo in its own size instead, which takes some five minutes, and
-also writes docs/images/dashboard.png, the picture of the README.
+``python -m scripts.screenshots --readme`` plays the demo in its own size instead, until its picture is taken, and
+writes docs/images/dashboard.png, the picture of the README.
 """
 
 from __future__ import annotations

@@ -107,12 +107,16 @@ class Windows:
         page.get_by_role("navigation").wait_for()
         self._pages[window] = page
 
+    def go(self, place: str) -> None:
+        """Go to the screen at ``place``, so that its picture can be taken at once when it is time."""
+        for page in self._pages.values():
+            page.evaluate("place => { location.hash = place }", place)
+
     def take(self, name: str, place: str, *words: str) -> None:
         """Take pictures of the screen at ``place`` (the address behind ``#``), once all of ``words`` stand on it.
         Broken where the console has an error, another origin was asked, something is wider than a window, or the page
         has a fault."""
-        for page in self._pages.values():
-            page.evaluate("place => { location.hash = place }", place)
+        self.go(place)
         for page in self._pages.values():
             page.locator("main h1").wait_for()
             for text in words:

@@ -13,15 +13,15 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RunView
 from coordinator.engine.plan import Plan
-from simulation.demo.children import CommandChildren
-from simulation.demo.director import READY_S, directed
+from simulation.demo.children import CommandChildren, StoppedByUser
+from simulation.demo.director import READY_S, Result, directed
 from simulation.demo.journal import Journal
 from simulation.demo.screen import Plain
 from simulation.demo.setting import Setting
@@ -34,15 +34,23 @@ CLIENTS = 1000
 
 
 class Photographed(Plain):
-    """The demo's screen. ``shoot`` is called once: after some committed rounds, in the middle of the next one."""
+    """The demo's screen. ``come`` is called after its first committed round, ``shoot`` after some of them, in the
+    middle of the next one; each once."""
 
     every_s = 0.1
 
-    def __init__(self, after: int, share: float, begin: Callable[[], None], shoot: Callable[[Journal], None]) -> None:
+    def __init__(
+        self,
+        after: int,
+        share: float,
+        begin: Callable[[], None],
+        come: Callable[[Journal], None],
+        shoot: Callable[[Journal], None],
+    ) -> None:
         """``after``: committed rounds; ``share``: of the goal, that has reported; ``begin`` is called first."""
         super().__init__()
-        self._after, self._share, self._begin, self._shoot = after, share, begin, shoot
-        self._begun = False
+        self._after, self._share, self._begin, self._come, self._shoot = after, share, begin, come, shoot
+        self._begun = self._there = False
         self.done = False
 
     def command(self, line: str) -> None:
@@ -55,6 +63,9 @@ class Photographed(Plain):
         if not self._begun:
             self._begun = True
             self._begin()
+        if not self._there and journal.committed:
+            self._there = True
+            self._come(journal)
         if self.done or len(journal.committed) < self._after:
             return
         line = journal.lines[-1]
@@ -68,25 +79,42 @@ def goal(run: RunView) -> int:
     return Plan.model_validate(run.plan).cohort.goal
 
 
-def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: bool) -> None:
-    """The demo while it runs, after so many committed rounds, then the data folder that it leaves. ``every``: also
-    pictures of the screens that show nothing new."""
+def live(camera: Camera, folder: Path, setting: Setting, after: int) -> Result | None:
+    """The demo while it runs, after so many committed rounds. None where it has no secure rounds: then it is ended
+    after its picture."""
+    over = Event()
     with ExitStack() as windows:
         found: list[Windows] = []
 
         def begin() -> None:
             found.append(windows.enter_context(camera.at(f"http://127.0.0.1:{setting.port}")))
 
+        def come(journal: Journal) -> None:
+            found[0].go(f"#/runs/{journal.run.run}")
+
         def shoot(journal: Journal) -> None:
             run = journal.run.run
             found[0].take("demo", f"#/runs/{run}", "accuracy", "Devices of round")
             found[0].take("demo-round", f"#/runs/{run}/rounds/{journal.committed[-1].round}", "A lane for each device")
 
-        screen = Photographed(after, 0.25, begin, shoot)
-        with directed(setting, folder, screen, Event()) as played:
+            if not setting.secure_rounds:
+                over.set()
+
+        screen = Photographed(after, 0.25, begin, come, shoot)
+        result = None
+        with suppress(StoppedByUser), directed(setting, folder, screen, over) as played:
             result = played.result
-    if not screen.done or result.secure is None:
+    if not screen.done:
         raise RuntimeError("the demo was over before its picture was taken: let it have more rounds")
+    return result
+
+
+def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: bool) -> None:
+    """The demo while it runs, then the data folder that it leaves. ``every``: also pictures of the screens of which
+    nobody asked for a picture."""
+    result = live(camera, folder, setting, after)
+    if result is None or result.secure is None:
+        return
     secure = result.secure.run.run
     with commands(folder) as children:
         url = serve(children, folder / "coordinator", "--dev-authority")["url"]

@@ -136,6 +136,15 @@ export function named(lane: Lane): string {
   return lane.label || lane.device;
 }
 
+/** Of counts for each part of the time, how many there were up to the end of each. */
+export function summedUp(counts: readonly number[]): number[] {
+  let sum = 0;
+  return counts.map((one) => {
+    sum += one;
+    return sum;
+  });
+}
+
 /** How many devices ended so. */
 export function ended(view: LanesView, end: End): number {
   return view.ends?.[end] ?? 0;

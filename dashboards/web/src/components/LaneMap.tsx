@@ -10,6 +10,8 @@ const AXIS = 20;
 const THICK: Readonly<Record<Step, number>> = { wait: 0.16, fetch: 0.5, train: 0.84, upload: 0.84 };
 const PAINT: Readonly<Record<Step, string>> = { wait: "muted", fetch: "series-6", train: "series-1", upload: "series-2" };
 const MOST_LANE = 14;
+/** Percent from the left beyond which a time has no room to be written. */
+const ROOM = 93;
 
 interface Props {
   label: string;
@@ -34,10 +36,11 @@ export function LaneMap(props: Props) {
     return () => resizing.disconnect();
     // biome-ignore lint: `props` is new each time, these say when the picture changes
   }, [theme, lanes, span.from, span.to, closedAt]);
+  const marks = ticks(span, begin, 6).filter((s) => place(begin + s, span) < ROOM);
   return (
     <div className="lane-map">
       <div className="lane-times" aria-hidden="true">
-        {ticks(span, begin, 6).map((s) => (
+        {marks.map((s) => (
           <span key={s} className="tick" style={{ left: `${place(begin + s, span)}%` }}>
             {duration(s)}
           </span>
@@ -61,7 +64,7 @@ function paint(canvas: HTMLCanvasElement, { lanes, span, closedAt }: Props): voi
   const x = (at: number) => (Math.min(100, Math.max(0, place(at, span))) / 100) * width;
   const colours = new Map(Object.entries(PAINT).map(([step, token]) => [step, colour(token)]));
   const bar = (one: Segment, row: number) => {
-    const thick = Math.max(each * THICK[one.step], Math.min(each, 0.5));
+    const thick = each * THICK[one.step];
     to.globalAlpha = one.step === "wait" ? 0.55 : 1;
     to.fillStyle = colours.get(one.step) ?? "";
     to.fillRect(x(one.from), row * each + (each - thick) / 2, Math.max(0.5, x(one.to) - x(one.from)), thick);

@@ -96,6 +96,15 @@ export function Fact({ label, value, note, children }: { label: string; value: R
   );
 }
 
+/** A figure that may have many digits; long ones are written smaller, so that they stay on one line. */
+export function Figure({ name, text }: { name: string; text: string }) {
+  return (
+    <span data-fact={name} className={text.length > 11 ? "long" : undefined}>
+      {text}
+    </span>
+  );
+}
+
 /** `part` of `whole`, as a bar. */
 export function Progress({ part, whole, label, tone = "busy" }: { part: number; whole: number; label: string; tone?: Tone }) {
   const share = whole > 0 ? Math.min(1, part / whole) : 0;

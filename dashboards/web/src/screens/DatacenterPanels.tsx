@@ -11,6 +11,7 @@ import { useNow } from "../useNow";
 
 const SHOWN = 200;
 const HEIGHT = 264;
+const JOIN = "quorate datacenter join --token-file FILE --data NAME";
 const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn" };
 const WORKERS: Readonly<Record<WorkerView["state"], Tone>> = { idle: "idle", leased: "busy", revoked: "bad" };
 const percent = (share: number | null | undefined) => (share == null ? "–" : `${Math.round(share * 100)} %`);
@@ -150,7 +151,7 @@ export function Training({ found, round, view, steps, onPick }: TrainingProps) {
           })}
         />
       ) : (
-        <EmptyState title={view?.count ? "Its worker has reported no speed so far." : "No worker has had this round so far."} />
+        <EmptyState title={view?.count ? "Its worker has reported no speed so far." : "No worker has had this round so far."} command={view?.count ? null : JOIN} />
       )}
     </Panel>
   );
@@ -186,7 +187,7 @@ export function Leases({ round, view }: { round: RoundView; view: LeasesView | n
           ]}
         />
       ) : (
-        <EmptyState title="No worker has had this round so far." />
+        <EmptyState title="No worker has had this round so far." command={JOIN} />
       )}
     </Panel>
   );
@@ -211,7 +212,7 @@ export function Workers({ workers }: { workers: readonly WorkerView[] }) {
           ]}
         />
       ) : (
-        <EmptyState title="No worker has registered in your scope." command="quorate datacenter join --token-file FILE --data NAME" />
+        <EmptyState title="No worker has registered in your scope." command={JOIN} />
       )}
     </Panel>
   );

@@ -1,7 +1,7 @@
 // A run at this moment: the facts, the funnel of its round, its curves, and its last rounds.
 import type { RoundView, RunView } from "../api/types";
 import { Funnel } from "../components/Funnel";
-import { Fact, Panel, Problem, Progress } from "../components/parts";
+import { Fact, Figure, Panel, Problem, Progress } from "../components/parts";
 import { curves, firstMetric, newest, type Trend, trend } from "../curves";
 import { section, speed } from "../datacenter";
 import { ago, bytes, count, duration, metric, sentence } from "../format";
@@ -120,11 +120,11 @@ function Facts({ run, rounds, current, shown }: { run: RunView; rounds: RoundVie
       {run.kind === "datacenter" ? (
         <Fact label="Trained by" value="a worker" note="in the datacenter" />
       ) : (
-        <Fact label="Reports" value={<span data-fact="reports">{count(run.funnel.reported) + (wanted !== null ? ` / ${count(wanted)}` : "")}</span>}>
+        <Fact label="Reports" value={<Figure name="reports" text={count(run.funnel.reported) + (wanted !== null ? ` / ${count(wanted)}` : "")} />}>
           <Progress part={run.funnel.reported} whole={wanted ?? run.funnel.selected} label="Reports of this round" tone={state.tone} />
         </Fact>
       )}
-      <Fact label="Rounds committed" value={<span data-fact="rounds">{`${count(run.rounds_committed)} / ${count(run.rounds_wanted)}`}</span>}>
+      <Fact label="Rounds committed" value={<Figure name="rounds" text={`${count(run.rounds_committed)} / ${count(run.rounds_wanted)}`} />}>
         <Progress part={run.rounds_committed} whole={run.rounds_wanted} label="Rounds committed" tone={state.tone} />
       </Fact>
       <Fact

@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { get } from "../api/client";
 import type { LanesView, RoundView, RunView } from "../api/types";
-import { Badge, EmptyState, Fact, Panel, Problem, Shape } from "../components/parts";
+import { Badge, EmptyState, Fact, Figure, Panel, Problem, Shape } from "../components/parts";
 import { bytes, count, duration, sentence } from "../format";
 import { type Exit, ended, exits, TONES } from "../lanes";
 import { type Resource, useLive, useResource } from "../live/context";
@@ -122,7 +122,7 @@ function RoundFacts({ run, round, lanes }: Seen & { run: RunView }) {
   const wanted = goal(run);
   return (
     <dl className="facts">
-      <Fact label="Reported" value={<span data-fact="reported">{`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`}</span>} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
+      <Fact label="Reported" value={<Figure name="reported" text={`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`} />} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
       <Fact label="Late" value={<span data-fact="late">{count(ended(lanes, "late"))}</span>} note="after it had closed" />
       <Fact label="Dropped" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
       <Fact label="Time" value={duration(round.closed_at == null ? Math.floor(roundSeconds(round, now)) : roundSeconds(round, now))} note={round.closed_at == null ? "so far" : "with the selection"} />
