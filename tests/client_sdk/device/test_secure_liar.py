@@ -62,7 +62,7 @@ class Liar:
         if send.route is Route.OUTCOME and self._chance.random() < 0.5:
             result = self._chance.choice(["pending", "counted", "dropped"])
             number = int(send.path["round"])
-            said = Outcome(run="run-1", round=number, device=self.phone.name, result=result)  # type: ignore[arg-type]
+            said = Outcome(run="run-1", round=number, device=self.phone.name, result=result)
             return Answered(said, self.world.at)
         return RequestRefused(problem(self._chance.choice(REFUSALS), "a lie", retry_after_s=1).problem, self.world.at)
 
