@@ -13,7 +13,7 @@ def run(folder: Path, nodes: int, result: str) -> None:
     from flwr.simulation import run_simulation
 
     sys.path.insert(0, str(folder))
-    from flower_app import client_app, server_app  # type: ignore[import-not-found]
+    from flower_app import client_app, server_app
 
     outer = ServerApp()
 

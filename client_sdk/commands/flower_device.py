@@ -57,7 +57,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
     from client_sdk.flower.app import read_app
     from client_sdk.flower.app_process import AppProcess
     from client_sdk.flower.http_port import HttpFlowerPort
-    from client_sdk.flower.journal import Journal
+    from client_sdk.flower.journal import NodeJournal
     from client_sdk.flower.serving import FlowerDevice
     from client_sdk.http.transport import Interrupted
 
@@ -90,7 +90,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
             stop=stop,
             on_happening=show,
         ) as port:
-            journal = Journal(place)
+            journal = NodeJournal(place)
             if not as_json:
                 say(f"This device serves {app.name} {app.version} ({app.digest[:12]}) and talks to {port.coordinator}.")
             try:

@@ -16,41 +16,41 @@ from client_sdk.flower import records
 from client_sdk.flower.answer_file import AnswerHeader, write_answer
 from client_sdk.flower.error_codes import ErrorCode, error, raised
 from client_sdk.flower.flwr_private import received_message
-from client_sdk.flower.work import Failed, Work, Worked
+from client_sdk.flower.work import AppFailed, AppWork, Worked
 from client_sdk.protocol.flower import FlowerError
 
 SERVER_NODE = 1
 """The node id that Flower's messages have as their source: its SuperLink's."""
 
 
-def call(app: ClientApp, work: Work) -> Worked | Failed:
+def call(app: ClientApp, work: AppWork) -> Worked | AppFailed:
     """Let the ClientApp work on one message. Whatever it raises becomes Flower's error reply, and the state stays as it
     was: the answer is written only where the ClientApp returns a message."""
     try:
         message, context = _message(work), _context(work)
     except (OSError, records.RecordsError) as unreadable:
-        return Failed(error=error(ErrorCode.MESSAGE_UNAVAILABLE, f"The message cannot be read: {unreadable}"))
+        return AppFailed(error=error(ErrorCode.MESSAGE_UNAVAILABLE, f"The message cannot be read: {unreadable}"))
     try:
         reply = app(message, context)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 - whatever an app raises is its answer
         traceback.print_exc()
-        return Failed(error=raised(failure))
+        return AppFailed(error=raised(failure))
     del message
     try:
         return _answer(work, reply, context.state)
     except records.RecordsError as refused:
-        return Failed(error=error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"The reply cannot be sent: {refused}"))
+        return AppFailed(error=error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"The reply cannot be sent: {refused}"))
     except OSError as failure:
         reason = f"The device cannot write the reply: {failure.strerror or failure}."
-        return Failed(error=error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
+        return AppFailed(error=error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
 
 
-def _answer(work: Work, reply: object, state: object) -> Worked | Failed:
+def _answer(work: AppWork, reply: object, state: object) -> Worked | AppFailed:
     if not isinstance(reply, Message) or not isinstance(state, RecordDict):
         wrong = f"a {type(reply).__name__}, not a Message"
         if isinstance(reply, Message):
             wrong = f"a context whose state is a {type(state).__name__}, not a RecordDict"
-        return Failed(error=error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"The ClientApp returned {wrong}."))
+        return AppFailed(error=error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"The ClientApp returned {wrong}."))
     kept = records.encode(state)
     header = AnswerHeader(run=work.run, number=work.number, message=work.message, state_bytes=kept.length)
     if reply.has_error():
@@ -63,14 +63,14 @@ def _answer(work: Work, reply: object, state: object) -> Worked | Failed:
                 f"The reply has {content.length} bytes, and this run accepts {work.max_reply}: "
                 "start the run with a larger --max-reply."
             )
-            return Failed(error=error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
+            return AppFailed(error=error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
         header = header.changed(reply=content.digest, reply_bytes=content.length)
     with os.fdopen(os.open(work.answer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         write_answer(file, header, kept.parts(), content.parts() if content is not None else ())
     return Worked()
 
 
-def _message(work: Work) -> Message:
+def _message(work: AppWork) -> Message:
     metadata = Metadata(
         run_id=work.number,
         message_id=work.message,
@@ -86,7 +86,7 @@ def _message(work: Work) -> Message:
         return received_message(records.decode(content), metadata)
 
 
-def _context(work: Work) -> Context:
+def _context(work: AppWork) -> Context:
     state = RecordDict()
     if work.state is not None:
         with _mapped(work.state.path, work.state.start, work.state.bytes) as stored:

@@ -1,6 +1,6 @@
 """The process in which a ClientApp works: it loads the app once, then serves one message after another.
 
-``python -P -m client_sdk.flower.app_child APP_DIR MODULE:ATTRIBUTE``: reads Work from standard input, writes
+``python -P -m client_sdk.flower.app_child APP_DIR MODULE:ATTRIBUTE``: reads AppWork from standard input, writes
 ``work.Said`` to standard output. What the app prints goes to standard error. It ends when its standard input is closed,
 also in the middle of a message, so it does not outlive its device.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from client_sdk.flower.work import NotLoaded, Ready, Said, Work
+from client_sdk.flower.work import AppReady, AppWork, NotLoaded, Said
 
 
 def main() -> None:
@@ -30,9 +30,9 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - an app's module may end the process: the device hears of it too
         _say(told, NotLoaded(reason=str(error) or type(error).__name__))
         raise SystemExit(1) from None
-    _say(told, Ready())
+    _say(told, AppReady())
     while True:
-        _say(told, call(app, Work.model_validate_json(lines.get())))
+        _say(told, call(app, AppWork.model_validate_json(lines.get())))
 
 
 def _read(lines: SimpleQueue[bytes]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from client_sdk.flower.error_codes import ErrorCode, error
-from client_sdk.flower.work import Failed, NotLoaded, Ready, Said, Work, Worked, read_said
+from client_sdk.flower.work import AppFailed, AppReady, AppWork, NotLoaded, Said, Worked, read_said
 from client_sdk.http.transport import Interrupted
 
 SLICE_S = 0.2
@@ -67,7 +67,7 @@ class AppProcess:
             start_new_session=True,
         )
         match self._hear(_NEVER):
-            case Ready():
+            case AppReady():
                 return
             case NotLoaded(reason=reason):
                 self.close()
@@ -77,20 +77,20 @@ class AppProcess:
             case other:
                 raise TypeError(f"the process of the ClientApp began with {other!r}")
 
-    def run(self, work: Work, within_s: float, over: Callable[[], bool] | None = None) -> Worked | Failed:
+    def run(self, work: AppWork, within_s: float, over: Callable[[], bool] | None = None) -> Worked | AppFailed:
         """Let the ClientApp work on one message, for at most ``within_s`` seconds, and no longer than until ``over``.
         Interrupted."""
         try:
             self.start()
         except AppNotLoaded as not_loaded:
-            return Failed(error=error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(not_loaded)))
+            return AppFailed(error=error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(not_loaded)))
         ends_at = time.monotonic() + within_s
         try:
             self._tell(work.model_dump_json().encode() + b"\n")
             said = self._hear(ends_at, over)
         except BrokenPipeError:
             said = None
-        if isinstance(said, Worked | Failed):
+        if isinstance(said, Worked | AppFailed):
             return said
         if over is not None and over():
             self.close()
@@ -167,8 +167,8 @@ class AppProcess:
         return f"ended with status {code}"
 
 
-def _crashed(reason: str) -> Failed:
-    return Failed(error=error(ErrorCode.CLIENT_APP_CRASHED, reason))
+def _crashed(reason: str) -> AppFailed:
+    return AppFailed(error=error(ErrorCode.CLIENT_APP_CRASHED, reason))
 
 
 def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:

@@ -21,7 +21,7 @@ from client_sdk.device.record import Record, Storage, StorageError
 from client_sdk.device.requests import Pacing
 from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.http.certifying import Who
-from client_sdk.http.driver import Driver
+from client_sdk.http.driver import DeviceDriver
 from client_sdk.http.notices import Happening
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.identity import Signer
@@ -45,7 +45,7 @@ class FlowerFiles:
         return self.sending.open_reply()
 
 
-class HttpFlowerPort(Driver):
+class HttpFlowerPort(DeviceDriver):
     """A ``FlowerPort`` to one coordinator. For the arguments see ``http.client.Client``; ``folder`` gets the contents
     of messages, ``stop`` ends every wait within a second by Interrupted."""
 

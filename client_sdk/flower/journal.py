@@ -60,7 +60,7 @@ class _Kept:
     """The number of the newest answer."""
 
 
-class Journal:
+class NodeJournal:
     """The journal in ``folder``, which one process uses at a time. ``durable=False`` leaves out every fsync: for
     simulated nodes. StorageError where the folder cannot be used."""
 

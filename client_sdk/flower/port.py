@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from client_sdk.flower.answer_file import AnswerFile
-from client_sdk.flower.work import Failed, Work, Worked
+from client_sdk.flower.work import AppFailed, AppWork, Worked
 from client_sdk.protocol.flower import FlowerError, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
 from client_sdk.protocol.problems import Problem
 
@@ -15,7 +15,7 @@ from client_sdk.protocol.problems import Problem
 class Runner(Protocol):
     """Runs a ClientApp: ``app_process.AppProcess``, or one of several."""
 
-    def run(self, work: Work, within_s: float, over: Callable[[], bool] | None = None) -> Worked | Failed:
+    def run(self, work: AppWork, within_s: float, over: Callable[[], bool] | None = None) -> Worked | AppFailed:
         """Let the ClientApp work on one message, for at most ``within_s`` seconds, and no longer than until ``over``.
         Interrupted."""
 

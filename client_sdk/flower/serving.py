@@ -19,14 +19,15 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from random import SystemRandom
 from threading import Event
+from typing import assert_never
 
 from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.flower.error_codes import ErrorCode, error
-from client_sdk.flower.journal import Journal, RunKey
+from client_sdk.flower.journal import NodeJournal, RunKey
 from client_sdk.flower.notices import FlowerNotice, size
 from client_sdk.flower.port import FlowerPort, Runner
 from client_sdk.flower.presence import present
-from client_sdk.flower.work import Failed, StoredState, Work
+from client_sdk.flower.work import AppFailed, AppWork, StoredState
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import (
     ConfigValue,
@@ -61,7 +62,7 @@ class FlowerDevice:
         port: FlowerPort,
         app: FlowerApp,
         process: Runner,
-        journal: Journal,
+        journal: NodeJournal,
         *,
         node_config: Mapping[str, ConfigValue] | None = None,
         secure_only: bool = False,
@@ -101,6 +102,8 @@ class FlowerDevice:
                         self._wait(task)
                     case Problem():
                         raise ProblemError(task)
+                    case _:
+                        assert_never(task)
         except Interrupted:
             pass
         return answered
@@ -137,9 +140,15 @@ class FlowerDevice:
             self._notify("stopped", "The run is over, and the ClientApp was stopped.", task.run, task)
             self._journal.forget(key)
             return False
-        if isinstance(said, Failed):
+        if isinstance(said, AppFailed):
             return self._send_error(task, said.error)
         return self._send(self._journal.keep(), task, time.monotonic() - began)
+
+    def forget(self, run: str) -> None:
+        """A run of this name is over: delete what is kept of it."""
+        for key in self._journal.runs:
+            if key.run == run:
+                self._journal.forget(key)
 
     def _asking(self, busy: FlowerTask | None = None) -> FlowerPoll:
         """A poll that says what this device has, and ``busy`` with what it is."""
@@ -148,9 +157,9 @@ class FlowerDevice:
             return self._poll.changed(runs=runs) if runs else self._poll
         return self._poll.changed(runs={**runs, busy.run: busy.number}, busy=busy.message, hold_s=0.0)
 
-    def _work(self, task: FlowerTask, key: RunKey, content: str) -> Work:
+    def _work(self, task: FlowerTask, key: RunKey, content: str) -> AppWork:
         state = self._journal.state(key)
-        return Work(
+        return AppWork(
             run=task.run,
             number=task.number,
             node=task.node,

@@ -3,8 +3,8 @@
 ::
 
     the device                          the process
-    (starts it)                         Ready, or NotLoaded: it ends
-    Work                                Worked, or Failed
+    (starts it)                         AppReady, or NotLoaded: it ends
+    AppWork                                Worked, or AppFailed
     closes the pipe, or dies            ends at once
 """
 
@@ -26,7 +26,7 @@ class StoredState(Message):
     bytes: int
 
 
-class Work(Message):
+class AppWork(Message):
     """One message for the ClientApp."""
 
     run: str
@@ -51,7 +51,7 @@ class Work(Message):
     """Longest reply in bytes."""
 
 
-class Ready(Message):
+class AppReady(Message):
     """The ClientApp is loaded."""
 
     kind: Literal["ready"] = "ready"
@@ -71,14 +71,14 @@ class Worked(Message):
     kind: Literal["worked"] = "worked"
 
 
-class Failed(Message):
+class AppFailed(Message):
     """There is no answer, and the state is as it was."""
 
     kind: Literal["failed"] = "failed"
     error: FlowerError
 
 
-Said = Ready | NotLoaded | Worked | Failed
+Said = AppReady | NotLoaded | Worked | AppFailed
 """What the process says."""
 _SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
 

@@ -43,7 +43,7 @@ from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
 from client_sdk.http.certifying import Who
-from client_sdk.http.driver import REPEAT_NOTICE_S, Driver
+from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
 from client_sdk.http.notices import Happening as Happening
 from client_sdk.http.revocations import fetch_list, fetch_revocations
 from client_sdk.http.training import train
@@ -57,7 +57,7 @@ from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.memory import Memory
 
 
-class Client(Driver):
+class Client(DeviceDriver):
     """One device of one coordinator.
 
     ``storage`` survives crashes and is not closed here. ``trainer`` has the learners and the data. ``enrolment_token``:
@@ -159,23 +159,21 @@ class Client(Driver):
     # ------------------------------------------------------------ performing
 
     def _perform(self, action: Action) -> Reply:
-        match action:
-            case FetchList():
-                return self._list(action)
-            case Send():
-                if action.route is Route.CHECK_IN and not self._checked_in:
-                    self._checked_in = True
-                    self._notify("waiting", "Waiting to be selected.")
-                if action.note:
-                    self._notify_wait(action.note)
-            case Fetch():
-                started = time.monotonic()
-                reply = super()._perform(action)
-                self._fetch_s += time.monotonic() - started
-                return reply
-            case Train():
-                return self._train(action)
-        return super()._perform(action)
+        if isinstance(action, FetchList):
+            return self._list(action)
+        if isinstance(action, Train):
+            return self._train(action)
+        if isinstance(action, Send):
+            if action.route is Route.CHECK_IN and not self._checked_in:
+                self._checked_in = True
+                self._notify("waiting", "Waiting to be selected.")
+            if action.note:
+                self._notify_wait(action.note)
+        started = time.monotonic()
+        reply = super()._perform(action)
+        if isinstance(action, Fetch):
+            self._fetch_s += time.monotonic() - started
+        return reply
 
     def _train(self, action: Train) -> Trained | Failed:
         assignment = action.assignment

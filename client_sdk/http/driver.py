@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 import httpx2
 
@@ -22,12 +22,14 @@ from client_sdk.device.actions import (
     Certify,
     Failed,
     Fetch,
+    FetchList,
     Load,
     Reply,
     RequestRefused,
     Save,
     Send,
     Sleep,
+    Train,
     Unreachable,
 )
 from client_sdk.device.performing import perform_stored
@@ -48,7 +50,7 @@ REPEAT_NOTICE_S = 60.0
 """The same trouble is reported again after this time."""
 
 
-class Driver:
+class DeviceDriver:
     """Performs the actions of a session with one coordinator. See ``client.Client`` for the arguments; ``files`` has
     what requests send and fetch (None: ``storage``)."""
 
@@ -115,8 +117,10 @@ class Driver:
             case Sleep():
                 self._sleep(action)
                 return None
-            case _:
+            case FetchList() | Train():
                 raise TypeError(f"{type(self).__name__} does not perform {action!r}")
+            case _:
+                assert_never(action)
 
     def _use(self, record: Record) -> None:
         """From now on requests are signed by the key of this record, which is saved."""

@@ -17,15 +17,17 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from threading import Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from client_sdk.flower.app import AppFolder, read_app
 from client_sdk.flower.supported import require_flwr
 from client_sdk.protocol.flower import CreateFlowerRun
 from client_sdk.terminal import Failure, sentence_of
-from coordinator.flower.link import FlowerLink
 from coordinator.flower.orders import Orders
-from coordinator.flower.tally import GroupLine, Tally
+from coordinator.flower.tally import GroupLine, RunTally
+
+if TYPE_CHECKING:
+    from client_sdk.flower.app import AppFolder
+    from coordinator.flower.link import FlowerLink
 
 GROUP = "quorate.flower"
 END_S = 5.0
@@ -63,7 +65,8 @@ def main() -> None:
 
 
 def _run(orders: Orders, tell: Callable[..., None]) -> None:
-    require_flwr()
+    require_flwr()  # before anything imports it
+    from client_sdk.flower.app import read_app
     from coordinator.flower.grid import Quorum
     from coordinator.flower.server_app import Waits, run_server_app
 
@@ -86,7 +89,7 @@ def _run(orders: Orders, tell: Callable[..., None]) -> None:
     quorum = Quorum(orders.quorum, orders.grace_s) if orders.quorum is not None else None
     with _link(orders, app) as link:
         tell("run", run=request.run, app=app.app.name, version=app.app.version)
-        tally = Tally(say)
+        tally = RunTally(say)
         waits = Waits(quorum, float("inf") if orders.longest_wait_s is None else orders.longest_wait_s)
         run_server_app(app, request, link, tally.happened, waits=waits)
         tell("end", **asdict(tally.end()))

@@ -38,7 +38,7 @@ def _flower() -> None:
 )
 @errors_as_sentences
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="APP_DIR", help="The app's folder, with its pyproject.toml.")],
+    app_dir: Annotated[Path, typer.Argument(metavar="APP_DIR", help="The app's folder, with its pyproject.toml.")],
     name: Annotated[
         str | None, typer.Option("--run", metavar="NAME", help="The run; the same name goes on after a crash.")
     ] = None,
@@ -86,7 +86,7 @@ def run(
         fail("--data keeps a simulation: give --simulation N too, or leave it out.")
     try:
         orders = Orders(
-            folder=folder,
+            folder=app_dir,
             coordinator=coordinator,
             key_file=key_file,
             run=name,

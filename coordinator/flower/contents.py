@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from client_sdk.flower.records import Encoded, sealed, views_of
 
 
-class Contents:
+class OutgoingContents:
     """Hashes and uploads contents. A strategy sends the same one to many nodes; older ones build it anew for each."""
 
     def __init__(self, upload: Callable[[Encoded], None]) -> None:

@@ -19,12 +19,12 @@ from flwr.serverapp import Grid
 
 from client_sdk.flower import flwr_private
 from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerRunView, PullReplies, PushMessages
-from coordinator.flower.contents import Contents
+from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.happenings import MessagesPushed, OnHappening, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.message_ids import MessageIds
-from coordinator.flower.messages import Sent, groups_of, incoming, outgoing
-from coordinator.flower.patience import OutOfTime, Patience
+from coordinator.flower.messages import SentMessage, groups_of, incoming, outgoing
+from coordinator.flower.patience import Patience, StillAway
 from coordinator.flower.waiting import WaitingForNodes
 
 HOLD_S = 25.0
@@ -65,9 +65,9 @@ class QuorateGrid(Grid):
         self._link, self._view, self._patience, self._tell = link, run, patience, on_happening
         self._quorum, self._longest_wait_s = quorum, longest_wait_s
         self._after_push, self._clock = after_push, clock
-        self._contents = Contents(lambda content: patience.ask(partial(link.upload, run.run, content)))
+        self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
         self._ids = MessageIds()
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, SentMessage] = {}
         """Messages whose replies have not been handed over."""
         self._waiting = WaitingForNodes(on_happening, clock)
         self._lock = RLock()
@@ -102,7 +102,7 @@ class QuorateGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Make messages durable; returns their ids in their order. Raises RecordsError for what cannot travel."""
         with self._lock, self._waiting.busy():
-            drafted, pushed = self._ids.draft(), list[tuple[FlowerMessage, Sent]]()
+            drafted, pushed = self._ids.draft(), list[tuple[FlowerMessage, SentMessage]]()
             for message, content in self._contents.stored(messages):
                 pushed.append(outgoing(message, content, drafted))
             known = set[str]()
@@ -141,7 +141,7 @@ class QuorateGrid(Grid):
                 batch, rest = missing[:PUSH_LIMIT], missing[PUSH_LIMIT:]
                 try:
                     found |= self._pull(batch, min(max(left, 0.0), 1.0 if rest else HOLD_S), until)
-                except OutOfTime:
+                except StillAway:
                     break
                 missing = [message for message in rest + batch if message not in found]
                 if left <= 0:
@@ -149,7 +149,7 @@ class QuorateGrid(Grid):
         return [found[message] for message in order if message in found]
 
     def _pull(self, wanted: Sequence[str], hold_s: float, until: float = math.inf) -> dict[str, Message]:
-        """The replies that there are, by the ids of their messages. OutOfTime where nobody answers ``until`` then."""
+        """The replies that there are, by the ids of their messages. StillAway where nobody answers ``until`` then."""
         asked = tuple(message for message in wanted if message in self._sent)
         if not asked:
             return {}

@@ -19,7 +19,7 @@ UNREADABLE = 0
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     """A message that was pushed: what its reply's metadata say of it."""
 
     message: str
@@ -35,7 +35,7 @@ class Sent:
     """Whether an earlier start of the ServerApp had pushed it."""
 
 
-def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMessage, Sent]:
+def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMessage, SentMessage]:
     """The message as the protocol has it; its id is set in its metadata. ``content``: the digest.
 
     Raises ValueError for a reply: the Grid pushes messages to nodes.
@@ -55,11 +55,11 @@ def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMes
         content=content,
     )
     expires_at = metadata.created_at + metadata.ttl
-    return pushed, Sent(name, pushed.node, pushed.kind, metadata.group_id, group, expires_at)
+    return pushed, SentMessage(name, pushed.node, pushed.kind, metadata.group_id, group, expires_at)
 
 
 def incoming(
-    reply: FlowerReply, origin: Sent, run: int, fetch: Callable[[str], bytes | bytearray | memoryview]
+    reply: FlowerReply, origin: SentMessage, run: int, fetch: Callable[[str], bytes | bytearray | memoryview]
 ) -> Message:
     """The reply as Flower has it. ``run``: its number; ``fetch``: gets a content by its digest.
 

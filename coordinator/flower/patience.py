@@ -17,7 +17,7 @@ FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 10.0
 
 
-class OutOfTime(Exception):
+class StillAway(Exception):
     """The coordinator was away until the time was over."""
 
 
@@ -32,7 +32,7 @@ class Patience:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """``stop``: ends the waiting with OutOfTime. ``sleep``: how to wait some seconds."""
+        """``stop``: ends the waiting with StillAway. ``sleep``: how to wait some seconds."""
         self._say, self._stop, self._clock = say, stop or Event(), clock
         self._sleep = sleep or self._stop.wait
         self._away = False
@@ -45,7 +45,7 @@ class Patience:
     def ask(self, request: Callable[[], T], until: float | None = None) -> T:
         """The answer. A problem whose advice is to retry is waited out; any other is raised.
 
-        Raises OutOfTime at ``until``, by the clock; None: it waits for ever.
+        Raises StillAway at ``until``, by the clock; None: it waits for ever.
         """
         wait = FIRST_WAIT_S
         while True:
@@ -63,7 +63,7 @@ class Patience:
             self._is_away(reason)
             left = float("inf") if until is None else until - self._clock()
             if left <= 0 or self._stop.is_set():
-                raise OutOfTime(reason)
+                raise StillAway(reason)
             self._sleep(min(max(wait, least), left))
             wait = min(2 * wait, LONGEST_WAIT_S)
 

@@ -15,15 +15,18 @@ from client_sdk.flower import flwr_private
 from client_sdk.flower.app import AppFolder, load_server_app
 from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
-from client_sdk.protocol.problems import ProblemError
-from coordinator.flower.contents import Contents
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.earlier_start import EarlierStart
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, OnHappening, Remark
 from coordinator.flower.link import FlowerLink
-from coordinator.flower.patience import OutOfTime, Patience
+from coordinator.flower.patience import Patience, StillAway
+from coordinator.flower.tally import first_line
 
 REASON_LIMIT = 2000
+START_WAIT_S = 3.0
+"""How long a start waits for a coordinator that does not answer."""
 END_WAIT_S = 10.0
 """How long a failed start waits to tell a coordinator that is away."""
 
@@ -49,7 +52,7 @@ class SavedState:
 
     def __init__(self, link: FlowerLink, run: FlowerRunView, patience: Patience) -> None:
         self._link, self._run, self._patience = link, run.run, patience
-        self._contents = Contents(lambda content: patience.ask(partial(link.upload, run.run, content)))
+        self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
         self._saved = run.state
         self._lock = Lock()
 
@@ -82,12 +85,12 @@ def run_server_app(
     """Run the app's ServerApp from its beginning to its end; returns the run as it ended.
 
     Raises AppError where it cannot be loaded, ServerAppRaised where it raises, ProblemError where the coordinator
-    refuses a request: a run that an operator has stopped, for example.
+    refuses a request (of a run that an operator has stopped, for example) or does not answer when it starts.
     """
     waits = waits or Waits()
     server_app = load_server_app(app)
     patience = Patience(lambda text: on_happening(Remark(text)), stop=stop)
-    run = patience.ask(partial(link.create, request))
+    run = _created(link, request)
     state, earlier = SavedState(link, run, patience), EarlierStart(run, on_happening)
 
     def tell(happening: Happening) -> None:
@@ -113,7 +116,7 @@ def run_server_app(
     )
     try:
         server_app(grid=grid, context=context)
-    except (ProblemError, OutOfTime):
+    except (ProblemError, StillAway):
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
@@ -122,6 +125,15 @@ def run_server_app(
         _end(link, run, "failed", str(raised))
         raise raised from error
     return _finish(link, run, patience, lambda: state.save(context.state))
+
+
+def _created(link: FlowerLink, request: CreateFlowerRun) -> FlowerRunView:
+    """The run. A coordinator that is not there when somebody begins is a fault to hear of, not one to wait out."""
+    silent = Patience(lambda text: None)
+    try:
+        return silent.ask(partial(link.create, request), until=silent.now() + START_WAIT_S)
+    except StillAway as away:
+        raise problem("busy", str(away)) from None
 
 
 def _finish(link: FlowerLink, run: FlowerRunView, patience: Patience, save: Callable[[], None]) -> FlowerRunView:
@@ -135,7 +147,7 @@ def _end(link: FlowerLink, run: FlowerRunView, status: str, reason: str) -> None
     request = EndFlowerRun.model_validate({"status": status, "reason": reason[:REASON_LIMIT]})
     try:
         waiting.ask(partial(link.end, run.run, request), until=waiting.now() + END_WAIT_S)
-    except (OutOfTime, ProblemError):
+    except (StillAway, ProblemError):
         pass
 
 
@@ -147,6 +159,7 @@ def _shortened(error: BaseException, folder: Path) -> ServerAppRaised:
     what = "".join(traceback.format_exception_only(error)).strip()
     text = "".join(["Traceback (the app's own frames, most recent call last):\n", *traceback.format_list(own), what])
     last = own[-1] if own else None
-    where = f" at {Path(last.filename).name}:{last.lineno}" if last is not None else ""
-    line = " ".join(what.split())
-    return ServerAppRaised(f"The ServerApp raised{where}: {line} Mend it, and start a new run.", text)
+    where = f" (at {Path(last.filename).name}:{last.lineno})" if last is not None else ""
+    return ServerAppRaised(
+        f"The ServerApp raised {first_line(what).rstrip('.')}{where}. Mend it, and start a new run.", text
+    )

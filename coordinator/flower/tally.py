@@ -47,7 +47,7 @@ class Totals:
     seconds: float = 0.0
 
 
-class Tally:
+class RunTally:
     """Follows the groups one after another; ``say`` gets a line when one is over, and now and then before."""
 
     def __init__(self, say: Callable[[GroupLine | str], None], clock: Callable[[], float] = time.monotonic) -> None:

@@ -23,11 +23,13 @@ from simulation.flower.requests import InProcess
 
 class SimulatedLink:
     """A ``FlowerLink`` to the coordinator in this process. ``present`` is called before it is asked which nodes are
-    there: they say so then, since none of them polls while it has no work."""
+    there: they say so then, since none of them polls while it has no work. ``over`` is called with a run that has
+    ended."""
 
-    def __init__(self, requests: InProcess, present: Callable[[], None]) -> None:
+    def __init__(self, requests: InProcess, present: Callable[[], None], over: Callable[[str], None]) -> None:
         self._requests = requests
         self._present = present
+        self._over = over
 
     def create(self, request: CreateFlowerRun) -> FlowerRunView:
         view: FlowerRunView = self._requests.ask("POST", Route.FLOWER_RUNS, request)
@@ -65,4 +67,5 @@ class SimulatedLink:
 
     def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
         view: FlowerRunView = self._requests.ask("POST", Route.FLOWER_END, request, run=run)
+        self._over(run)
         return view

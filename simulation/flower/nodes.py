@@ -18,10 +18,10 @@ from threading import Event, Thread, local
 from client_sdk.commands.threads import thread_variables
 from client_sdk.flower.app import AppFolder
 from client_sdk.flower.app_process import AppNotLoaded, AppProcess
-from client_sdk.flower.journal import Journal
+from client_sdk.flower.journal import NodeJournal
 from client_sdk.flower.notices import FlowerNotice
 from client_sdk.flower.serving import FlowerDevice
-from client_sdk.flower.work import Failed, Work, Worked
+from client_sdk.flower.work import AppFailed, AppWork, Worked
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import FlowerPoll, FlowerTask
 from coordinator.runtime.coordinator import Coordinator
@@ -126,6 +126,11 @@ class SimulatedNodes:
             for port in self._ports:
                 port.here(self._poll)
 
+    def forget(self, run: str) -> None:
+        """The run is over: delete the nodes' states in it."""
+        for device in self._devices:
+            device.forget(run)
+
     def check(self) -> None:
         """RuntimeError where a thread has failed, so that nodes do not answer any more."""
         if self._failure is not None:
@@ -155,7 +160,7 @@ class SimulatedNodes:
             port,
             self._app.app,
             self._own,
-            Journal(folder / row.device, durable=False),
+            NodeJournal(folder / row.device, durable=False),
             node_config={"partition-id": place, "num-partitions": count},
             presence=False,
             stop=self._stop,
@@ -192,6 +197,6 @@ class _ProcessOfThread:
         """The calling thread's process."""
         self._local.process = process
 
-    def run(self, work: Work, within_s: float, over: Callable[[], bool] | None = None) -> Worked | Failed:
+    def run(self, work: AppWork, within_s: float, over: Callable[[], bool] | None = None) -> Worked | AppFailed:
         process: AppProcess = self._local.process
         return process.run(work, within_s, over)

@@ -10,7 +10,7 @@ from threading import Event
 
 from client_sdk.flower.app import AppFolder
 from client_sdk.flower.notices import FlowerNotice
-from coordinator.access import EVERYTHING, Grant, Operator, Role
+from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import Blobs, FileBlobs
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store import MemoryStore, Store
@@ -58,5 +58,4 @@ def simulated(
         stack.callback(own.close)
         own.start(workers if workers is not None else default_workers(nodes))
         own.present()
-        operator = Operator("process:simulation", (Grant(Role.OWNER, EVERYTHING),))
-        yield SimulatedLink(InProcess(coordinator, operator, Event().is_set), own.present)
+        yield SimulatedLink(InProcess(coordinator, LOCAL_OWNER, Event().is_set), own.present, own.forget)

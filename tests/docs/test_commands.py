@@ -55,6 +55,7 @@ ELSEWHERE = {
     "status mnist --watch": "likewise",
     "plot mnist": "tests/coordinator/commands/test_plot.py runs it",
     "audit": "tests/coordinator/test_cli.py runs it",
+    "flower": "in docs/from-flower.md: needs an app; tests/flower runs it, and with devices too",
     "verify quorate-data": "needs a folder: the scenario of the tutorial runs it",
     "verify DATA --head": "tests/coordinator/verify/test_audit_heads.py runs it",
     "verify postgresql": "tests/coordinator/verify/test_audit_heads.py runs it on SQLite",

@@ -38,9 +38,9 @@ def query(message: Message, context: Context) -> Message:
 """
 
 
-def flower_run(app: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def flower_run(app: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "client_sdk.cli", "flower", "run", str(app), *options]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORATE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORATE_")} | variables
     return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
 
 
@@ -79,7 +79,7 @@ def helper():
     assert done.returncode == 1
     assert "Traceback (the app's own frames, most recent call last):" in done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "Error: The ServerApp raised at server_app.py:13: ValueError: too few layers Mend it, and start a new run."
+        "Error: The ServerApp raised ValueError: too few layers (at server_app.py:13). Mend it, and start a new run."
     )
     assert "site-packages" not in done.stderr
 
@@ -156,3 +156,15 @@ def test_folder_without_an_app_is_one_sentence(tmp_path: Path) -> None:
     done = flower_run(tmp_path, "--simulation", "2")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: There is no pyproject.toml in ")
+
+
+def test_another_version_of_flwr_is_one_sentence(tmp_path: Path) -> None:
+    other = tmp_path / "other" / "flwr-1.42.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: flwr\nVersion: 1.42.0\n")
+    (tmp_path / "other" / "flwr.py").write_text("raise SystemError('this flwr was imported')\n")
+    done = flower_run(write_app(tmp_path / "app"), "--simulation", "1", PYTHONPATH=str(tmp_path / "other"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: flwr 1.42.0 is installed, and Quorate works with flwr 1.41: pip install 'quorate[flower]'\n"
+    )

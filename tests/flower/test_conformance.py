@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 APPS = Path(__file__).parent / "apps"
@@ -23,14 +24,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, Any]:
-    """Each app's numbers under Flower's simulation: one process, one Ray."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.flower.reference", *(str(APPS / name) for name in NAMES)],
-        cwd=ROOT, capture_output=True, text=True, timeout=800, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    numbers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    """Each app's numbers under Flower's simulation, as they were when they were written down."""
+    numbers: dict[str, Any] = json.loads((APPS.parent / "numbers.json").read_text())
     return numbers
+
+
+def on_flower(folder: Path) -> Any:
+    """Return each app's numbers under Flower's simulation, now: one process, one Ray.
+
+    Ray gives up, and hangs, where the machine is too busy to start its processes within 30 s; so there are three tries.
+    """
+    command = [sys.executable, "-m", "tests.flower.reference", str(folder / "numbers.json")]
+    command += [str(APPS / name) for name in NAMES]
+    for _ in range(3):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                if process.wait(280) == 0:
+                    return json.loads((folder / "numbers.json").read_text())
+            except subprocess.TimeoutExpired:
+                for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    child.kill()
+    raise AssertionError("Flower's simulation did not end in three tries; run the command by hand")
 
 
 def on_quorate(name: str, folder: Path) -> tuple[Any, dict[str, float]]:
@@ -75,3 +89,7 @@ def test_numbers_are_those_of_flowers_own_simulation(
     same(numbers, reference[name])
     assert {key: last[key] for key in totals} == totals
     assert last.keys() == {"rounds", "replies", "errors", "seconds"}
+
+
+def test_numbers_that_were_written_down_are_flowers(reference: dict[str, Any], tmp_path: Path) -> None:
+    same(on_flower(tmp_path), reference)

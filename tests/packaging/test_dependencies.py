@@ -83,8 +83,8 @@ ROOMS = (
     Room("dashboards", ("dashboards",)),
     Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes")),
     Room("datasets", ("simulation/datasets",)),
-    Room("flower", ("client_sdk/flower", "coordinator/flower", "simulation/flower"), optional=True),
-    Room("simulation", ("simulation",), without=("simulation/datasets", "simulation/flower")),
+    Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
+    Room("simulation", ("simulation",), without=("simulation/datasets",)),
     Room("dev", DEVELOPMENT),
 )
 

@@ -14,7 +14,7 @@ app = ClientApp()
 @app.train()
 def fit(message: Message, context: Context) -> Message:
     """Train the model of the message."""
-    model = [np.array(array) for array in message.content["arrays"].to_numpy_ndarrays()]
+    model = [np.array(array) for array in message.content.array_records["arrays"].to_numpy_ndarrays()]
     loss = train(model, int(context.node_config["partition-id"]))
     metrics = MetricRecord({"num-examples": EXAMPLES, "loss": loss})
     return Message(RecordDict({"arrays": ArrayRecord(model), "metrics": metrics}), reply_to=message)

@@ -9,13 +9,15 @@ import pytest
 
 from client_sdk.device.record import StorageError
 from client_sdk.flower.answer_file import AnswerHeader, write_answer
-from client_sdk.flower.journal import LATE_KEPT, RUNS_KEPT, Journal, RunKey
+from client_sdk.flower.journal import LATE_KEPT, RUNS_KEPT, NodeJournal, RunKey
 from tests.client_sdk.flower.messages import named
 
 RUN = RunKey("r", 5)
 
 
-def keep(journal: Journal, number: int, state: bytes = b"state", reply: bytes = b"reply", run: RunKey = RUN) -> None:
+def keep(
+    journal: NodeJournal, number: int, state: bytes = b"state", reply: bytes = b"reply", run: RunKey = RUN
+) -> None:
     """Answer message ``number``."""
     header = AnswerHeader(
         run=run.run,
@@ -30,12 +32,12 @@ def keep(journal: Journal, number: int, state: bytes = b"state", reply: bytes = 
     journal.keep()
 
 
-def state(journal: Journal, run: RunKey = RUN) -> bytes | None:
+def state(journal: NodeJournal, run: RunKey = RUN) -> bytes | None:
     found = journal.state(run)
     return found.path.read_bytes()[found.state_at : found.reply_at] if found is not None else None
 
 
-def reply(journal: Journal, number: int) -> bytes | None:
+def reply(journal: NodeJournal, number: int) -> bytes | None:
     found = journal.answer(RUN, named(number))
     if found is None:
         return None
@@ -46,41 +48,41 @@ def reply(journal: Journal, number: int) -> bytes | None:
 
 
 def test_an_answer_is_there_again_after_a_crash_with_the_state_that_belongs_to_it(tmp_path: Path) -> None:
-    keep(Journal(tmp_path), 1, b"one", b"first")
-    again = Journal(tmp_path)
+    keep(NodeJournal(tmp_path), 1, b"one", b"first")
+    again = NodeJournal(tmp_path)
     assert (state(again), reply(again, 1)) == (b"one", b"first")
     assert [answer.header.message for answer in again.unsent()] == [named(1)]
 
 
 def test_a_crash_before_the_rename_leaves_the_old_state_and_no_draft(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = NodeJournal(tmp_path)
     keep(journal, 1, b"one")
     journal.draft.write_bytes(b"half an answ")
-    again = Journal(tmp_path)
+    again = NodeJournal(tmp_path)
     assert state(again) == b"one"
     assert not again.draft.exists()
 
 
 def test_an_acknowledged_reply_is_cut_off_and_its_state_stays(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = NodeJournal(tmp_path)
     keep(journal, 1, b"one", b"r" * 1_000_000)
     answer = journal.answer(RUN, named(1))
     assert answer is not None
     journal.acknowledged(answer)
-    for found in (journal, Journal(tmp_path)):
+    for found in (journal, NodeJournal(tmp_path)):
         assert state(found) == b"one"
         assert (reply(found, 1), found.unsent(), found.is_over(RUN, named(1))) == (None, [], True)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.answer")) < 1000
 
 
 def test_a_message_that_was_answered_long_ago_is_known(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = NodeJournal(tmp_path)
     for number in range(10):
         keep(journal, number, f"{number}".encode())
         answer = journal.answer(RUN, named(number))
         assert answer is not None
         journal.acknowledged(answer)
-    for found in (journal, Journal(tmp_path)):
+    for found in (journal, NodeJournal(tmp_path)):
         assert all(found.is_over(RUN, named(number)) for number in range(10))
         assert not found.is_over(RUN, named(10))
         assert state(found) == b"9"
@@ -88,30 +90,30 @@ def test_a_message_that_was_answered_long_ago_is_known(tmp_path: Path) -> None:
 
 
 def test_late_answers_are_kept_for_a_server_that_starts_again_the_last_ones(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = NodeJournal(tmp_path)
     for number in range(6):
         keep(journal, number, reply=f"reply {number}".encode())
-    for found in (journal, Journal(tmp_path)):
+    for found in (journal, NodeJournal(tmp_path)):
         kept = [number for number in range(6) if reply(found, number) is not None]
         assert kept == list(range(5 - LATE_KEPT, 6))
         assert [number for number in range(6) if found.is_over(RUN, named(number))] == list(range(5 - LATE_KEPT))
 
 
 def test_an_id_that_a_crash_cut_does_not_shift_those_after_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = NodeJournal(tmp_path)
     for number in range(LATE_KEPT + 2):
         keep(journal, number)
     with (tmp_path / RUN.folder / "over").open("ab") as file:
         file.write(b"cut")
-    again = Journal(tmp_path)
+    again = NodeJournal(tmp_path)
     keep(again, 50)
-    last = Journal(tmp_path)
+    last = NodeJournal(tmp_path)
     assert last.is_over(RUN, named(0))
     assert last.is_over(RUN, named(1))
 
 
 def test_runs_are_apart_also_of_the_same_name(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = NodeJournal(tmp_path)
     keep(journal, 1, b"five")
     keep(journal, 1, b"six", run=RunKey("r", 6))
     assert state(journal) == b"five"
@@ -121,7 +123,7 @@ def test_runs_are_apart_also_of_the_same_name(tmp_path: Path) -> None:
 
 
 def test_disk_is_bounded_by_the_runs_that_were_used_last(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, durable=False)
+    journal = NodeJournal(tmp_path, durable=False)
     keep(journal, 0, b"first", run=RunKey("first", 1))
     for number in range(RUNS_KEPT - 1):
         keep(journal, number, run=RunKey("run", number + 2))
@@ -133,7 +135,7 @@ def test_disk_is_bounded_by_the_runs_that_were_used_last(tmp_path: Path) -> None
 
 
 def test_a_damaged_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
-    keep(Journal(tmp_path), 1)
+    keep(NodeJournal(tmp_path), 1)
     next(tmp_path.rglob("*.answer")).write_bytes(b"rubbish")
     with pytest.raises(StorageError, match=r"Move that folder away to begin with an empty Context\.state"):
-        Journal(tmp_path)
+        NodeJournal(tmp_path)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from client_sdk.flower.app import read_app
-from client_sdk.flower.journal import Journal
+from client_sdk.flower.journal import NodeJournal
 from client_sdk.protocol.flower import FlowerError
 from tests.client_sdk.flower.apps import write_app
 from tests.client_sdk.flower.real_runs import DeviceProcess, RealRun
@@ -51,14 +51,14 @@ def large(message, context):
     return Message(RecordDict({"arrays": ArrayRecord([np.zeros(1_000_000)])}), reply_to=message)
 """
 DIES = {
-    "after it has trained": "before(Journal, 'keep')",
-    "after the file": "after(Journal, 'keep')",
+    "after it has trained": "before(NodeJournal, 'keep')",
+    "after the file": "after(NodeJournal, 'keep')",
     "after the send": "after(HttpFlowerPort, 'reply')",
 }
 PATCH = """
 import os
 from client_sdk.flower.http_port import HttpFlowerPort
-from client_sdk.flower.journal import Journal
+from client_sdk.flower.journal import NodeJournal
 
 def before(of, name):
     setattr(of, name, lambda *given: os._exit(137))
@@ -91,7 +91,7 @@ def begun(server: Server, app: Path, name: str, **more: object) -> RealRun:
 def chances(folder: Path) -> list[bytes]:
     """The replies in a device's journal."""
     found = []
-    for answer in Journal(folder / "flower").unsent():
+    for answer in NodeJournal(folder / "flower").unsent():
         with answer.open_reply() as file:
             found.append(file.read())
     return found

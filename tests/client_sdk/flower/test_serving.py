@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_sdk.flower.app_process import AppNotLoaded, AppProcess
-from client_sdk.flower.journal import Journal
+from client_sdk.flower.journal import NodeJournal
 from client_sdk.flower.notices import FlowerNotice
 from client_sdk.flower.serving import FlowerDevice
 from client_sdk.protocol.problems import problem
@@ -47,7 +47,7 @@ class Node:
 
     def restart(self) -> None:
         """As after a crash: what it knows is its journal."""
-        self.journal = Journal(self._folder / "journal")
+        self.journal = NodeJournal(self._folder / "journal")
         self.device = FlowerDevice(
             self.port,
             APP,

@@ -67,7 +67,7 @@ from pathlib import Path
 from threading import Event
 from client_sdk.flower.app import load_client_app
 from client_sdk.flower.app_call import call
-from client_sdk.flower.work import Work
+from client_sdk.flower.work import AppWork
 
 folder = Path(sys.argv[1])
 app = load_client_app(folder / "app", sys.argv[2])
@@ -76,7 +76,7 @@ from flwr.app import ArrayRecord, RecordDict
 import numpy as np
 content = records.encode(RecordDict({"arrays": ArrayRecord([np.ones(2)])}))
 (folder / "content").write_bytes(b"".join(content.parts()))
-said = call(app, Work(run="r", number=1, node=2, node_config={"partition-id": 0}, run_config={"rate": 1.0},
+said = call(app, AppWork(run="r", number=1, node=2, node_config={"partition-id": 0}, run_config={"rate": 1.0},
     message="0" * 64, type="train", group="1", created_at=time.time(), ttl_s=60, content=str(folder / "content"),
     state=None, answer=str(folder / "answer"), max_reply=10**6))
 from flwr.supercore.telemetry import EventType, event

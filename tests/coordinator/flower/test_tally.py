@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from coordinator.flower.happenings import MessagesPushed, NodesAwaited, Remark, ReplyTaken
-from coordinator.flower.tally import GroupLine, Tally, Totals, awaited, first_line
+from coordinator.flower.tally import GroupLine, RunTally, Totals, awaited, first_line
 
 
 def test_a_group_has_a_line_when_the_next_one_begins_and_the_totals_come_last() -> None:
     now, lines = [0.0], list[GroupLine | str]()
-    tally = Tally(lines.append, clock=lambda: now[0])
+    tally = RunTally(lines.append, clock=lambda: now[0])
     tally.happened(MessagesPushed("train", "1", 2, 0))
     now[0] = 1.5
     tally.happened(ReplyTaken("train", "1", None))
@@ -28,7 +28,7 @@ def test_a_group_has_a_line_when_the_next_one_begins_and_the_totals_come_last() 
 
 def test_threads_that_push_one_message_each_are_one_line() -> None:
     lines = list[GroupLine | str]()
-    tally = Tally(lines.append)
+    tally = RunTally(lines.append)
     for _ in range(3):
         tally.happened(MessagesPushed("train", "1", 1, 0))
         tally.happened(ReplyTaken("train", "1", None))
@@ -38,7 +38,7 @@ def test_threads_that_push_one_message_each_are_one_line() -> None:
 
 def test_a_long_group_has_lines_before_it_is_over() -> None:
     now, lines = [0.0], list[GroupLine | str]()
-    tally = Tally(lines.append, clock=lambda: now[0])
+    tally = RunTally(lines.append, clock=lambda: now[0])
     tally.happened(MessagesPushed("query", "", 100, 0))
     for number in range(100):
         now[0] = number / 10
@@ -56,7 +56,7 @@ def test_a_long_group_has_lines_before_it_is_over() -> None:
 
 def test_sentences_go_through() -> None:
     lines = list[GroupLine | str]()
-    tally = Tally(lines.append)
+    tally = RunTally(lines.append)
     tally.happened(Remark("The coordinator answers again."))
     tally.happened(NodesAwaited(0))
     tally.end()

@@ -24,6 +24,7 @@ from client_sdk.protocol.flower import (
 )
 from simulation.flower import simulated
 from simulation.flower.link import SimulatedLink
+from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.flower.apps import write_app
 
 pytestmark = pytest.mark.slow
@@ -116,6 +117,11 @@ def test_a_folder_keeps_the_run_and_the_states_of_its_nodes(app: AppFolder, tmp_
             assert [content(link, "kept", reply)["metrics"]["calls"] for reply in replies] == [number] * NODES
             view = link.view("kept")
             assert (view.messages, view.replies, view.status) == (number * NODES, number * NODES, "running")
+            assert len(list((folder / "flower-nodes").glob("node-000?/kept.*"))) == NODES
+            if number == 2:
+                link.end("kept", EndFlowerRun(status="finished"))
+    assert not list((folder / "flower-nodes").glob("node-000?/*"))
+    assert quorate("verify", str(folder)) == 0
 
 
 def test_an_app_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
