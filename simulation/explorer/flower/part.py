@@ -28,7 +28,7 @@ from coordinator.store.port import DeviceRow, Transaction
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.flower.account import RUN, Account, digest_of
-from simulation.explorer.flower.node import FlowerNode, alive
+from simulation.explorer.flower.node import ExplorerNode, alive
 from simulation.explorer.holders import holder_of
 from simulation.explorer.network import Network
 from simulation.explorer.replica import Replica
@@ -55,7 +55,8 @@ class FlowerPart:
         """Device -> a content that it alone was sent."""
         self._holders = [holder_of(f"flower-{number}") for number in range(NODES)]
         self.nodes = [
-            FlowerNode(world, network, self.account, holder, APP, self._ask, self._strange) for holder in self._holders
+            ExplorerNode(world, network, self.account, holder, APP, self._ask, self._strange)
+            for holder in self._holders
         ]
 
     def register(self, tx: Transaction) -> None:
