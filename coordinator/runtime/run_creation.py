@@ -119,8 +119,8 @@ def free_id(
     core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool], refused: Container[str] = ()
 ) -> str:
     """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store;
-    ``refused``: those that the store has refused. ProblemError where it is not ``permitted``, or where there are too many.
-    """
+    ``refused``: those that the store has refused. ProblemError where it is not ``permitted``, or where there are
+    too many."""
     for number in range(1, _MOST_OF_A_NAME):
         run = name if number == 1 else f"{name}-{number}"
         if run in taken or run in refused or core.store.run(run) is not None:

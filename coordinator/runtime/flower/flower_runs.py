@@ -2,12 +2,12 @@
 
 ::
 
-    Runs           creates, shows and ends runs
-    Nodes          who is there, and which message each device gets
-    Messages       pushes messages and pulls replies, for the ServerApp
-    ReplyRequests  takes replies and errors, from devices
-    Contents       the bytes of messages and replies
-    FlowerViews    shows them as all runs are shown
+    Runs             creates, shows and ends runs
+    Nodes            who is there, and which message each device gets
+    Messages         pushes messages and pulls replies, for the ServerApp
+    ReplyRequests    takes replies and errors, from devices
+    Contents         the bytes of messages and replies
+    FlowerViews      shows them as all runs are shown
     FlowerRetention  deletes what nobody needs any more
 """
 
