@@ -8,6 +8,7 @@ all of them are answered or expired; after its last group it ends the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from client_sdk.flower.nodes import node_id
@@ -106,7 +107,7 @@ class FlowerPart:
             return
         bodies = {holder.id: self._content(holder.id) for holder in self._holders}
         for body in sorted(set(bodies.values())):
-            stored = self._ask("flower-upload", lambda coordinator, body=body: _upload(coordinator, body))
+            stored = self._ask("flower-upload", partial(_upload, body))
             if not isinstance(stored, str):
                 self._later(self._send)
                 return
@@ -183,7 +184,7 @@ class FlowerPart:
         return self._world.chance.pick(f"{event}'s replica", up).attempt(event, work)
 
 
-def _upload(coordinator: Coordinator, body: bytes) -> str:
+def _upload(body: bytes, coordinator: Coordinator) -> str:
     with coordinator.core.blobs.spool() as spool:
         spool.write(body)
         coordinator.flower.contents.put(RUN, spool, digest_of(body))
