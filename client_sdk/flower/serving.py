@@ -113,6 +113,9 @@ class FlowerDevice:
         the answer now."""
         if self._poll.secure_only:
             return self._send_error(task, error(ErrorCode.MESSAGE_UNAVAILABLE, SECURE_ONLY))
+        if task.app not in self._poll.apps:
+            reason = f"This device has not got {task.app.name} {task.app.version} ({task.app.digest[:12]})."
+            return self._send_error(task, error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason))
         key = RunKey(task.run, task.number)
         stored = self._journal.answer(key, task.message)
         if stored is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk.device.record import StorageError
+from client_sdk.device.storage import FileStorage
 from client_sdk.flower.answer_file import AnswerHeader, write_answer
 from client_sdk.flower.journal import LATE_KEPT, RUNS_KEPT, NodeJournal, RunKey
 from tests.client_sdk.flower.messages import named
@@ -132,6 +133,13 @@ def test_disk_is_bounded_by_the_runs_that_were_used_last(tmp_path: Path) -> None
     assert len(journal.runs) == RUNS_KEPT
     assert state(journal, RunKey("first", 1)) == b"again"
     assert journal.state(RunKey("run", 2)) is None
+
+
+def test_a_device_that_forgets_loses_its_journal_too(tmp_path: Path) -> None:
+    with FileStorage(tmp_path) as storage:
+        keep(NodeJournal(tmp_path / "flower"), 1)
+        storage.forget()
+    assert not (tmp_path / "flower").exists()
 
 
 def test_a_damaged_answer_is_named_with_what_to_do(tmp_path: Path) -> None:

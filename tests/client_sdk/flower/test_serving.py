@@ -164,6 +164,23 @@ def test_what_goes_wrong_is_an_error_reply_and_the_state_is_as_it_was(
     assert (node.calls(before), node.calls(after)) == (1, 2)
 
 
+def test_a_message_of_another_app_never_reaches_the_app(node: Node) -> None:
+    message = node.port.add(1, app=APP.changed(digest="1" * 64))
+    node.serve()
+    assert node.port.errors[message].reason == "This device has not got tests/counting 1.0.0 (111111111111)."
+    after = node.port.add(2)
+    node.serve()
+    assert node.calls(after) == 1
+
+
+def test_a_device_for_secure_rounds_only_never_runs_the_app(tmp_path: Path, process: AppProcess) -> None:
+    node = Node(tmp_path, process, secure_only=True)
+    message = node.port.add(1)
+    node.serve()
+    assert "Flower runs are plain" in node.port.errors[message].reason
+    assert node.journal.runs == []
+
+
 def test_an_error_that_the_app_itself_replies_keeps_its_code(node: Node) -> None:
     message = node.port.add(1, "train.errs")
     node.serve()
