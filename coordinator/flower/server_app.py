@@ -15,7 +15,7 @@ from client_sdk.flower import flwr_private
 from client_sdk.flower.app import AppFolder, load_server_app
 from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
-from client_sdk.protocol.problems import ProblemError
+from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.earlier_start import EarlierStart
 from coordinator.flower.grid import QuorateGrid, Quorum
@@ -25,6 +25,8 @@ from coordinator.flower.patience import Patience, StillAway
 from coordinator.flower.tally import first_line
 
 REASON_LIMIT = 2000
+START_WAIT_S = 3.0
+"""How long a start waits for a coordinator that does not answer."""
 END_WAIT_S = 10.0
 """How long a failed start waits to tell a coordinator that is away."""
 
@@ -83,12 +85,12 @@ def run_server_app(
     """Run the app's ServerApp from its beginning to its end; returns the run as it ended.
 
     Raises AppError where it cannot be loaded, ServerAppRaised where it raises, ProblemError where the coordinator
-    refuses a request: a run that an operator has stopped, for example.
+    refuses a request (of a run that an operator has stopped, for example) or does not answer when it starts.
     """
     waits = waits or Waits()
     server_app = load_server_app(app)
     patience = Patience(lambda text: on_happening(Remark(text)), stop=stop)
-    run = patience.ask(partial(link.create, request))
+    run = _created(link, request)
     state, earlier = SavedState(link, run, patience), EarlierStart(run, on_happening)
 
     def tell(happening: Happening) -> None:
@@ -123,6 +125,15 @@ def run_server_app(
         _end(link, run, "failed", str(raised))
         raise raised from error
     return _finish(link, run, patience, lambda: state.save(context.state))
+
+
+def _created(link: FlowerLink, request: CreateFlowerRun) -> FlowerRunView:
+    """The run. A coordinator that is not there when somebody begins is a fault to hear of, not one to wait out."""
+    silent = Patience(lambda text: None)
+    try:
+        return silent.ask(partial(link.create, request), until=silent.now() + START_WAIT_S)
+    except StillAway as away:
+        raise problem("busy", str(away)) from None
 
 
 def _finish(link: FlowerLink, run: FlowerRunView, patience: Patience, save: Callable[[], None]) -> FlowerRunView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,14 @@ def test_run_that_an_operator_stops_is_no_fault_of_the_app(tmp_path: Path) -> No
     link.pull = stopped  # type: ignore[method-assign,assignment]
     with pytest.raises(ProblemError, match=r"^The run trial was stopped\.$"):
         start(write_app(tmp_path / "app", server=HEAD + "    ask(grid, 100, 1, '')\n"), link)
+
+
+@pytest.mark.slow
+def test_coordinator_that_is_not_there_at_the_start_is_an_error(tmp_path: Path) -> None:
+    link = MemoryLink()
+    link.refusals = count(1, 0)
+    with pytest.raises(ProblemError, match=r"^No coordinator answers at http://x\.$"):
+        start(write_app(tmp_path / "app", server=HEAD + "    pass\n"), link)
 
 
 def test_app_that_cannot_be_loaded_creates_no_run(tmp_path: Path) -> None:
