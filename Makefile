@@ -52,8 +52,9 @@ format: install ## Let ruff format and mend what it can
 	$(BIN)/ruff check --fix .
 
 bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json")
-	@set -e; for topic in $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py,$(wildcard benchmarks/*.py))))); do \
-		echo "== $$topic"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
+	@set -e; set -- $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py,$(wildcard benchmarks/*.py))))); \
+		number=0; for topic; do number=$$((number + 1)); \
+		echo "== $$topic ($$number of $$#)"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
 
 soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples, all cases of samples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property or sample" $(ARGS)

@@ -25,9 +25,17 @@ MANY = 1_000_000
 """A number of rounds that is never reached."""
 
 
-def plan_of(select: int) -> dict[str, Any]:
+SECURE = {
+    "aggregation": {"partial": "refuse"},
+    "secure": {"max_norm": 10.0, "max_abs": 0.1, "weight_cap": 1000, "minimum_cohort": 3},
+}
+"""What a plan has besides whose rounds are secure."""
+
+
+def plan_of(select: int, *, secure: bool = False) -> dict[str, Any]:
     """The setting: ``select`` clients a round, one epoch, batches of 10, SGD 0.1."""
     return {
+        **(SECURE if secure else {}),
         "name": "benchmark",
         "task": {"epochs": 1, "batch_size": BATCH, "learning_rate": LEARNING_RATE},
         "cohort": {"select": select, "goal": select, "collect_s": 600.0},
@@ -47,8 +55,10 @@ class Played:
         engine: EngineName = "serial",
         workers: int | None = None,
         init: Tensors | None = None,
+        quantized: bool = False,
     ) -> None:
-        plan = checked.plan_of(plan_of(select))
+        """``quantized``: rounds are secure, and only quantized."""
+        plan = checked.plan_of(plan_of(select, secure=quantized))
         class_of = checked.class_of(None, clients)
         first, origin = first_model(init, learner, 0)
         self.cohorts: deque[list[str]] = deque()
@@ -66,6 +76,7 @@ class Played:
             seed=0,
             failed=_failed,
             datacenter={},
+            masked=not quantized,
         )
 
     def __enter__(self) -> Played:

@@ -53,6 +53,8 @@ class Noted:
     """Bytes with the request's head."""
     received: int
     """Bytes with the answer's head."""
+    connection: str
+    """The device's end of the connection on which it was sent: a device opens a new one after a pause."""
     sent_at_cpu_s: float
     """How many CPU seconds this process, with all devices in it, had used when it was sent."""
 
@@ -101,6 +103,7 @@ class Notes:
             answer=b"" if is_file else response.read(),
             sent=head + int(request.headers.get("content-length", 0)),
             received=answer_head + _bytes_of(response.headers) + length,
+            connection=str(response.extensions["network_stream"].get_extra_info("client_addr")),
             sent_at_cpu_s=self._sent_at_cpu_s,
         )
         self.requests.append(noted)
@@ -169,11 +172,23 @@ class Fleet:
     """``n`` devices of one server, and one secure run of all of them."""
 
     def __init__(self, server: ServerProcess, n: int, parameters: int, exchange_s: float, rounds: int) -> None:
+        """``exchange_s``: how long an exchange lasts where a device has vanished."""
         self.server, self.n, self.smallest = server, n, min(n // 2, 64)
         rng = np.random.default_rng(0)
         self.vector: Tensors = {"w": rng.standard_normal(parameters, np.float32) * np.float32(0.003)}
         self.members = [Member(server, SECURE, number, (number + 1) / n, self.vector) for number in range(n)]
         self.operator = OperatorClient(server.url, key=server.key)
+        self.model = to_bytes({"w": np.zeros(parameters, np.float32)})
+        self._begin(self.operator.upload_checkpoint(self.model), exchange_s, rounds)
+
+    def begin_again(self, exchange_s: float, rounds: int) -> None:
+        """A new run that goes on from the last one's newest model: no device contributes to one model twice."""
+        newest = self.operator.checkpoints(self.run)[-1].digest
+        self.model = self.operator.checkpoint(newest)
+        self._begin(newest, exchange_s, rounds)
+
+    def _begin(self, checkpoint: str, exchange_s: float, rounds: int) -> None:
+        n = self.n
         plan: dict[str, object] = {
             "name": "secure",
             "task": {"learner": SECURE},
@@ -188,8 +203,7 @@ class Fleet:
                 "attempts": 1,
             },
         }
-        self.model = to_bytes({"w": np.zeros(parameters, np.float32)})
-        self.run = self.operator.create_run(plan, self.operator.upload_checkpoint(self.model), "a benchmark").run
+        self.run = self.operator.create_run(plan, checkpoint, "a benchmark").run
         self._last = from_bytes(self.model)["w"]
 
     def vanishing(self, each: int) -> dict[int, str]:
@@ -203,6 +217,12 @@ class Fleet:
         began = self.server.cpu_s()
         self._in_threads(self.members, vanishing, on_told)
         return self.server.cpu_s() - began
+
+    def longest_exchange_s(self, number: int) -> float:
+        """How long the longest of the exchanges of round ``number`` took, in seconds."""
+        view = self.operator.round(self.run, number)
+        exchanges = view.secure.exchanges if view.secure is not None else ()
+        return max(exchange.ended_at - exchange.began_at for exchange in exchanges if exchange.ended_at is not None)
 
     def come_back(self, vanishing: dict[int, str]) -> None:
         """Who vanished learns that the round is over."""

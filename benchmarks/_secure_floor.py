@@ -45,7 +45,9 @@ from coordinator.requests import TABLE, Table, devices, secure
 from coordinator.requests.entry import Attempt, Direct, RoundNumber
 from coordinator.requests.secure import ExchangeName
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.service import app, process
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import DeviceRow
 
 MOST = 1 << 24
@@ -55,9 +57,10 @@ OWN = ("host", "content-length", PROTOCOL_HEADER.lower())
 """Headers that the connection sends by itself."""
 
 
-def answers_of(requests: Sequence[Sequence[Noted]]) -> str:
+def answers_of(requests: Sequence[Sequence[Noted]], *, durable: bool = False) -> str:
     """JSON of what the floor answers to a round's requests by device: the assignment and the outcome of one device, the
-    most bytes of each answer, how many messages an answer waits for, and to what the messages' signatures are bound."""
+    most bytes of each answer, how many messages an answer waits for, to what the messages' signatures are bound, and
+    whether each message is stored durably before it is acknowledged."""
     found: dict[str, Any] = {}
     longest: dict[str, bytes] = {}
     lengths: dict[str, int] = {}
@@ -76,7 +79,7 @@ def answers_of(requests: Sequence[Sequence[Noted]]) -> str:
             longest[exchange] = noted.answer
     header = AttemptHeader.parse(longest["header"])
     bound = {"header": header.digest.hex(), "roster": Roster.parse(longest["advertise"]).h(header).hex()}
-    return json.dumps({**found, "lengths": lengths, "came": came, "bound": bound})
+    return json.dumps({**found, "lengths": lengths, "came": came, "bound": bound, "durable": durable})
 
 
 def _kind(noted: Noted) -> str:
@@ -140,8 +143,11 @@ class Replay:
             watching.cancel()
 
     async def _one(self, signer: RequestSigner, requests: Sequence[Noted], load: Load | None, began: float) -> None:
-        connection = Connection(self._server.port)
+        connection, last = Connection(self._server.port), ""
         for noted in requests:
+            if noted.connection != last:
+                connection.close()
+                last = noted.connection
             if load is not None:
                 await load.until(noted.sent_at_cpu_s - began)
             path, body = noted.path, noted.body
@@ -170,11 +176,14 @@ class Empty:
     def __init__(self, file: Path) -> None:
         self._file, self._lock = file, threading.Lock()
         self._keys: dict[str, str] = {}
+        self._stores: dict[str, GroupCommit[MessageRow, None]] = {}
+        self._rounds = 0
         self._begin()
 
     def _begin(self) -> None:
         """A new round: the file was written again."""
         answers = json.loads(self._file.read_text())
+        self._durable, self._rounds = bool(answers["durable"]), self._rounds + 1
         self._assignment, self._outcome = Assignment(**answers["assignment"]), Outcome(**answers["outcome"])
         self._octets = {name: Octets(content=bytes(length)) for name, length in answers["lengths"].items()}
         self._left: dict[str, int] = answers["came"]
@@ -249,8 +258,25 @@ class Empty:
         require_signed(self._public(device), bytes.fromhex(message.signature), bound, stage, signed, device.device)
         if stage == "mask":
             body.commit()
+        elif self._durable:
+            self._store(to, signed + bytes.fromhex(message.signature))
         self._came(to, stage)
         return protocol.Noted()
+
+    def _store(self, to: Coordinator, content: bytes) -> None:
+        """Makes a message durable as a row, together with those that come meanwhile. The rows stay."""
+        run = to.core.logs()[0].run
+
+        def write(rows: Sequence[MessageRow]) -> list[None]:
+            with to.core.store.transaction(run) as tx:
+                tx.insert_messages(rows)
+            return [None] * len(rows)
+
+        digest = hashlib.sha256(content + self._rounds.to_bytes(4, "big")).hexdigest()
+        row = MessageRow(run=run, round=self._rounds, digest=digest, content=content)
+        with self._lock:
+            commits = self._stores.setdefault(run, GroupCommit(write))
+        commits.submit(row)
 
     def _public(self, device: DeviceRow) -> str:
         """The device's public key in hexadecimal."""

@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks._progress import counted
 from benchmarks._wire import Peer, ServerProcess, enrol
 from benchmarks.harness import Row, Spread, main
 from client_sdk.credentials.authority_key import AUTHORITY_ID_BYTES
@@ -129,7 +130,7 @@ async def pairs(quick: bool) -> tuple[list[Window], list[Window]]:
         attack = Attack(server, victim)
         try:
             await window(server, peers, attack, seconds)
-            for number in range(count):
+            for number in counted("windows", range(count)):
                 for on in (True, False) if number % 2 else (False, True):
                     attack.order("on" if on else "off")
                     await asyncio.sleep(SETTLE_S)

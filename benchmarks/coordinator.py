@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks._progress import counted
 from benchmarks._wire import Connection, Peer, ServerProcess, bearer, enrol
 from benchmarks.harness import Row, Spread, main
 from client_sdk.protocol.devices import CheckIn, Work
@@ -123,7 +124,7 @@ async def noop_rounds(server: ServerProcess, rounds: int) -> tuple[list[float], 
     federation = Federation(server, await enrol(server, DEVICES), 16)
     await federation.create("noop")
     cpu, wall = [], []
-    for version in range(1, rounds + 2):
+    for version in counted("rounds without training", range(1, rounds + 2)):
         spent, began = server.cpu_s(), time.perf_counter()
         await federation.report(await federation.gather(), at_once=DEVICES)
         await federation.committed(version)

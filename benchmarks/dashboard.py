@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import httpx2
 
 from benchmarks._first_paint import first_paint
+from benchmarks._progress import counted
 from benchmarks._wire import ServerProcess, enrol
 from benchmarks.coordinator import Federation, on_a_server
 from benchmarks.harness import Row, Spread, main
@@ -96,7 +97,7 @@ async def windows(server: ServerProcess, times: int) -> tuple[dict[int, list[flo
     starting = asyncio.create_task(start_one_by_one(federation))
     shares: dict[int, list[float]] = {count: [] for count in COUNTS}
     frames, viewed_s = 0, 0.0
-    for turn in range(times):
+    for turn in counted("windows of each number of viewers", range(times)):
         for place in range(len(COUNTS)):
             count, seen = COUNTS[(turn + place) % len(COUNTS)], [0]
             viewers = [asyncio.create_task(view(server, n, sessions[n % VIEWERS], seen)) for n in range(count)]
@@ -121,6 +122,7 @@ async def windows(server: ServerProcess, times: int) -> tuple[dict[int, list[flo
 
 async def gone(federation: Federation) -> None:
     """Returns when the server has no viewer any more: to part from them costs something too."""
+    federation.operator.connection.close()  # the server may have closed it: on a busy machine a turn takes minutes
     while (await federation.operator.request("GET", Route.SYSTEM)).json()["viewers"]:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 

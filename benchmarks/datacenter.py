@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 
 from benchmarks import _datacenter_ranks as ranks
+from benchmarks._progress import counted
 from benchmarks.harness import Pairs, Row, Spread, main
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.recipe import Recipe
@@ -132,7 +133,7 @@ def measure(quick: bool) -> Iterator[Row]:
     for name, sizes in GPU_SIZES.items():
         yield from rows_of(name, "cuda", gpus, sizes, pairs)
     times = []
-    for _ in range(1 if quick else 5):
+    for _ in counted("restarts", range(1 if quick else 5)):
         with tempfile.TemporaryDirectory() as folder:
             times.append(resume_s(Path(folder)))
     yield Row(name="resume_s", value=statistics.median(times), unit="s")

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+from benchmarks._progress import counted, erase
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -102,7 +104,7 @@ def interleaved(
     other()
     mine: list[float] = []
     theirs: list[float] = []
-    for index in range(pairs):
+    for index in counted("pairs", range(pairs)):
         calls = [(mine, ours), (theirs, other)]
         for samples, call in calls if index % 2 == 0 else reversed(calls):
             samples.append(cost_s(call, clock))
@@ -122,6 +124,7 @@ def main(topic: str, measure: Callable[[bool], Iterable[Row]], arguments: Sequen
     rows = []
     for row in measure(options.quick):
         rows.append(asdict(row))
+        erase()
         if not options.json:
             met = {True: "yes", False: "no", None: "-"}[row.met]
             numbers = [_number(n) for n in (row.value, row.peer, row.limit, row.ratio, row.aim)]

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.linalg import norm
 
+from benchmarks._progress import counted
 from benchmarks.harness import Row, main
 from client_sdk import codecs
 from client_sdk.tensors import Manifest, Tensors, flatten
@@ -116,11 +117,11 @@ def accuracy(history: History) -> float:
 
 def measure(quick: bool) -> Iterator[Row]:
     """The rows, one after the other."""
-    seeds, rounds = ((0,), 6) if quick else ((0, 1, 2), 40)
+    seeds, rounds = (range(1), 6) if quick else (range(3), 40)
     data, learner = load("fashion-mnist"), mnist_mlp()
     plain: list[float] = []
     lost: dict[str, list[float]] = {name: [] for name in WAYS}
-    for seed in seeds:
+    for seed in counted("seeds", seeds):
         clients = partition(data.train, 300, by="niid-dirichlet", alpha=0.5, seed=seed, min_examples=10)
         if seed == 0:
             yield from errors(learner, clients)

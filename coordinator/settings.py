@@ -125,7 +125,7 @@ class Settings(NetworkSettings):
     send_idle_s: float = Field(default=60.0, gt=0, le=600, allow_inf_nan=False)
     """A receiver that accepts no byte of its answer for this long is disconnected."""
     streams: int = Field(default=256, ge=1, le=65_536)
-    """Streams of a run's events held open at the same time."""
+    """Streams of a run's events held open at the same time; one operator has an eighth of them."""
     viewers: int = Field(default=512, ge=1, le=65_536)
     """Viewers of the stream of all runs at the same time, as dashboards are; one operator has an eighth of them."""
     threads: int = Field(default=8, ge=2, le=256)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from client_sdk.http.operator_transport import OperatorTransport
 from client_sdk.protocol.insight import CheckPlan, DeviceDetail, FleetView, LanesView, PlanView, SystemView
 from client_sdk.protocol.names import Digest, Route
@@ -10,8 +12,10 @@ from client_sdk.protocol.names import Digest, Route
 class OperatorInsight:
     """``OperatorClient.insight``. Raises as the client does. All but ``check_plan`` need the role of a viewer."""
 
-    def __init__(self, transport: OperatorTransport) -> None:
+    def __init__(self, transport: OperatorTransport, proofs: Mapping[str, str]) -> None:
+        """``proofs``: that checkpoints were uploaded by this client (``CreateRun.init_proof``), by their digests."""
         self._transport = transport
+        self._proofs = proofs
 
     def lanes(self, run: str, round: int, after: str = "", limit: int = 1000) -> LanesView:
         """What each selected device did in a round, with a lane for each whose id sorts after ``after``, at most
@@ -35,4 +39,6 @@ class OperatorInsight:
         """Whether a run could be created from ``plan``, and what it would cost; nothing is created. ``init``: the
         digest of an uploaded checkpoint, without which costs in bytes are not known. ProblemError for what would be
         refused. Needs the role of an operator."""
-        return self._transport.ask("POST", Route.CHECK_PLAN, PlanView, CheckPlan(plan=plan, init=init))
+        return self._transport.ask(
+            "POST", Route.CHECK_PLAN, PlanView, CheckPlan(plan=plan, init=init, init_proof=self._proofs.get(init or ""))
+        )

@@ -31,6 +31,7 @@ from client_sdk.protocol.operators import (
     RunView,
     UnbarDevice,
 )
+from client_sdk.protocol.possession import Possession
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.sessions import LinkCreated
 from client_sdk.protocol.workers import WorkerView
@@ -60,12 +61,15 @@ class OperatorClient:
     ) -> None:
         self._transport = OperatorTransport(coordinator, key=key, key_file=key_file, http=http)
         self.coordinator = self._transport.coordinator
-        self.insight = OperatorInsight(self._transport)
+        self._proofs: dict[str, str] = {}
+        """Of the checkpoints that this client has uploaded, by their digests."""
+        self.insight = OperatorInsight(self._transport, self._proofs)
         """Lanes, the fleet, one device, the process, what a plan would cost."""
 
     def create_run(self, plan: dict[str, object], init: str, origin: str = "") -> RunView:
         """Start a run of ``plan`` from the uploaded checkpoint with digest ``init``."""
-        return self._transport.ask("POST", Route.RUNS, RunView, CreateRun(plan=plan, init=init, origin=origin))
+        asked = CreateRun(plan=plan, init=init, init_proof=self._proofs.get(init), origin=origin)
+        return self._transport.ask("POST", Route.RUNS, RunView, asked)
 
     def runs(self) -> list[RunView]:
         """All runs, oldest first."""
@@ -206,7 +210,10 @@ class OperatorClient:
             "Content-Length": str(size),
             DIGEST_HEADER: content_digest(found),
         }
-        self._transport.send("PUT", Route.CHECKPOINT.format(digest=found), content=_told(blocks, on_bytes), extra=extra)
+        proof = Possession()
+        sent = _told(blocks, proof, on_bytes)
+        self._transport.send("PUT", Route.CHECKPOINT.format(digest=found), content=sent, extra=extra)
+        self._proofs[found] = proof.proof
         return found
 
     # ------------------------------------------------------------ events
@@ -280,8 +287,9 @@ class OperatorClient:
         return size
 
 
-def _told(blocks: Iterator[bytes], on_bytes: Callable[[int], object]) -> Iterator[bytes]:
+def _told(blocks: Iterator[bytes], proof: Possession, on_bytes: Callable[[int], object]) -> Iterator[bytes]:
     """The blocks, each told by its length once the next one is asked for."""
     for block in blocks:
+        proof.add(block)
         yield block
         on_bytes(len(block))

@@ -137,6 +137,14 @@ class CertificateView(Message):
     """The same in a sentence."""
 
 
+class DeviceHourView(Message):
+    """One hour of the last 24, of one device."""
+
+    from_at: float
+    seen: bool
+    """Whether it sent a request in this hour, as far as a process that serves this database noted it."""
+
+
 class DeviceDetail(Message):
     """One device, with the newest of its rounds."""
 
@@ -145,6 +153,8 @@ class DeviceDetail(Message):
     """None: it has left, or was registered before there were certificates."""
     rounds: list[DeviceRound]
     """Up to 50 that counted and 50 that were refused, newest first; of runs in the caller's scope."""
+    availability: list[DeviceHourView]
+    """24 hours in order, the current one last."""
 
 
 class ReplicaView(Message):
@@ -201,6 +211,8 @@ class CheckPlan(Message):
     """The plan as in its TOML file."""
     init: Digest | None = None
     """The initial checkpoint, which must be uploaded. None: costs in bytes are not known."""
+    init_proof: Digest | None = None
+    """As in ``CreateRun``."""
 
 
 class CostLine(Message):

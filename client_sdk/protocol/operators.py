@@ -55,6 +55,9 @@ class CreateRun(Message):
     plan: dict[str, object]
     """The plan as in its TOML file. The coordinator validates it."""
     init: Digest
+    init_proof: Digest | None = None
+    """That the sender has the file (``client_sdk.protocol.possession``): needed where it is the checkpoint of runs that
+    are all outside of the sender's scope."""
     origin: str = Field(default="", max_length=300)
     """Origin of the initial checkpoint, for display: a file's name, or a learner and its version."""
 

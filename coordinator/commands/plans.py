@@ -14,7 +14,7 @@ import typer
 from client_sdk.terminal import Json, errors_as_sentences, say, say_json, sentence_of
 
 if TYPE_CHECKING:
-    from client_sdk.tensors import Manifest
+    from client_sdk.tensors import TensorHeader
     from coordinator.engine.plan import Plan
     from coordinator.runtime.insight.plan_cost import RoundCost
 
@@ -76,16 +76,16 @@ def schema() -> None:
     say_json(plan_schema())
 
 
-def _model(plan: Plan, init: Path | None) -> tuple[Manifest | None, str]:
-    """The tensors of the initial checkpoint; or None, and why they are not known here."""
+def _model(plan: Plan, init: Path | None) -> tuple[TensorHeader | None, str]:
+    """The header of the initial checkpoint; or None, and why it is not known here."""
     from client_sdk.tensors import read_header
     from coordinator.commands.initial_checkpoint import check_initial, initial
 
     if init is not None:
         check_initial(init)
-        return read_header(init).manifest, ""
+        return read_header(init), ""
     try:
-        return read_header(initial(plan, None, None)[1]).manifest, ""
+        return read_header(initial(plan, None, None)[1]), ""
     except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
         return None, sentence_of(error)
 
@@ -114,13 +114,13 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"
-    down, up = cost.download_bytes, cost.upload_bytes
+    down, up, all_of_them = cost.download_bytes, cost.upload_bytes, f"where all {cohort.select} report"
     return [
         *lines,
         f"model:        {cost.model_values:,} values, {size_text(cost.model_bytes)}{part}",
-        f"one device:   fetches {size_text(cost.model_bytes)}, sends at most {size_text(cost.update_bytes)} a round",
-        f"network:      at most {size_text(down)} sent and {size_text(up)} received a round",
+        f"one device:   fetches {size_text(cost.fetch_bytes)}, sends about {size_text(cost.update_bytes)} a round",
+        f"network:      about {size_text(down)} sent and {size_text(up)} received a round, {all_of_them}",
         f"              {size_text(rounds * (down + up))} in {rounds} rounds",
         f"coordinator:  about {size_text(cost.memory_bytes)} of memory for a round, beside the process itself",
-        f"              at most {size_text(cost.disk_bytes)} of disk for updates",
+        f"              about {size_text(cost.disk_bytes)} of disk for updates",
     ]

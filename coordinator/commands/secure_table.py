@@ -40,8 +40,8 @@ def seen(view: RoundView, secure: SecureView) -> str:
     gone = f" {recovered} vanished before they masked, and their masks were removed from the sum." if recovered else ""
     return (
         f"the coordinator saw the sum of {summed} updates, its total weight {view.weight}, and which devices are in "
-        f"it; it could see no single update, and no sum of fewer, where at most the devices collude for which the "
-        f"plan allows.{gone}"
+        f"it; it could see no single update, and no sum of fewer, as long as no more devices collude than the plan "
+        f"allows for.{gone}"
     )
 
 

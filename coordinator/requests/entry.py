@@ -5,7 +5,8 @@
     Direct   one call returns the answer
     Held     where the first call has no answer, the request is held and called again whenever the key is woken, until
              the hold has expired or the client has gone
-    Body     one call returns the limit before the first byte of a long body is read; another handles the stored body
+    Body     one call returns the limit before the first byte of a long body is read; another handles the stored body.
+             Where the body counts already, one call returns the answer without it
 
 The functions of a shape are called as ``function(coordinator, caller, message, ..., **path)``, without the message
 where the entry has none. The parameters in the path and in the query are keyword-only parameters.
@@ -113,6 +114,9 @@ class Body:
     """The media type of the body, for people."""
     room: int = 0
     """Bytes that ``stored`` appends to the spool, beyond the limit of the body."""
+    again: Handler | None = None
+    """Called before ``limit``, with the body's announced SHA-256 in hexadecimal after the message: the answer where
+    this body has come before and counts, so that none of it is read again; None: it is to be read."""
     in_memory: Handler | None = None
     """``in_memory(coordinator, arrivals)``: the second source of bodies: many validated bodies that stay in the memory
     of the caller, in one group commit."""

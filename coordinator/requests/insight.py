@@ -92,7 +92,9 @@ def check_plan(to: Coordinator, operator: Operator, message: CheckPlan) -> PlanV
     def permitted(run: str) -> bool:
         return operator.may_with(Role.OPERATOR, run)
 
-    return to.insight.plans.check(message, permitted=permitted)
+    return to.insight.plans.check(
+        message, permitted=permitted, sees=None if operator.sees_everything else operator.sees
+    )
 
 
 def plan_schema(to: Coordinator, operator: Operator) -> PlanSchema:

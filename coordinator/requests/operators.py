@@ -52,7 +52,8 @@ def create(to: Coordinator, operator: Operator, message: CreateRun) -> RunView:
     def permitted(run: str) -> bool:
         return operator.may_with(Role.OPERATOR, run)
 
-    return to.operators.create_run(message, permitted=permitted)
+    sees = None if operator.sees_everything else operator.sees
+    return to.operators.create_run(message, permitted=permitted, sees=sees)
 
 
 def runs(to: Coordinator, operator: Operator) -> list[RunView]:

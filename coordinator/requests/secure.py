@@ -46,6 +46,26 @@ def secure_header(
     return _octets(to.secure.of(run).requests.header(device.device, round))
 
 
+def secure_message_again(
+    to: Coordinator,
+    device: DeviceRow,
+    message: SecureSigned,
+    digest: str | None,
+    *,
+    run: RunId,
+    round: RoundNumber,
+    attempt: Attempt,
+    stage: ExchangeName,
+) -> Noted | None:
+    """Of small messages the bytes are read again, which tell whether they are the same."""
+    if stage != "mask" or digest is None:
+        return None
+    body, signature = bytes.fromhex(message.body), bytes.fromhex(message.signature)
+    with _late_vectors(to, device, run, round, stage):
+        came = to.secure.of(run).requests.has_come(device.device, round, attempt, body, signature, digest)
+    return Noted() if came else None
+
+
 def secure_message_limit(
     to: Coordinator,
     device: DeviceRow,
@@ -56,9 +76,8 @@ def secure_message_limit(
     attempt: Attempt,
     stage: ExchangeName,
 ) -> int:
-    signature = bytes.fromhex(message.signature)
     with _late_vectors(to, device, run, round, stage):
-        return to.secure.of(run).requests.limit(device.device, round, attempt, stage, signature)
+        return to.secure.of(run).requests.limit(device.device, round, attempt, stage)
 
 
 def secure_message(
@@ -76,6 +95,7 @@ def secure_message(
     of *mask* it is the packed vector, streamed, and the message is in the header.
 
     An acknowledged message is durable. The same bytes again are acknowledged again; others are refused (*duplicate*).
+    A vector that counts is not read a second time: `Content-Digest` tells that it is the same one.
     """
     masked = stage == "mask"
     arrived = ArrivedMessage(
@@ -190,6 +210,7 @@ SECURE_MESSAGE = Entry(
         ),
         media=OCTETS_MEDIA_TYPE,
         room=SIGNATURE_BYTES,
+        again=secure_message_again,
     ),
     summary="Send a message of a secure round",
     group="devices",

@@ -71,7 +71,8 @@ class Commits:
         """Deletes the raw updates of a round whose retention is over, the server optimizer's state that they were
         folded with, and every blob of a secure round that has ended.
 
-        The deletion of the latter is logged: until then the action is issued again.
+        The deletion of the latter is logged: until then the action is issued again. That event's transaction deletes
+        the round's messages that are rows.
         """
         for digest in self._updates(run, action.round):
             self._core.blobs.delete(digest)
@@ -79,8 +80,10 @@ class Commits:
         if state is not None:
             self._core.blobs.delete(state)
         if action.blobs:
+            rows = self._core.store.message_rounds(run)
             for digest in action.blobs:
-                self._core.blobs.delete(digest)
+                if digest not in rows:
+                    self._core.blobs.delete(digest)
             self._core.log(run).submit(lambda tx, state, at: ev.Discarded(at=at, round=action.round))
 
     def _updates(self, run: str, round: int) -> list[str]:

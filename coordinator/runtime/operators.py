@@ -50,11 +50,16 @@ class OperatorRequests:
         spool.commit(digest)
 
     def create_run(
-        self, request: CreateRun, *, taken: Container[str] = (), permitted: Callable[[str], bool] = _any
+        self,
+        request: CreateRun,
+        *,
+        taken: Container[str] = (),
+        permitted: Callable[[str], bool] = _any,
+        sees: run_creation.Sees = None,
     ) -> RunView:
-        """Creates a run. ``taken``: ids that are in use beside those of this store. ProblemError *not-permitted* where
-        its id is not ``permitted``."""
-        row = run_creation.create_run(request, self._core, taken, permitted)
+        """Creates a run. ``taken``: ids that are in use beside those of this store. ``sees``: of which runs the caller
+        may have the checkpoints; None: of all. ProblemError *not-permitted* where its id is not ``permitted``."""
+        row = run_creation.create_run(request, self._core, taken, permitted, sees)
         run_creation.begin_run(self._core, self._core.log(row.run))
         return self.run(row.run)
 

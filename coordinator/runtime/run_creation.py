@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Container
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.protocol.operators import CreateRun
+from client_sdk.protocol.possession import possession
 from client_sdk.protocol.problems import FieldProblem, ProblemError, problem
 from client_sdk.tensors import (
     FLOATING,
@@ -31,6 +33,8 @@ from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import CheckpointRow, Conflict, RunRow
 
 _MOST_OF_A_NAME = 10_000
+Sees = Callable[[str], bool] | None
+"""Of which runs a caller may have the checkpoints; None: of all."""
 _CHUNK = 1 << 18
 _REPORT_ROOM = 16 * 1024
 """Bytes of an update's header that its report may need: 128 metrics with names of 64 letters."""
@@ -80,13 +84,19 @@ def _refused_field(section: str, field: str, what: str) -> ProblemError:
     return _refused(PlanError(Mistake(what, (section, field))))
 
 
-def checked_initial(core: Core, plan: Plan, init: str) -> TensorHeader:
-    """The header of the initial checkpoint of a run of this plan. ProblemError where there is none, or where the plan
-    does not fit it."""
+def checked_initial(core: Core, plan: Plan, init: str, proof: str | None, sees: Sees) -> TensorHeader:
+    """The header of the initial checkpoint of a run of this plan. ProblemError where there is none, where the plan does
+    not fit it, or where it is one of runs that the caller does not see, and no ``proof`` says that the caller has it:
+    whoever starts a run from a checkpoint can download it."""
+    unknown = f"the initial checkpoint {init} has not been uploaded"
+    if sees is not None:
+        unknown += ", or runs outside of your scope have it: send its file, as 'quorate run create --init FILE' does"
     try:
+        if sees is not None and not _is_theirs(core, init, proof, sees):
+            raise problem("unknown-checkpoint", unknown)
         header = read_header(core.blobs.path(init))
     except Missing:
-        raise problem("unknown-checkpoint", f"the initial checkpoint {init} has not been uploaded") from None
+        raise problem("unknown-checkpoint", unknown) from None
     except TensorError as error:
         raise problem("invalid-request", f"the blob {init} is not a checkpoint: {error}") from None
     if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
@@ -115,12 +125,24 @@ def checked_initial(core: Core, plan: Plan, init: str) -> TensorHeader:
     return header
 
 
+def _is_theirs(core: Core, init: str, proof: str | None, sees: Callable[[str], bool]) -> bool:
+    runs = core.store.runs_with_checkpoint(init)
+    if not runs or any(map(sees, runs)):
+        return True
+    if proof is None:
+        return False
+    with core.blobs.path(init).open("rb") as file:
+        return hmac.compare_digest(proof, possession(iter(lambda: file.read(_CHUNK), b"")))
+
+
 def free_id(
     core: Core, name: str, taken: Container[str], permitted: Callable[[str], bool], refused: Container[str] = ()
 ) -> str:
     """The id that a run of a plan of this name gets now. ``taken``: ids that are in use beside those of the store;
-    ``refused``: those that the store has refused. ProblemError where it is not ``permitted``, or where there are too many.
-    """
+    ``refused``: those that the store has refused. ProblemError where the name or the id is not ``permitted``, or where
+    there are too many."""
+    if not permitted(name):  # whether it is taken or not
+        raise problem("not-permitted", f"the run would be named {name}, which is outside of your scope")
     for number in range(1, _MOST_OF_A_NAME):
         run = name if number == 1 else f"{name}-{number}"
         if run in taken or run in refused or core.store.run(run) is not None:
@@ -131,11 +153,13 @@ def free_id(
     raise problem("conflict", f"there are {_MOST_OF_A_NAME} runs named {name} already: choose another name")
 
 
-def create_run(request: CreateRun, core: Core, taken: Container[str], permitted: Callable[[str], bool]) -> RunRow:
+def create_run(
+    request: CreateRun, core: Core, taken: Container[str], permitted: Callable[[str], bool], sees: Sees = None
+) -> RunRow:
     """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
     store. ProblemError where the plan or the checkpoint is refused, or the id is not ``permitted``."""
     plan = checked_plan(core, request.plan)
-    checked_initial(core, plan, request.init)
+    checked_initial(core, plan, request.init, request.init_proof, sees)
     size = core.blobs.size(request.init)
     now = core.clock.now()
     seed = int.from_bytes(core.entropy(8), "big") >> 1

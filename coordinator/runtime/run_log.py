@@ -7,7 +7,7 @@ durable, the cache is updated, the proposals are answered, and the actions are i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -20,6 +20,7 @@ from coordinator.runtime import records
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.tracing import Traces
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
 
 _Place = tuple[int, str]
@@ -52,6 +53,7 @@ class _Proposal:
     fence: int | None
     cause: object = None
     """What the proposer does, for traces."""
+    message: MessageRow | None = None
 
 
 class RunLog:
@@ -90,12 +92,13 @@ class RunLog:
         """Whether a thread of this process has a transaction of the run open."""
         return self._commits.locked()
 
-    def submit(self, make: Make, *, fence: int | None = None) -> list[fx.Effect]:
+    def submit(self, make: Make, *, fence: int | None = None, message: MessageRow | None = None) -> list[fx.Effect]:
         """Applies the event and returns its effects once they are durable.
 
-        ``fence``: FenceLost unless it is the run's newest.
+        ``fence``: FenceLost unless it is the run's newest; ``message``: stored in the event's transaction, where the
+        event is logged and accepts it.
         """
-        return self._commits.submit(_Proposal(make, fence, self._cause()))
+        return self._commits.submit(_Proposal(make, fence, self._cause(), message))
 
     def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
         """The same for many events at once: the effects or the error of each."""
@@ -119,6 +122,10 @@ class RunLog:
         of requests that look whether there is an answer yet."""
         age_s = -1.0 if self._read_at is None else self._clock.now() - self._read_at
         return self.state if 0 < age_s < RECENT_S else self.catch_up()
+
+    def messages(self, digests: Collection[str]) -> dict[str, bytes]:
+        """The contents of the run's short messages with these digests, as far as they are stored."""
+        return self._store.messages(self.run, digests)
 
     def take_fence(self, wanted: Callable[[RunState], bool]) -> int | None:
         """Raises the run's fence and returns it; None where ``wanted`` is false for the newest state.
@@ -144,6 +151,9 @@ class RunLog:
         has no event, as the same bytes were sent again."""
         counted: _Counted = {}
         rows: list[tuple[float, fx.Record]] = []
+        messages: list[MessageRow] = []
+        discarded: list[int] = []
+        """Rounds whose messages are deleted."""
         actions: list[fx.Action] = []
         traced = None if self._traces is None else self._traces.batch(self.run)
         with self._store.transaction(self.run) as tx:
@@ -178,11 +188,19 @@ class RunLog:
                     accepting.append((len(results), effects, state.round_number, len(logged) if is_logged else None))
                 if is_logged:
                     logged.append((event.at, event.kind, events.to_json(event)))
+                    if accepted and proposal.message is not None:
+                        messages.append(proposal.message)
+                    if isinstance(event, events.Discarded):
+                        discarded.append(event.round)
                     if traced is not None:
                         traced.event(proposal.cause, event, following.round_number, effects)
                 results.append(effects)
                 state = following
             records.write(tx, self.run, records.without_counted(tx, self.run, rows))
+            if messages:
+                tx.insert_messages(messages)
+            for number in discarded:
+                tx.drop_messages(self.run, number)
             links: list[str] = []
             if logged:
                 seq, links = tx.append(self.run, logged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -16,10 +16,12 @@ from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.run_log import RunLog
 from coordinator.secure.announcing import Authorities, run_digest
+from coordinator.secure.arrived import ShortMessage
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.opening import WORKERS
 from coordinator.secure.performing import Make, SecureRun, SecureWork
 from coordinator.secure.requests import SecureRequests
+from coordinator.store.messages import MessageRow
 
 SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
 
@@ -49,8 +51,12 @@ class SecureLog:
     def recent(self) -> RunState:
         return self._log.recent()
 
-    def submit(self, make: Make) -> Sequence[fx.Effect]:
-        return self._log.submit(lambda tx, state, at: make(state, at))
+    def submit(self, make: Make, short: ShortMessage | None = None) -> Sequence[fx.Effect]:
+        row = None if short is None else MessageRow(run=self._log.run, **short._asdict())
+        return self._log.submit(lambda tx, state, at: make(state, at), message=row)
+
+    def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        return self._log.messages(digests)
 
 
 class SecureRounds:
@@ -67,7 +73,7 @@ class SecureRounds:
         workers: int = WORKERS,
     ) -> None:
         """``authority``: certifies devices; ``workers``: number of threads that unmask."""
-        self._attempts = Attempts(blobs)
+        self._attempts = Attempts(blobs, log.short_messages)
         self.requests = SecureRequests(log, blobs, authority, self._attempts)
         self._run, self._log, self._commits = run, log, commits
         self._work = SecureWork(log, blobs, aggregator, authority, self._attempts, workers)

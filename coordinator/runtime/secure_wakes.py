@@ -16,7 +16,7 @@ class SecureWakes:
 
     def keys(self, state: RunState) -> list[str]:
         """The keys to wake: those of all devices of the round where it has got to another phase, attempt, header or
-        roster, or has ended; else none."""
+        roster that may have an answer for somebody, or has ended; else none."""
         before, here = self._last.get(state.run), _place(state)
         if state.plan.secure is None or (before is not None and before[0] == here):
             return []
@@ -28,9 +28,14 @@ class SecureWakes:
 def _place(state: RunState) -> _Place:
     secure = state.secure
     attempt = 0 if state.round is None else state.round.attempt
+    phase = state.phase
+    if phase == "sharing" and secure is not None and not secure.roster:
+        phase = "collecting"  # nobody has an answer by this change: all wait for the roster
+    elif phase == "committing":
+        phase = "unmasking"  # likewise: for the end of the round
     return (
         state.round_number,
-        state.phase,
+        phase,
         attempt,
         secure is not None and bool(secure.header),
         secure is not None and bool(secure.roster),

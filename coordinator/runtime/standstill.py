@@ -13,6 +13,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities
+from coordinator.store.rows import RoundRow
 
 _PATIENCE_S = 5.0
 """Seconds for which a round may look for its devices before it stands still."""
@@ -70,6 +71,9 @@ class Standstill:
             return ""
         rounds = "the last round was" if state.abandoned == 1 else f"{state.abandoned} rounds in a row were"
         newest = "" if state.abandoned == 1 else "the last one "
+        if _found_too_few(last) and not state.exhausted and self._too_few(state):
+            # What follows says how many wait now, and why others are not eligible.
+            return f"{rounds} abandoned{', ' if newest else ' '}{newest}for want of devices"
         why = ". ".join(str(part) for part in (last.reason, last.body.get("departures")) if part)
         return f"{rounds} abandoned, {newest}because {why}"
 
@@ -132,3 +136,9 @@ class Standstill:
         if counts["spent"] or counts["declined"]:
             ways.append(f"'quorate run advance {state.run}'" + ("" if state.exhausted else " once it is exhausted"))
         return f"Others wait and are left out: {others}; the ways out: {', '.join(ways)}"
+
+
+def _found_too_few(row: RoundRow) -> bool:
+    """Whether this abandoned round of devices never had a cohort."""
+    funnel = row.body.get("funnel")
+    return row.kind != "datacenter" and isinstance(funnel, dict) and not funnel.get("selected")

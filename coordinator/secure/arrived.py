@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.errors import SecaggError
 from coordinator.blobs import Spool
 from coordinator.secure.blob_formats import entry_bytes, message_bytes
+
+SHORT_BYTES = 64 * 1024
+"""Up to this length a message is stored beside its event, in the same transaction; a longer one, as every vector, is a
+blob. To make, sync and delete a file costs more than all else that a short message needs."""
+
+
+class ShortMessage(NamedTuple):
+    """A message that is stored in the transaction of its event."""
+
+    round: int
+    digest: str
+    content: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -42,6 +54,11 @@ class StoredMessage:
     """For a vector only: its digest, its length, and its last byte."""
     length: int = 0
     last: int = 0
+
+    def short(self, round: int) -> ShortMessage | None:
+        """The message of this round, where it is stored beside its event; None: it is a blob."""
+        is_short = not self.vector and self.size <= SHORT_BYTES
+        return ShortMessage(round, self.digest, self.data) if is_short else None
 
     @classmethod
     def of(cls, arrived: ArrivedMessage) -> StoredMessage:

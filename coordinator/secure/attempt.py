@@ -8,9 +8,10 @@ without asking the authority again, so that all replicas answer alike, also afte
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
@@ -21,6 +22,11 @@ from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.secure.blob_formats import body_of
 from coordinator.secure.routing import DealtShares, Deliveries, proof
+
+ReadShort = Callable[[Collection[str]], Mapping[str, bytes]]
+"""Reads messages that are stored beside their events, see ``SecureRun.short_messages``."""
+_AT_ONCE = 64
+"""Messages that are in memory at the same time while many are read."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,8 @@ class Attempt:
 class Attempts:
     """Reads attempts of one run. Safe from several threads."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, blobs: Blobs, short: ReadShort) -> None:
+        self._blobs, self._short = blobs, short
         self._lock = threading.Lock()
         self._header: tuple[str, AttemptHeader] | None = None
         self._last: tuple[tuple[str, str], Attempt] | None = None
@@ -139,18 +145,25 @@ class Attempts:
         with self._blobs.open(digest) as file:
             return file.read()
 
+    def messages(self, digests: Iterable[str]) -> Iterator[bytes]:
+        """The bytes of messages, in order: of short ones beside their events, else of blobs. BlobError."""
+        left = iter(digests)
+        while wanted := list(islice(left, _AT_ONCE)):
+            short = self._short(wanted)
+            for digest in wanted:
+                content = short.get(digest)
+                yield self.bytes_of(digest) if content is None else content
+
     def _signatures_of(self, secure: SecureRound) -> dict[str, bytes]:
-        """The signatures of the list that have arrived, by digest: each blob is read once. The caller holds the
-        lock."""
+        """The signatures of the list that have arrived, by digest: each is read once. The caller holds the lock."""
         if self._signatures[0] != secure.roster:
             self._signatures = (secure.roster, {})
         known = self._signatures[1]
-        for digest in secure.signed.values():
-            if digest not in known:
-                known[digest] = self.bytes_of(digest)
+        new = [digest for digest in secure.signed.values() if digest not in known]
+        known.update(zip(new, self.messages(new), strict=True))
         return known
 
     def _bundles(self, attempt: Attempt, secure: SecureRound) -> Iterator[Bundle]:
         """The sharers' bundles, one after another."""
-        for digest in secure.shared.values():
-            yield Bundle.parse(body_of(self.bytes_of(digest)), attempt.cohort.n)
+        for message in self.messages(secure.shared.values()):
+            yield Bundle.parse(body_of(message), attempt.cohort.n)

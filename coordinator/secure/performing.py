@@ -7,7 +7,7 @@ the same checkpoint. Only the sum is unmasked; no blob, event or log line holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, assert_never
 
 from client_sdk import codecs
@@ -25,6 +25,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
 from coordinator.secure import committing
 from coordinator.secure.announcing import Authorities, announce
+from coordinator.secure.arrived import ShortMessage
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.gathering import Spoiled, gather
@@ -59,8 +60,13 @@ class SecureRun(Protocol):
         """The newest durable state as of a moment ago: what costs nothing where many ask for it."""
         ...
 
-    def submit(self, make: Make) -> Sequence[fx.Effect]:
-        """Apply the event under the run's lock, and return its effects once they are durable."""
+    def submit(self, make: Make, short: ShortMessage | None = None) -> Sequence[fx.Effect]:
+        """Apply the event under the run's lock, and return its effects once they are durable. ``short``: the message
+        that the event accepts, which becomes durable with it, or not at all."""
+        ...
+
+    def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        """The contents of those of these messages that are stored beside their events, by digest."""
         ...
 
 
@@ -152,7 +158,8 @@ class SecureWork:
         if tuple(sorted(state.secure.advertised.items())) != action.advertised:
             return  # a device was excluded meanwhile, and another action names the others
         header = self._attempts.header(state.secure)
-        entries = [parse_entry(self._attempts.bytes_of(digest)) for _, digest in action.advertised]
+        shown = self._attempts.messages(digest for _, digest in action.advertised)
+        entries = [parse_entry(message) for message in shown]
         try:
             cohort = gather(header, entries, self._authority(header.expires_at).vouched)
         except Spoiled as spoiled:
@@ -192,8 +199,8 @@ class SecureWork:
         attempt = self._attempts.read(secure)
         survivors = attempt.survivors(secure)
         revealed = (
-            RevealedShares.parse(body_of(self._attempts.bytes_of(digest)), survivors, cohort.n)
-            for digest in secure.revealed.values()
+            RevealedShares.parse(body_of(message), survivors, cohort.n)
+            for message in self._attempts.messages(secure.revealed.values())
         )
         vectors = self._vectors(cohort, secure)
         return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers)

@@ -3,6 +3,7 @@
 ::
 
     header      the attempt that may be joined, or nothing yet
+    has_come    whether a vector is one that counts already: it is acknowledged again, and not read
     limit       how long the body of a message may be, before a byte of it is read
     receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason
     complain    dealers whose shares do not open
@@ -76,16 +77,32 @@ class SecureRequests:
 
         return self._looked_up(look)
 
-    def limit(self, device: str, round: int, attempt: int, stage: Stage, signature: bytes) -> int:
+    def has_come(self, device: str, round: int, attempt: int, body: bytes, signature: bytes, digest: str) -> bool:
+        """Whether this masked vector has come before and counts: known without a byte of it, by its SHA-256 ``digest``
+        (hexadecimal) and by the description ``body`` that the device signed. ProblemError where it is refused."""
+
+        def look(state: RunState) -> bool | None:
+            secure = self._attempt(state, device, round, attempt)
+            came = secure.masked.get(device)
+            if came is None or not self._is_signed(came, signature):
+                return None
+            event = ev.Masked(at=0.0, round=round, attempt=attempt, device=device, digest=came, bytes=0)
+            refused = messages.answered(state, event)
+            if refused is not None:
+                _raise_refused(refused[1])
+            found = self._attempts.read(secure)
+            return validation.is_description(found.cohort, found.places[device], body, signature, digest) or None
+
+        return bool(self._looked_up(look))
+
+    def limit(self, device: str, round: int, attempt: int, stage: Stage) -> int:
         """The longest body of this message in bytes; of *mask* the length of the packed vector, and a vector of another
-        length is refused once it has come. ProblemError where the message is refused whatever its body: also for
-        another vector than the one that has come, by its ``signature``."""
+        length is refused once it has come. ProblemError where the message is refused whatever its body: also for any
+        vector beside the one that has come, which ``has_come`` knows."""
 
         def look(state: RunState) -> int:
             secure = self._attempt(state, device, round, attempt)
-            came = messages.sent(secure, _EVENTS[stage]).get(device, "")
-            if stage == "mask" and came and not self._is_signed(came, signature):
-                came = ""
+            came = "" if stage == "mask" else messages.sent(secure, _EVENTS[stage]).get(device, "")
             event = _EVENTS[stage](at=0.0, round=round, attempt=attempt, device=device, digest=came, bytes=0)
             refused = messages.answered(state, event)
             if refused is not None:
@@ -121,8 +138,13 @@ class SecureRequests:
             answer = messages.answered(state, event(0.0))
         if answer is not None:
             _raise_refused(answer[1])
+            self._require_list(state, arrived)
             return  # accepted before
         self._verify(state, arrived, stored)
+        short = stored.short(arrived.round)
+        if short is not None:
+            _raise_refused(self._run.submit(lambda _, at: event(at), short))
+            return
         self._store(arrived, stored)
         answers = self._run.submit(lambda _, at: event(at) if self._require_stored(digest) else None)
         if _refused(answers):
@@ -261,6 +283,13 @@ class SecureRequests:
                 validation.revealed(cohort, place, body, signature, survivors, dealt)
             case _:
                 assert_never(arrived.stage)
+
+    def _require_list(self, state: RunState, arrived: ArrivedMessage) -> None:
+        """Of a list that was signed before only the signature is stored: what stands beside it must be that list."""
+        if arrived.stage != "survivors" or state.secure is None:
+            return
+        if arrived.body != self._attempts.read(state.secure).survivors(state.secure).encoded:
+            raise problem("duplicate", "another list than the one that this device has signed stands beside it")
 
     def _store(self, arrived: ArrivedMessage, stored: StoredMessage) -> None:
         if arrived.vector is not None:

@@ -81,6 +81,16 @@ def masked(
         raise Faulty("the bits behind the last lane are not zero")
 
 
+def is_description(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, digest: str) -> bool:
+    """Whether ``body`` describes the vector of this SHA-256 (hexadecimal), and this ``signature`` of the device at
+    ``place`` stands under it."""
+    try:
+        _require_own(cohort, place, "mask", body, signature)
+        return MaskedInput.parse(body).digest.hex() == digest
+    except SecaggError:
+        return False
+
+
 def agreed(cohort: MaskingCohort, place: int, body: bytes, signature: bytes, survivors: Survivors) -> None:
     """Exchange 4: the device's signature of this list. SecaggError."""
     _require_own(cohort, place, "survivors", body, signature)

@@ -14,8 +14,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 
 from client_sdk.extensions import installed_version
 from client_sdk.protocol.problems import Problem, ProblemError
@@ -184,6 +184,16 @@ def _mount_pages(app: FastAPI) -> str | None:
         except Exception as error:  # noqa: BLE001 - a page that is broken must not stop the coordinator
             log.error("a page could not be loaded", page=page.name, exc_info=error)
         else:
+            app.router.routes.append(declared(_to_page(page.name), Permission.NOBODY))
             app.router.routes.append(declared(mount, Permission.NOBODY))
             first = first or f"/{page.name}/"
     return first
+
+
+def _to_page(name: str) -> Route:
+    """Leads who leaves out the slash to the page: its files are named relative to it."""
+
+    async def lead(request: Request) -> Response:
+        return RedirectResponse(f"{name}/")
+
+    return Route(f"/{name}", lead, include_in_schema=False)

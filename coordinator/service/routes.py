@@ -33,7 +33,7 @@ from coordinator.service.holds import Holds
 from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
 from coordinator.service.session_cookie import require_proof, with_session, without_session
 from coordinator.service.signatures import arrived, bearer
-from coordinator.service.uploads import Uploads
+from coordinator.service.uploads import Uploads, announced_digest
 
 Respond = Callable[[HttpRequest, Arrived | str, Any, dict[str, Any]], Awaitable[Any]]
 """Answers a request, given its credentials, which are not checked yet, its message and the parameters of its path and
@@ -67,11 +67,16 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
     async def body(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Body)  # noqa: S101 - narrowed for the type checker
 
-        def admit() -> tuple[Request, int]:
-            asked = request(given, message, path)
-            return asked, asked.call(shape.limit, coordinator)
+        announced = announced_digest(http)
 
-        asked, limit = await service.work(admit)
+        def admit() -> tuple[Request, int, Any]:
+            asked = request(given, message, path)
+            answer = None if shape.again is None else asked.call(shape.again, coordinator, announced)
+            return asked, 0 if answer is not None else asked.call(shape.limit, coordinator), answer
+
+        asked, limit, answer = await service.work(admit)
+        if answer is not None:
+            return answer
 
         def finish(spool: Spool) -> Any:
             return asked.act(coordinator, spool)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import Response, StreamingResponse
 
 from client_sdk.protocol.names import Route, RunId
@@ -33,6 +34,7 @@ from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.signatures import bearer
+from coordinator.service.stream_places import PlacedStream
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -66,13 +68,12 @@ def stream_routes(service: Service) -> list[APIRoute]:
         start = after or 0
         if last_event_id is not None:
             start = int(last_event_id) if len(last_event_id) < len(str(_MOST)) else _MOST
-        page, ended, _ = await service.work(read, service.coordinator, credentials, run, start)
-        if not page and ended and follow:
+        page = await service.work(read, service.coordinator, credentials, run, start)
+        if not page.events and page.ended and follow:
             return Response(status_code=204)
-        if service.meters.open_streams >= service.settings.streams:
-            raise problem("busy", f"{service.settings.streams} event streams are open already.", retry_after_s=30)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(_events(service, credentials, run, start, follow), headers=headers)
+        service.stream_places.take(page.who)
+        frames = _events(service, credentials, run, start, follow)
+        return PlacedStream(frames, partial(service.stream_places.give_back, page.who))
 
     route = APIRoute(
         Route.EVENTS,
@@ -99,15 +100,17 @@ class Page(NamedTuple):
     """Whether the run had ended before the page was read."""
     valid_s: float
     """How long the caller's credentials are still valid, in seconds."""
+    who: str
+    """The operator."""
 
 
 def read(coordinator: Coordinator, credentials: str, run: str, after: int) -> Page:
     """Returns the next page of events. ProblemError where the caller may not read them, or no longer."""
     caller = identify(coordinator, Permission.VIEWER, credentials, run=run)
-    expires_at = caller.expires_at if isinstance(caller, Operator) else None
+    who, expires_at = (caller.id, caller.expires_at) if isinstance(caller, Operator) else ("", None)
     valid_s = math.inf if expires_at is None else max(0.0, expires_at - coordinator.core.clock.now())
     ended = coordinator.operators.run(run).over
-    return Page(coordinator.operators.events(run, after, _PAGE), ended, valid_s)
+    return Page(coordinator.operators.events(run, after, _PAGE), ended, valid_s, who)
 
 
 async def _events(service: Service, credentials: str, run: str, after: int, follow: bool) -> AsyncIterator[bytes]:
@@ -121,7 +124,7 @@ async def _events(service: Service, credentials: str, run: str, after: int, foll
         while True:
             seen = service.signals.version(key)
             try:
-                page, ended, valid_s = await service.work(read, service.coordinator, credentials, run, after)
+                page, ended, valid_s, _ = await service.work(read, service.coordinator, credentials, run, after)
             except ProblemError:
                 return
             if page:

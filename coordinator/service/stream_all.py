@@ -5,9 +5,10 @@ It has a limit of its own, so that dashboards take no streams of a run's events 
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import Request
 from fastapi.routing import APIRoute
-from fastapi.sse import EventSourceResponse
 from starlette.responses import Response, StreamingResponse
 
 from client_sdk.protocol.names import Route
@@ -17,6 +18,7 @@ from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.signatures import bearer
 from coordinator.service.stream import Follow, LastId
+from coordinator.service.stream_places import PlacedStream
 from coordinator.service.stream_viewers import Viewers
 
 _SCHEMAS = [{"$ref": f"#/components/schemas/{name}"} for name in ("LiveSnapshot", "LivePatch")]
@@ -31,8 +33,7 @@ def live_routes(service: Service) -> list[APIRoute]:
         something has changed, at most once a second. A viewer that comes back in time with its `Last-Event-ID` gets
         what it has missed."""
         viewer = await viewers.join(bearer(request, Permission.VIEWER), last_event_id)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(viewers.frames(viewer, follow=follow), headers=headers)
+        return PlacedStream(viewers.frames(viewer, follow=follow), partial(viewers.leave, viewer))
 
     route = APIRoute(
         Route.STREAM,

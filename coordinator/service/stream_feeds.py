@@ -120,11 +120,13 @@ class Feed:
 
     def after(self, position: int | None, viewers: int) -> bytes:
         """What a viewer at this position lacks; ``None``, or a position that is not kept: a snapshot. ``viewers``: of
-        all scopes."""
+        all scopes; of who does not see everything those of the same scope are counted."""
         if position is not None and self.number - len(self._ring) <= position <= self.number:
             return b"".join(islice(self._ring, len(self._ring) - (self.number - position), None))
         if self._snapshot[0] != self.number:
-            system = LiveSystem(version=installed_version(), viewers=viewers).model_dump(mode="json")
+            system = LiveSystem(
+                version=installed_version(), viewers=viewers if self.whole else self.viewers
+            ).model_dump(mode="json")
             whole = {"runs": list(self._runs.values()), "system": system}
             whole |= {} if self._fleet is None else {"fleet": self._fleet}
             self._snapshot = (self.number, self._framed("snapshot", [whole], self.number))

@@ -31,9 +31,6 @@ _FLEET_S = 5.0
 """Seconds for which the counts of the fleet are kept."""
 _HEARTBEAT_S = 15.0
 _RECONNECT_MS = 2000
-OF_ONE = 8
-"""One operator has this part of the places for viewers, so that a key that opens streams without end is no other's
-loss. The tabs of a browser share one stream."""
 _FEEDS = 64
 """Scopes that are remembered, with viewers or without."""
 
@@ -93,18 +90,13 @@ class Viewers:
                 if viewer.position == feed.number:
                     await asyncio.shield(news)
         finally:
-            self._leave(viewer)
+            self.leave(viewer)
 
     async def join(self, credentials: str, last_event_id: str | None) -> Viewer:
         """One more viewer, with a feed that has a state. ProblemError where it may not view, or *busy*."""
         service = self._service
         operator = await service.work(self._identified, credentials)
-        most = service.settings.viewers
-        if len(self._viewers) >= most:
-            raise problem("busy", f"{most} viewers are connected already.", retry_after_s=30)
-        if sum(viewer.who == operator.id for viewer in self._viewers) >= max(1, most // OF_ONE):
-            detail = f"{operator.id} has {max(1, most // OF_ONE)} viewers already, an eighth of all."
-            raise problem("busy", detail, retry_after_s=30)
+        service.viewer_places.take(operator.id)
         scope = scope_of(operator)
         feed = self._feed(scope, operator)
         viewer = Viewer(operator.id, credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
@@ -115,15 +107,17 @@ class Viewers:
             if not feed.current:
                 await self._look([feed], anew=False)
         except BaseException:
-            self._leave(viewer)
+            self.leave(viewer)
             raise
         if self._task is None:
             self._task = asyncio.create_task(self._serve())
         return viewer
 
-    def _leave(self, viewer: Viewer) -> None:
+    def leave(self, viewer: Viewer) -> None:
+        """Ends a viewer; of one that has left already, nothing."""
         if viewer in self._viewers:
             self._viewers.discard(viewer)
+            self._service.viewer_places.give_back(viewer.who)
             viewer.feed.viewers -= 1
             viewer.feed.current &= viewer.feed.viewers > 0
             self._service.meters.count_viewers(len(self._viewers))

@@ -66,7 +66,7 @@ class Uploads:
         too-many-requests, busy, disk-full; and whatever ``finish`` raises. Returns what ``finish`` returns.
         """
         announced = _length(request, limit)
-        expected = _expected(request)
+        expected = announced_digest(request)
         with self._callers.held(caller or "", 1 if caller else 0):
             async with self._slot():
                 with self._disk.held("", announced or 0) as disk:
@@ -187,7 +187,8 @@ def _length(request: Request, limit: int) -> int | None:
     return length
 
 
-def _expected(request: Request) -> str | None:
+def announced_digest(request: Request) -> str | None:
+    """The SHA-256 of the body in hexadecimal, as its sender announced it; None where there is none. ProblemError."""
     header = request.headers.get(DIGEST_HEADER)
     if header is None:
         return None

@@ -21,6 +21,7 @@ from coordinator.store.flower_rows import (
     FlowerRoundRow,
     FlowerRunRow,
 )
+from coordinator.store.sqlite_connection import SqliteResult
 
 _AT_ONCE = 500
 """Ids in one statement."""
@@ -121,7 +122,7 @@ class SqlFlowerWrites(SqlFlowerReads):
     flower_upserts: sql.FlowerUpserts
 
     @abstractmethod
-    def _write(self, statement: Executable, values: Mapping[str, object]) -> CursorResult[Any]: ...
+    def _write(self, statement: Executable, values: Mapping[str, object]) -> CursorResult[Any] | SqliteResult: ...
     @abstractmethod
     def _write_all(self, statement: Executable, rows: Sequence[Mapping[str, object]]) -> None: ...
     @abstractmethod

@@ -30,6 +30,23 @@ class Participation(NamedTuple):
     """Of its updates, late ones included; without those of rounds that were abandoned."""
 
 
+HOURS = 24
+"""So many hours of each device are noted."""
+
+
+class DeviceHours(NamedTuple):
+    """In which hours a device was seen. Hours count from the Unix epoch."""
+
+    hour: int = 0
+    """The newest one."""
+    seen: int = 0
+    """Bit k: it was seen k hours before that."""
+
+    def __contains__(self, hour: object) -> bool:
+        back = self.hour - hour if isinstance(hour, int) else -1
+        return 0 <= back < HOURS and bool(self.seen >> back & 1)
+
+
 class InsightReader(Protocol):
     """Reads, usable inside a transaction and outside."""
 
@@ -64,6 +81,10 @@ class InsightReader(Protocol):
         """Hour -> devices seen in it, as far as they were noted, from this hour on. Hours count from the Unix epoch."""
         ...
 
+    def device_hours(self, device: str) -> DeviceHours:
+        """The hours in which a device was seen, as far as they were noted."""
+        ...
+
     def replicas(self) -> list[ReplicaRow]:
         """In order of name."""
         ...
@@ -77,6 +98,11 @@ class InsightWriter(Protocol):
         ...
 
     def drop_hours(self, before: int) -> None: ...
+    def note_device_hours(self, hour: int) -> None:
+        """Notes of each device that was seen since this hour began, and of which this hour or a later one is not noted
+        yet, that it was seen in it."""
+        ...
+
     def put_replica(self, row: ReplicaRow) -> None:
         """Inserts or replaces."""
         ...

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from coordinator.store.insight import Participation, ReplicaRow
+from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation, ReplicaRow
 from coordinator.store.memory_tables import ALL, Tables
 from coordinator.store.rows import ContributionRow, RefusalRow
 
@@ -59,6 +59,10 @@ class MemoryInsightReads:
         with self._guard:
             return {hour: devices for hour, devices in self._t.hours.rows(ALL).items() if hour >= since}
 
+    def device_hours(self, device: str) -> DeviceHours:
+        with self._guard:
+            return self._t.device_hours.get(ALL, device) or DeviceHours()
+
     def replicas(self) -> list[ReplicaRow]:
         with self._guard:
             return [row for _, row in sorted(self._t.replicas.rows(ALL).items())]
@@ -85,6 +89,14 @@ class MemoryInsightWrites(MemoryInsightReads):
         for hour in self._t.hours.rows(ALL):
             if hour < before:
                 self._t.hours.drop(ALL, hour)
+
+    def note_device_hours(self, hour: int) -> None:
+        for device, row in self._t.devices.rows(ALL).items():
+            noted = self._t.device_hours.get(ALL, device) or DeviceHours(hour)
+            back = hour - noted.hour
+            if row.last_seen_at is not None and row.last_seen_at >= hour * HOUR_S and (back > 0 or not noted.seen):
+                seen = noted.seen << back & (1 << HOURS) - 1 if back < HOURS else 0
+                self._t.device_hours.put(ALL, device, DeviceHours(hour, seen | 1))
 
     def put_replica(self, row: ReplicaRow) -> None:
         self._t.replicas.put(ALL, row.replica, row)

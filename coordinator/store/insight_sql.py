@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Executable
 
 from coordinator.store import insight_statements as sql
-from coordinator.store.insight import Participation, ReplicaRow
+from coordinator.store.insight import DeviceHours, Participation, ReplicaRow
 from coordinator.store.rows import ContributionRow, RefusalRow
 
 _MOST = 500
@@ -55,6 +55,10 @@ class SqlInsightReads(ABC):
 
     def seen_by_hour(self, since: int) -> dict[int, int]:
         return {int(hour): int(devices) for hour, devices in self._read(sql.SEEN_BY_HOUR, since=since)}
+
+    def device_hours(self, device: str) -> DeviceHours:
+        found = self._read(sql.DEVICE_HOURS, device=device)
+        return DeviceHours(*map(int, found[0])) if found else DeviceHours()
 
     def replicas(self) -> list[ReplicaRow]:
         return [_row(ReplicaRow, values) for values in self._read(sql.REPLICAS)]

@@ -6,15 +6,31 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.sql.elements import BindParameter
 
-from coordinator.store.insight import ReplicaRow
+from coordinator.store.insight import HOURS, ReplicaRow
 from coordinator.store.rows import ContributionRow, RefusalRow
-from coordinator.store.tables import contributions, devices, hours, refusals, replicas, rounds
+from coordinator.store.tables import contributions, device_hours, devices, hours, refusals, replicas, rounds
 
 _runs: BindParameter[object] = bindparam("runs", expanding=True)
 _among: BindParameter[object] = bindparam("devices", expanding=True)
+_hour = bindparam("at_hour", type_=BigInteger)
 _counts = [refusals.c.kind != "abandoned"]
 
 
@@ -57,6 +73,19 @@ REFUSED_IN = Scoped.over(
 )
 SEEN_SINCE = select(func.count()).select_from(devices).where(devices.c.last_seen_at >= bindparam("at"))
 SEEN_BY_HOUR = select(hours.c.hour, hours.c.devices).where(hours.c.hour >= bindparam("since"))
+DEVICE_HOURS = select(device_hours.c.hour, device_hours.c.seen).where(device_hours.c.device == bindparam("device"))
+SEEN_IN_HOUR = (
+    select(devices.c.device, _hour, literal(1, BigInteger))
+    .where(devices.c.last_seen_at >= bindparam("at", type_=Double))
+    .where(~exists().where(device_hours.c.device == devices.c.device, device_hours.c.hour >= _hour))
+)
+"""Devices of which this hour is to be noted, as rows of ``device_hours``."""
+_back = cast(_hour - device_hours.c.hour, Integer)
+SEEN_BEFORE = case(
+    (_back >= HOURS, literal(0, BigInteger)),
+    else_=device_hours.c.seen.bitwise_lshift(_back).bitwise_and((1 << HOURS) - 1),
+)
+"""What is noted already, counted from the new hour."""
 REPLICAS = select(*(replicas.c[field.name] for field in fields(ReplicaRow))).order_by(replicas.c.replica)
 DROP_HOURS = delete(hours).where(hours.c.hour < bindparam("at_hour"))
 DROP_REPLICAS = delete(replicas).where(replicas.c.seen_at < bindparam("at_seen"))

@@ -21,6 +21,7 @@ from coordinator.store.flower_memory import MemoryFlowerWrites
 from coordinator.store.insight_memory import MemoryInsightWrites
 from coordinator.store.memory_reads import MemoryReads
 from coordinator.store.memory_tables import ALL, Layer, OverTables, RunRecord, Tables
+from coordinator.store.messages_memory import MemoryMessageWrites
 from coordinator.store.port import (
     TERMINAL,
     ApiKeyRow,
@@ -50,7 +51,7 @@ T = TypeVar("T")
 OfRun = TypeVar("OfRun", ClaimRow, ContributionRow, RefusalRow, MarkRow, MetricRow)
 
 
-class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryFlowerWrites):
+class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites, MemoryFlowerWrites):
     """The Transaction port over a layer of its own. After an error it is void: it does not commit."""
 
     def __init__(

@@ -11,6 +11,7 @@ from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.flower_memory import MemoryFlowerReads
 from coordinator.store.insight_memory import MemoryInsightReads
 from coordinator.store.memory_tables import ALL
+from coordinator.store.messages_memory import MemoryMessageReads
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -33,7 +34,7 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 
 
-class MemoryReads(MemoryInsightReads, MemoryFlowerReads):
+class MemoryReads(MemoryInsightReads, MemoryMessageReads, MemoryFlowerReads):
     """The Reader port over ``tables``. ``guard`` excludes commits during a read."""
 
     def run(self, run: str) -> RunRow | None:

@@ -21,7 +21,8 @@ from coordinator.store.flower_rows import (
     FlowerRoundRow,
     FlowerRunRow,
 )
-from coordinator.store.insight import ReplicaRow
+from coordinator.store.insight import DeviceHours, ReplicaRow
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -139,8 +140,10 @@ class Tables:
         self.audit: Layer[str, int, AuditRow] = Layer()
         self.audit_head: Layer[str, str, AuditHeadRow] = Layer()
         self.marks: Layer[str, tuple[str, str], MarkRow] = Layer()
+        self.messages: Layer[str, str, MessageRow] = Layer()
         self.metrics: Layer[str, tuple[int, str, str], MetricRow] = Layer()
         self.hours: Layer[str, int, int] = Layer()
+        self.device_hours: Layer[str, str, DeviceHours] = Layer()
         self.replicas: Layer[str, str, ReplicaRow] = Layer()
         self.last_refusal: Layer[str, str, str] = Layer()
         self.device_of_key: Layer[str, str, str] = Layer()

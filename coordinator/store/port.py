@@ -16,6 +16,7 @@ from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.flower import FlowerReader, FlowerWriter
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.logins import LoginReader, LoginWriter
+from coordinator.store.messages import MessageReader, MessageWriter
 from coordinator.store.rows import (
     ApiKeyRow,
     Appended,
@@ -72,7 +73,7 @@ TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
 
-class Reader(LoginReader, InsightReader, FlowerReader, Protocol):
+class Reader(LoginReader, InsightReader, MessageReader, FlowerReader, Protocol):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
     def run(self, run: str) -> RunRow | None: ...
@@ -212,7 +213,7 @@ class Reader(LoginReader, InsightReader, FlowerReader, Protocol):
         ...
 
 
-class Transaction(Reader, LoginWriter, InsightWriter, FlowerWriter, Protocol):
+class Transaction(Reader, LoginWriter, InsightWriter, MessageWriter, FlowerWriter, Protocol):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
     A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises

@@ -23,18 +23,19 @@ from coordinator.store.insight_statements import POSTGRESQL_BYTES, SQLITE_BYTES
 from coordinator.store.port import StoreError
 from coordinator.store.sql_reads import Result, SqlReads
 from coordinator.store.sql_transaction import SqlTransaction
+from coordinator.store.sqlite_connection import SqliteConnection
 
 
-def _lock(connection: Connection, run: str) -> None:
+def _lock(connection: Connection | SqliteConnection, run: str) -> None:
     """Takes the lock of a run of either kind."""
-    if connection.execute(sql.LOCK_RUN, {"run": run}).first() is None:
+    if connection.execute(sql.LOCK_RUN, {"run": run}).fetchone() is None:
         connection.execute(LOCK_FLOWER_RUN, {"run": run})
 
 
 class _OneConnection(SqlReads):
     """Reads of the transaction that is open on this connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection | SqliteConnection) -> None:
         self._connection = connection
 
     def _read(self, statement: Executable, /, **parameters: object) -> Result:
@@ -112,13 +113,13 @@ class SqlStore(SqlReads):
     def _read(self, statement: Executable, /, **parameters: object) -> Result:
         if self._one_connection:
             self._refuse_nesting()
-        with self._exclusive(self._one_connection), translated(), self.engine.connect() as connection:
+        with self._exclusive(self._one_connection), self._connected() as connection, translated():
             return connection.execute(statement, parameters).fetchall()
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def _connected(self) -> Iterator[Connection | SqliteConnection]:
         with translated():
-            connection = self.engine.connect()
+            connection = SqliteConnection(self.engine) if self._sqlite else self.engine.connect()
         try:
             yield connection
         finally:

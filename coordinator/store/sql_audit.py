@@ -21,18 +21,19 @@ from coordinator.store import statements as sql
 from coordinator.store.audit_chain import chain_audit
 from coordinator.store.port import StoreError
 from coordinator.store.rows import AuditHeadRow, AuditRow
+from coordinator.store.sqlite_connection import SqliteConnection
 
 _COLUMNS = tuple(AuditRow.__dataclass_fields__)
 
 
-def write_audit(connection: Connection, rows: Sequence[AuditRow], signer: Signer | None) -> None:
+def write_audit(connection: Connection | SqliteConnection, rows: Sequence[AuditRow], signer: Signer | None) -> None:
     """Numbers, chains, signs and inserts the rows. StoreError where a run that they name is missing, or the head."""
     if not rows:
         return
     for run in sorted({row.run for row in rows if row.run is not None}):
         if connection.execute(sql.HOLD_RUN, {"run": run}).fetchone() is None:
             raise StoreError(f"The store has no run {run}.")
-    found: Sequence[Any] | None = connection.execute(sql.LOCK_AUDIT).fetchone()
+    found: Sequence[Any] | None = connection.execute(sql.LOCK_AUDIT, {}).fetchone()
     if found is None:
         raise StoreError("The store has no head of the audit: somebody has deleted it.")
     count, link, chained_from = found

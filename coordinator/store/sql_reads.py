@@ -15,6 +15,7 @@ from coordinator.store import statements as sql
 from coordinator.store.bodies import beginning_of, from_text
 from coordinator.store.flower_sql import SqlFlowerReads
 from coordinator.store.insight_sql import SqlInsightReads
+from coordinator.store.messages_sql import SqlMessageReads
 from coordinator.store.port import (
     ApiKeyRow,
     AuditHeadRow,
@@ -77,7 +78,7 @@ _audit_head = _maker(AuditHeadRow)
 _metric = _maker(MetricRow)
 
 
-class SqlReads(SqlInsightReads, SqlFlowerReads):
+class SqlReads(SqlInsightReads, SqlMessageReads, SqlFlowerReads):
     """The Reader port over ``_read``."""
 
     @abstractmethod

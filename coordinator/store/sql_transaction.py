@@ -16,8 +16,10 @@ from coordinator.store.chain import by_run, chain_refusals, event_link, log_begi
 from coordinator.store.driver_errors import to_store_error
 from coordinator.store.flower_sql import SqlFlowerWrites
 from coordinator.store.flower_statements import NAME_RUN
-from coordinator.store.insight import ReplicaRow
+from coordinator.store.insight import HOUR_S, ReplicaRow
 from coordinator.store.insight_statements import DROP_HOURS, DROP_REPLICAS
+from coordinator.store.message_statements import DROP_MESSAGES
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
     ApiKeyRow,
     Appended,
@@ -43,6 +45,7 @@ from coordinator.store.port import (
 from coordinator.store.rows import LoginRow
 from coordinator.store.sql_audit import write_audit
 from coordinator.store.sql_reads import Result, SqlReads
+from coordinator.store.sqlite_connection import SqliteConnection, SqliteResult
 
 Values = dict[str, Any]
 
@@ -50,7 +53,9 @@ Values = dict[str, Any]
 class SqlTransaction(SqlReads, SqlFlowerWrites):
     """The Transaction port on one connection. After an error it is void: it does not commit."""
 
-    def __init__(self, connection: Connection, upserts: sql.Upserts, audit_signer: Signer | None = None) -> None:
+    def __init__(
+        self, connection: Connection | SqliteConnection, upserts: sql.Upserts, audit_signer: Signer | None = None
+    ) -> None:
         self._connection = connection
         self._upserts = upserts
         self.flower_upserts = upserts.flower
@@ -166,6 +171,10 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
         with self._voiding():
             self._write(DROP_HOURS, {"at_hour": before})
 
+    def note_device_hours(self, hour: int) -> None:
+        with self._voiding():
+            self._write(self._upserts.note_device_hours, {"at_hour": hour, "at": hour * HOUR_S})
+
     def put_replica(self, row: ReplicaRow) -> None:
         with self._voiding():
             self._write(self._upserts.put_replica, _values(row))
@@ -228,6 +237,14 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
         with self._voiding():
             self._write_all(self._upserts.insert_marks, [_values(row) for row in rows])
 
+    def insert_messages(self, rows: Iterable[MessageRow]) -> None:
+        with self._voiding():
+            self._write_all(self._upserts.insert_messages, [_values(row) for row in rows])
+
+    def drop_messages(self, run: str, round: int) -> None:
+        with self._voiding():
+            self._write(DROP_MESSAGES, {"at_run": run, "at_round": round})
+
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         with self._voiding():
             write_audit(self._connection, list(rows), self._audit_signer)
@@ -247,7 +264,7 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
         with self._voiding():
             return self._connection.execute(statement, parameters).fetchall()
 
-    def _write(self, statement: Executable, values: Mapping[str, object]) -> CursorResult[Any]:
+    def _write(self, statement: Executable, values: Mapping[str, object]) -> CursorResult[Any] | SqliteResult:
         return self._connection.execute(statement, values)
 
     def _write_all(self, statement: Executable, rows: Sequence[Mapping[str, object]]) -> None:

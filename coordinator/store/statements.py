@@ -32,8 +32,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
-from coordinator.store import flower_statements, insight_statements, port
+from coordinator.store import flower_statements, insight_statements, message_statements, port
 from coordinator.store.flower_tables import flower_runs, run_names
+from coordinator.store.insight_statements import SEEN_BEFORE, SEEN_IN_HOUR
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
     api_keys,
@@ -43,6 +44,7 @@ from coordinator.store.tables import (
     checkpoints,
     claims,
     contributions,
+    device_hours,
     devices,
     events,
     hours,
@@ -54,6 +56,7 @@ from coordinator.store.tables import (
     rounds,
     runs,
     secure_marks,
+    secure_messages,
     waiting,
     workers,
 )
@@ -184,7 +187,18 @@ MARKS_OF_RUN = (
 RUNS_NAMED = union(
     *(
         select(table.c.run).where(table.c.run.is_not(None))
-        for table in (runs, events, claims, checkpoints, contributions, rounds, refusals, secure_marks, metrics)
+        for table in (
+            runs,
+            events,
+            claims,
+            checkpoints,
+            contributions,
+            rounds,
+            refusals,
+            secure_marks,
+            secure_messages,
+            metrics,
+        )
     ),
     select(audit.c.run).where(audit.c.run.is_not(None), audit.c.run.not_in(select(flower_runs.c.run))),
 )
@@ -282,6 +296,7 @@ class Upserts:
         """Changes no row where the round has ended and another status is given."""
         self.put_revocations = self._insert(revocation_lists).on_conflict_do_nothing()
         self.insert_marks = self._strongest_mark()
+        self.insert_messages = message_statements.insert_messages(dialect)
         self.put_replica = self._upsert(replicas)
         self.flower = flower_statements.FlowerUpserts(dialect)
         more = self._insert(hours)
@@ -289,6 +304,12 @@ class Upserts:
             index_elements=["hour"],
             set_={"devices": more.excluded["devices"]},
             where=hours.c.devices < more.excluded["devices"],
+        )
+        note = self._insert(device_hours).from_select(["device", "hour", "seen"], SEEN_IN_HOUR)
+        self.note_device_hours = note.on_conflict_do_update(
+            index_elements=["device"],
+            set_={"hour": note.excluded["hour"], "seen": SEEN_BEFORE.bitwise_or(1)},
+            where=device_hours.c.hour < note.excluded["hour"],
         )
 
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
@@ -323,7 +344,7 @@ Statement = Select[tuple[object, ...]] | CompoundSelect[tuple[object, ...]] | In
 
 def all_statements(dialect: str) -> dict[str, Statement]:
     """All statements by name, for the test that compiles them for each dialect without a database."""
-    named = {**globals(), **vars(insight_statements), **vars(Upserts(dialect))}
+    named = {**globals(), **vars(insight_statements), **vars(message_statements), **vars(Upserts(dialect))}
     of_flower = vars(flower_statements) | vars(flower_statements.FlowerUpserts(dialect))
     named |= {f"flower {name}": found for name, found in of_flower.items()}
     return {

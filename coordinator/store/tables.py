@@ -267,6 +267,16 @@ secure_marks = Table(
     sqlite_with_rowid=False,
 )
 
+secure_messages = Table(
+    "secure_messages",
+    metadata,
+    _of_run(),
+    Column("digest", id_type(), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run", "digest"),
+)
+
 audit = Table(
     "audit",
     metadata,
@@ -311,6 +321,14 @@ hours = Table(
     metadata,
     Column("hour", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
     Column("devices", BigInteger, nullable=False),
+)
+
+device_hours = Table(
+    "device_hours",
+    metadata,
+    Column("device", id_type(), ForeignKey("devices.device"), primary_key=True),
+    Column("hour", BigInteger, nullable=False),
+    Column("seen", BigInteger, nullable=False),
 )
 
 replicas = Table(

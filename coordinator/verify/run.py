@@ -28,6 +28,7 @@ from coordinator.verify.fleet import against_fleet, devices_of
 from coordinator.verify.heads import Head, against_head
 from coordinator.verify.kinds import latest_round
 from coordinator.verify.logged_round import LoggedRound
+from coordinator.verify.messages import WithMessages, against_messages
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
 from coordinator.verify.rows import differing_rows
@@ -93,6 +94,8 @@ class RunChecks:
             yield from self._stored_round(reader, number, rounds)
         left = {*replay.state.leftovers, *([replay.state.round.number] if replay.state.round is not None else ())}
         self._over = {number: item.secure for number, item in log.items() if item.secure.blobs and number not in left}
+        logged = {number: item.secure for number, item in log.items()}
+        yield from against_messages(reader.message_rounds(row.run), logged, left)
         checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
@@ -106,6 +109,8 @@ class RunChecks:
         """``newest``: reads of what is committed now."""
         if self.plan is None or self.replay is None:
             return
+        if self.plan.secure is not None:
+            blobs = HashedBlobs(WithMessages(blobs.blobs, newest, self.row.run))
         for number, wanted in enumerate(self._wanted, 1):
             self._progress(f"{self.row.run}: files", number, len(self._wanted))
             yield from against_blob(blobs, wanted, newest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,8 +30,11 @@ SIZES = (Size("desktop", 1400, 900), Size("phone", 390, 844))
 THEMES = ("dark", "light")
 
 
+Faults = Callable[["Page"], list[str]]
+
+
 class Broken(Exception):
-    """The page has said an error, or does not fit its window."""
+    """The page has said an error, has asked another origin, does not fit its window, or has a fault."""
 
 
 @contextmanager
@@ -46,10 +49,11 @@ def chromium() -> Iterator[Browser]:
 
 
 class Camera:
-    """Takes pictures into a folder; their files are ``NAME-SIZE-THEME.png``."""
+    """Takes pictures into a folder; their files are ``NAME-SIZE-THEME.png``. ``faults``: what is wrong with a page that
+    is to be in a picture; it is asked of each screen in each theme."""
 
-    def __init__(self, browser: Browser, folder: Path) -> None:
-        self._browser, self._folder = browser, folder
+    def __init__(self, browser: Browser, folder: Path, faults: Faults | None = None) -> None:
+        self._browser, self._folder, self._faults = browser, folder, faults
         self.taken: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -64,7 +68,7 @@ class Camera:
         page.get_by_role("navigation").wait_for()
         session = entrance.storage_state()
         entrance.close()
-        windows = Windows(self._folder)
+        windows = Windows(self._folder, self._faults)
         contexts = []
         try:
             for theme in THEMES:
@@ -88,8 +92,8 @@ class Camera:
 class Windows:
     """One coordinator's page in several windows."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, faults: Faults | None) -> None:
+        self._folder, self._faults = folder, faults
         self._pages: dict[str, Page] = {}
         self._errors: list[str] = []
         self.taken: list[Path] = []
@@ -98,26 +102,37 @@ class Windows:
         """Add a window."""
         page.on("console", lambda said: self._errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self._errors.append(str(error)))
+        page.on("request", lambda asked: None if asked.url.startswith(url) else self._errors.append(asked.url))
         page.goto(url)
         page.get_by_role("navigation").wait_for()
         self._pages[window] = page
 
-    def take(self, name: str, place: str, *words: str) -> None:
-        """Take pictures of the screen at ``place`` (the address behind ``#``), once all of ``words`` stand on it.
-        Broken where the console has an error, or something is wider than a window."""
+    def go(self, place: str) -> None:
+        """Go to the screen at ``place``, so that its picture can be taken at once when it is time."""
         for page in self._pages.values():
             page.evaluate("place => { location.hash = place }", place)
-        for window, page in self._pages.items():
+
+    def take(self, name: str, place: str, *words: str) -> None:
+        """Take pictures of the screen at ``place`` (the address behind ``#``), once all of ``words`` stand on it.
+        Broken where the console has an error, another origin was asked, something is wider than a window, or the page
+        has a fault."""
+        self.go(place)
+        for page in self._pages.values():
             page.locator("main h1").wait_for()
             for text in words:
                 page.locator("main").get_by_text(text).first.wait_for()
             page.get_by_text("Loading …").first.wait_for(state="detached")
-            page.wait_for_timeout(SETTLE_MS)
+        page.wait_for_timeout(SETTLE_MS)
+        for window, page in self._pages.items():
             file = self._folder / f"{name}-{window}.png"
             page.screenshot(path=file)
             self.taken.append(file)
             width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             if width > 0:
                 raise Broken(f"{name} ({window}): the page is {width} pixels wider than its window")
+        for theme in THEMES:
+            page = self._pages[f"{SIZES[0].name}-{theme}"]
+            if self._faults is not None and (found := self._faults(page)):
+                raise Broken(f"{name} ({theme}): {found}")
         if self._errors:
             raise Broken(f"{name}: the page has said {self._errors}")

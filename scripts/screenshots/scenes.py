@@ -13,63 +13,44 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RunView
 from coordinator.engine.plan import Plan
-from simulation.demo.children import CommandChildren
-from simulation.demo.director import READY_S, directed
+from simulation.demo.children import CommandChildren, StoppedByUser
+from simulation.demo.director import READY_S, Result, directed
 from simulation.demo.journal import Journal
 from simulation.demo.screen import Plain
 from simulation.demo.setting import Setting
 
 from .camera import Camera, Windows
+from .worlds import DATA, World
 
-DATA = "fashion-mnist"
-"""Debian's package dataset-fashion-mnist, which `make install` puts here."""
 WITHIN_S = 240.0
 CLIENTS = 1000
 
-SIMULATED = """
-name = "thousand-clients"
-task = {learner = "quorate:mnist-mlp", epochs = 5, batch_size = 20, learning_rate = 0.1}
-cohort = {pool = 900, select = 60, goal = 50, quorum = 0.6, collect_s = 60}
-finish = {rounds = 12}
-"""
-FALLBACK = f"""
-name = "fallback"
-task = {{learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}}
-cohort = {{select = 4, goal = 3, quorum = 1.0, select_s = 5, collect_s = 60}}
-finish = {{rounds = 12}}
-[datacenter]
-patience = 2
-data = "{DATA}"
-steps = 400
-batch_size = 128
-learning_rate = 0.05
-nproc = 1
-"""
-STANDING = """
-name = "hospitals"
-task = {learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}
-cohort = {select = 10, goal = 8, quorum = 1.0, select_s = 20, collect_s = 60}
-finish = {rounds = 20}
-"""
-
 
 class Photographed(Plain):
-    """The demo's screen. ``shoot`` is called once: after some committed rounds, in the middle of the next one."""
+    """The demo's screen. ``come`` is called after its first committed round, ``shoot`` after some of them, in the
+    middle of the next one; each once."""
 
     every_s = 0.1
 
-    def __init__(self, after: int, share: float, begin: Callable[[], None], shoot: Callable[[Journal], None]) -> None:
+    def __init__(
+        self,
+        after: int,
+        share: float,
+        begin: Callable[[], None],
+        come: Callable[[Journal], None],
+        shoot: Callable[[Journal], None],
+    ) -> None:
         """``after``: committed rounds; ``share``: of the goal, that has reported; ``begin`` is called first."""
         super().__init__()
-        self._after, self._share, self._begin, self._shoot = after, share, begin, shoot
-        self._begun = False
+        self._after, self._share, self._begin, self._come, self._shoot = after, share, begin, come, shoot
+        self._begun = self._there = False
         self.done = False
 
     def command(self, line: str) -> None:
@@ -82,6 +63,9 @@ class Photographed(Plain):
         if not self._begun:
             self._begun = True
             self._begin()
+        if not self._there and journal.committed:
+            self._there = True
+            self._come(journal)
         if self.done or len(journal.committed) < self._after:
             return
         line = journal.lines[-1]
@@ -95,24 +79,42 @@ def goal(run: RunView) -> int:
     return Plan.model_validate(run.plan).cohort.goal
 
 
-def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
-    """The demo while it runs, after so many committed rounds, then the data folder that it leaves."""
+def live(camera: Camera, folder: Path, setting: Setting, after: int) -> Result | None:
+    """The demo while it runs, after so many committed rounds. None where it has no secure rounds: then it is ended
+    after its picture."""
+    over = Event()
     with ExitStack() as windows:
         found: list[Windows] = []
 
         def begin() -> None:
             found.append(windows.enter_context(camera.at(f"http://127.0.0.1:{setting.port}")))
 
+        def come(journal: Journal) -> None:
+            found[0].go(f"#/runs/{journal.run.run}")
+
         def shoot(journal: Journal) -> None:
             run = journal.run.run
-            found[0].take("demo", f"#/runs/{run}", "accuracy")
+            found[0].take("demo", f"#/runs/{run}", "accuracy", "Devices of round")
             found[0].take("demo-round", f"#/runs/{run}/rounds/{journal.committed[-1].round}", "A lane for each device")
 
-        screen = Photographed(after, 0.25, begin, shoot)
-        with directed(setting, folder, screen, Event()) as played:
+            if not setting.secure_rounds:
+                over.set()
+
+        screen = Photographed(after, 0.25, begin, come, shoot)
+        result = None
+        with suppress(StoppedByUser), directed(setting, folder, screen, over) as played:
             result = played.result
-    if not screen.done or result.secure is None:
+    if not screen.done:
         raise RuntimeError("the demo was over before its picture was taken: let it have more rounds")
+    return result
+
+
+def demo(camera: Camera, folder: Path, setting: Setting, after: int, *, every: bool) -> None:
+    """The demo while it runs, then the data folder that it leaves. ``every``: also pictures of the screens of which
+    nobody asked for a picture."""
+    result = live(camera, folder, setting, after)
+    if result is None or result.secure is None:
+        return
     secure = result.secure.run.run
     with commands(folder) as children:
         url = serve(children, folder / "coordinator", "--dev-authority")["url"]
@@ -120,16 +122,30 @@ def demo(camera: Camera, folder: Path, setting: Setting, after: int) -> None:
             seen.take("runs", "#/runs", secure)
             seen.take("secure", f"#/runs/{secure}/secure", "advertise", "unmask")
             seen.take("secure-round", f"#/runs/{secure}/rounds/{result.secure.committed[-1].round}", "Arrival in each")
-            seen.take("checkpoints", f"#/runs/{secure}/checkpoints")
-            seen.take("fleet", "#/fleet")
-            seen.take("system", "#/system", "Requests")
-            seen.take("audit", "#/audit")
+            seen.take("fleet", "#/fleet", "Participation by class")
+            if every:
+                plain = result.plain.run.run if result.plain is not None else secure
+                others(seen, url, plain, secure)
 
 
-def simulated(camera: Camera, folder: Path) -> None:
+def others(seen: Windows, url: str, plain: str, secure: str) -> None:
+    """The screens of which nobody asked for a picture, to be looked at after a change."""
+    with OperatorClient(url) as operator:
+        device = operator.devices(limit=1)[0].device
+    seen.take("secure-live", f"#/runs/{secure}", "Exchanges of round")
+    seen.take("checkpoints", f"#/runs/{plain}/checkpoints", "New run from here")
+    seen.take("privacy", f"#/runs/{plain}/privacy")
+    seen.take("compare", "#/compare", "Where they stand")
+    seen.take("start", f"#/start/{plain}/1", "What it will cost")
+    seen.take("device", f"#/fleet/{device}", "Its rounds by hour")
+    seen.take("system", "#/system", "Requests")
+    seen.take("audit", "#/audit", "logged in")
+
+
+def simulated(camera: Camera, folder: Path, world: World) -> None:
     """A run of 1,000 simulated clients."""
     with commands(folder) as children:
-        plan = written(folder, "thousand-clients", SIMULATED)
+        plan = written(folder, "thousand-clients", world.simulated())
         behaviour = ("--dropout", "0.08", "--stragglers", "0.05", "--step-s", "0.5", "--speed-sigma", "0.4")
         children.run(
             "simulate",
@@ -138,11 +154,13 @@ def simulated(camera: Camera, folder: Path) -> None:
         )
         url = serve(children, folder / "run")["url"]
         with camera.at(url) as seen:
-            seen.take("simulated", "#/runs/thousand-clients", "accuracy", "finished")
-            seen.take("simulated-round", "#/runs/thousand-clients/rounds/12", "A lane for each device")
+            last = f"#/runs/thousand-clients/rounds/{world.rounds}"
+            lanes = f"Devices of round {world.rounds}"
+            seen.take("simulated", "#/runs/thousand-clients", "accuracy", "finished", lanes)
+            seen.take("simulated-round", last, "A lane for each device")
 
 
-def trouble(camera: Camera, folder: Path) -> None:
+def trouble(camera: Camera, folder: Path, world: World) -> None:
     """A run that stands still, for want of devices, and one that a datacenter has taken over."""
     with commands(folder) as children:
         ready = serve(children, folder / "coordinator", "--dev-authority")
@@ -158,15 +176,23 @@ def trouble(camera: Camera, folder: Path) -> None:
             *("datacenter", "join", "--data", DATA, "--label", "cluster", "--folder", str(folder / "worker"), *at),
             *("--token-file", ready["worker_token_file"]),
         )
-        for name, text in (("hospitals", STANDING), ("fallback", FALLBACK)):
+        for name, text in (("hospitals", world.standing()), ("fallback", world.fallback())):
             children.run(f"create-{name}", "run", "create", written(folder, name, text), *at)
         children.start("evaluate", "evaluate", "fallback", "--data", DATA, *at)
         with OperatorClient(url) as operator, camera.at(url) as seen:
-            until(children, lambda: operator.run("fallback").rounds_committed >= 2)
-            until(children, lambda: operator.run("fallback").phase == "training")
+            until(children, lambda: operator.run("fallback").rounds_committed >= world.datacenter_rounds)
+            until(children, lambda: in_steps(operator))
             seen.take("fallback", "#/runs/fallback", "Trained in the datacenter")
+            seen.take("datacenter", "#/runs/fallback/datacenter", "When it took over, and why", "cluster")
             until(children, lambda: bool(operator.run("hospitals").stalled))
             seen.take("standstill", "#/runs/hospitals", "stands still", "Next:")
+
+
+def in_steps(operator: OperatorClient) -> bool:
+    """Whether the worker has reported steps of the round under way."""
+    run = operator.run("fallback")
+    newest = operator.round("fallback", run.round)
+    return run.phase == "training" and newest.lease is not None and newest.lease.step > 0
 
 
 @contextmanager

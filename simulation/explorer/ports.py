@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
     ClaimRow,
     DeviceRow,
@@ -32,7 +33,15 @@ from simulation.explorer.draws import free
 from simulation.explorer.faults import Broken
 from simulation.explorer.process import Process
 
-WATCHED = ("raise_fence", "append", "put_claims", "certify_device", "certify_worker", "revoke_worker")
+WATCHED = (
+    "raise_fence",
+    "append",
+    "put_claims",
+    "insert_messages",
+    "certify_device",
+    "certify_worker",
+    "revoke_worker",
+)
 """Methods of a transaction that are watched."""
 
 
@@ -93,8 +102,8 @@ class FaultyStore:
 
 
 class Fenced:
-    """Watches one transaction of a run: which fence it raises, that a commit is written under the newest one, and who
-    waits when a cohort is claimed."""
+    """Watches one transaction of a run: which fence it raises, that a commit is written under the newest one, who waits
+    when a cohort is claimed, and which messages it stores."""
 
     def __init__(self, replica: Process, transaction: Any) -> None:
         self.run = ""
@@ -104,6 +113,7 @@ class Fenced:
         before_claims: list[WaitingRow] = []
         world = replica.world
         raise_fence, append, put_claims = transaction.raise_fence, transaction.append, transaction.put_claims
+        insert_messages = transaction.insert_messages
 
         def raised(run: str) -> int:
             self.run, self.raised = run, raise_fence(run)
@@ -131,7 +141,13 @@ class Fenced:
             before_claims.extend(free(transaction))
             put_claims(rows)
 
+        def inserted(messages: Iterable[MessageRow]) -> None:
+            rows = list(messages)
+            world.vectors.rows += [(row.digest, row.content) for row in rows]
+            insert_messages(rows)
+
         transaction.raise_fence, transaction.append, transaction.put_claims = raised, appended, claimed
+        transaction.insert_messages = inserted
 
 
 def _unwatch(transaction: Any) -> None:

@@ -173,9 +173,12 @@ def _upload(
     """Serves a request with a body: its limit, its transfer, and the stored body."""
     at = replica.now()
 
-    def admit(coordinator: Coordinator) -> tuple[requests.Request, int]:
+    body, expected = request.body, hashlib.sha256(request.body).hexdigest()
+
+    def admit(coordinator: Coordinator) -> Any:
         admitted_request, _ = _request_of(replica, coordinator, entry, request, send, at)
-        return admitted_request, admitted_request.call(shape.limit, coordinator)
+        known = None if shape.again is None else admitted_request.call(shape.again, coordinator, expected)
+        return (admitted_request, admitted_request.call(shape.limit, coordinator)) if known is None else known
 
     admitted = replica.attempt(step_name(shape.limit), admit)
     if not isinstance(admitted, tuple):
@@ -183,7 +186,6 @@ def _upload(
         return
     admitted_request, limit = admitted
     life = replica.life
-    body, expected = request.body, hashlib.sha256(request.body).hexdigest()
     truncated = world.strikes("truncate", "body")
     if truncated:
         body = body[: world.chance.below("cut", len(body))]

@@ -91,7 +91,7 @@ def test_the_simulation_benchmark_reports_its_rows(
     }
     assert (rows["million_registered_gib"]["value"], rows["million_registered_gib"]["met"]) == (0.5, True)
     assert rows["start_s"]["value"] == pytest.approx(3.0, abs=0.5)
-    for name in ("mlp_vs_bare", "cnn_vs_bare", "engine_ms_per_client", "processes_2_speedup"):
+    for name in ("mlp_vs_bare", "cnn_vs_bare", "engine_ms_per_client", "quantized_vs_plain", "processes_2_speedup"):
         assert 0 < rows[f"{name}_q1"]["value"] <= rows[name]["value"] <= rows[f"{name}_q3"]["value"]
         assert rows[name]["met"] is None, "quick claims nothing"
     assert rows["mlp_vs_flower"]["value"] is None

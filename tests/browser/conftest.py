@@ -45,6 +45,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started.stop()
 
 
+def violations(page: Any) -> list[str]:
+    """What axe-core finds in the tab as it is now, each with its first place."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make install")
+    # By the debugger's own way, which the page's policy does not concern: a script element would be refused.
+    if page.evaluate("window.axe === undefined"):
+        page.evaluate(AXE.read_text("utf-8") + "; undefined")
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)")
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0]['failureSummary']}" for one in found]
+
+
 class Visitor:
     """Somebody with a browser of their own: its cookies, its tabs, and what went wrong in them."""
 
@@ -95,12 +106,7 @@ class Visitor:
 
     def violations(self) -> list[str]:
         """What axe-core finds in the tab as it is now, each with its first place."""
-        if not AXE.exists():
-            pytest.skip("axe-core is not installed: make install")
-        # By the debugger's own way, which the page's policy does not concern: a script element would be refused.
-        self.page.evaluate(AXE.read_text("utf-8") + "; undefined")
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)")
-        return [f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0]['failureSummary']}" for one in found]
+        return violations(self.page)
 
     def close(self) -> None:
         """Ends the visit. AssertionError where something went wrong that was not expected."""

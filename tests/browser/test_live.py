@@ -12,6 +12,7 @@ from client_sdk.protocol.names import Route
 from tests.browser.conftest import Visitor
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device
+from tests.coordinator.service.test_rounds import until as wait
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -78,6 +79,51 @@ def test_a_run_that_stands_still_says_why_and_what_to_do(visit: Visit, server: S
     page.get_by_role("link", name=run).first.click()
     page.get_by_text("0 eligible devices wait; a round needs at least 5.").wait_for()
     assert page.get_by_text("quorate device --token-file").count()
+    assert shown(page, "waiting") == "–", "nobody has counted them: no cohort was drawn"
+
+
+def test_the_devices_of_the_last_round_are_on_the_live_screen(visit: Visit, server: Server) -> None:
+    run = server.create_run("devices-seen", select=2, goal=2, cohort={"select_s": 600}, finish={"rounds": 2})
+    devices = [server.device(run, slot) for slot in range(2)]
+    for device in devices:
+        device.check_in()
+    works = [device.wait_for_work() for device in devices]
+    visitor = visit()
+    page = visitor.log_in(server.key)
+    page.get_by_role("link", name=run).first.click()
+    until(page, "selected", 2)
+    assert page.get_by_text("Devices of round").count() == 0, "no round has closed"
+    for device, work in zip(devices, works, strict=True):
+        device.started(work).raise_for_status()
+        device.put(work, device.body(work)).raise_for_status()
+    panel = page.get_by_role("region", name="Devices of round 1", exact=True)
+    canvas = panel.get_by_role("img", name="Lanes of the 2 devices of round 1")
+    canvas.wait_for()
+    painted = "one => one.getContext('2d').getImageData(0, 0, one.width, one.height).data.some(part => part > 0)"
+    assert canvas.evaluate(painted), "the lanes are drawn"
+    panel.get_by_role("button", name="Show the table").click()
+    assert panel.get_by_role("cell", name="reported").count() == 2
+    assert visitor.violations() == []
+    panel.get_by_role("link", name="all 2 lanes").click()
+    page.get_by_role("heading", name="Round 1").wait_for()
+
+
+def test_the_cards_of_runs_say_whether_they_learn(visit: Visit, server: Server) -> None:
+    run = server.create_run("learning", finish={"rounds": 2})
+    trained(server.device(run))
+    line = Route.RUN_CHECKPOINTS.format(run=run)
+    wait(lambda: len(server.http.get(line).json()) == 2)
+    for row, accuracy in zip(server.http.get(line).json(), (0.25, 0.75), strict=True):
+        score = {"examples": 20, "metrics": {"accuracy": accuracy}}
+        report = {"version": row["version"], "digest": row["digest"], "source": "test", "score": score}
+        server.http.post(Route.METRICS.format(run=run), json=report).raise_for_status()
+    page = visit().log_in(server.key)
+    card = page.get_by_role("main").get_by_role("link", name=run)
+    card.get_by_text("accuracy 0.75").wait_for()
+    card.get_by_text("▲ +0.5 in 1 version").wait_for()
+    card.click()
+    page.get_by_text("▲ +0.5 in 1 round").wait_for()
+    page.get_by_text("on 20 examples").wait_for()
 
 
 def test_eight_tabs_share_one_stream(visit: Visit, server: Server) -> None:

@@ -69,7 +69,7 @@ def test_the_audit_names_a_refusal(visit: Visit, server: Server) -> None:
     visitor = visit()
     visitor.log_in(server.key)
     page = visitor.go("#/audit")
-    page.get_by_role("cell", name="created an API key").first.wait_for()
+    page.get_by_role("cell", name="asked to create an API key").first.wait_for()
     page.get_by_role("button", name="Read again").click()
     page.locator("td .badge", has_text="was refused").first.wait_for()
     assert page.get_by_text(viewer["text"]).count() == 0

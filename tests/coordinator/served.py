@@ -210,8 +210,8 @@ class Served(World):
         return np.asarray(self.model()["w"] + (weights @ values) / weights.sum())
 
     def stored(self) -> Mapping[str, bytes]:
-        """All blobs."""
-        found = {}
+        """All blobs, and the messages of the run."""
+        found = self.store.messages(RUN, list(self.store.message_rounds(RUN)))
         for digest in self.blobs.digests():
             with self.blobs.open(digest) as file:
                 found[digest] = file.read()

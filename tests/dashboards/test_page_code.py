@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from coordinator.requests.table import TABLE
 from scripts.dashboard import ROOT, Dashboard, find_node
 
 
@@ -17,3 +18,12 @@ def test_the_pages_functions_do_what_their_tests_say() -> None:
         pytest.skip("the dashboard is not built: make install")
     done = subprocess.run([*node.npm, "test"], cwd=web, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_audited_request_has_plain_words() -> None:
+    words = (Dashboard(ROOT).web / "src" / "audit.ts").read_text("utf-8")
+    actions = {entry.audited.action for entry in TABLE if entry.audited is not None}
+    assert "run.{action}" in actions
+    actions |= {f"run.{action}" for action in ("pause", "resume", "stop")}
+    missing = sorted(one for one in actions - {"run.{action}"} if f'"{one}": "' not in words)
+    assert missing == []

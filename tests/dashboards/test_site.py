@@ -146,6 +146,9 @@ def test_a_coordinator_sends_a_browser_to_the_page_where_there_is_one(
     app = create_app(World(0).coordinator, Settings())
     http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")
     assert run(http.get("/")).headers["location"] == ("/dashboard/" if built else "/docs")
+    assert run(http.get("/dashboard")).status_code == (307 if built else 404)
+    answer = run(http.get("/dashboard", follow_redirects=True))
+    assert (answer.status_code, answer.url.path) == ((200, "/dashboard/") if built else (404, "/dashboard"))
     answer = run(http.get("/dashboard/"))
     assert answer.status_code == (200 if built else 404)
     assert answer.headers.get_list("x-content-type-options") == ["nosniff"]

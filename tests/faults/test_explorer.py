@@ -21,10 +21,12 @@ import typer
 from typer.testing import CliRunner
 
 from simulation.cli import app
+from simulation.explorer.counts import Coverage
 from simulation.explorer.invariants import INVARIANTS
 from simulation.explorer.search import SearchReport, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
+from tests.faults import corpus
 from tests.faults.corpus import ANEW, Corpus, Known, cover, coverage_of, shows
 from tests.faults.mutants import MUTANTS, BuggyProduct
 from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
@@ -81,6 +83,31 @@ def test_cover_takes_the_seeds_that_meet_most_of_what_is_missing() -> None:
     assert cover(met, times=1) == [four]
     assert cover(met, times=2) == [two, three, four]
     assert cover({one: frozenset({a})}, times=2) == [one], "met as often as it can be"
+
+
+def test_a_search_for_a_corpus_that_is_interrupted_has_written_what_it_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It takes long, and never came to its end: then nothing of it was there."""
+    pair, later = ("tick", "idle"), ("tick", "selecting")
+    monkeypatch.setattr(corpus, "FILE", tmp_path / "corpus.json")
+    monkeypatch.setattr(corpus, "FIRST", 0)
+    monkeypatch.setattr(corpus, "MUTANTS", {})
+    monkeypatch.setattr(Coverage, "never", lambda self: [pair, later])
+
+    def played(known: Known) -> Coverage:
+        if known.phase == "selecting":
+            raise KeyboardInterrupt
+        met = Coverage()
+        met.event(*pair)
+        return met
+
+    monkeypatch.setattr(corpus, "_played", played)
+    with pytest.raises(typer.Exit):
+        corpus.main(write=True)
+    found = Corpus.read().schedules
+    assert len(found) == corpus.TIMES
+    assert {known.phase for known in found} == {"idle"}
 
 
 def test_there_are_enough_mutants_and_each_names_what_it_breaks() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.dashboard import Dashboard
 from simulation.commands.new import _FILES
 from tests.packaging.conftest import ROOT, run, succeed, without_path
 
@@ -45,8 +46,11 @@ def test_sdist_holds_the_tests_their_mutants_and_the_dashboards_page(tmp_path: P
     succeed(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+        archive.extractall(tmp_path, filter="data")
     assert {"dashboards/built/index.html", "dashboards/web/package-lock.json", "scripts/dashboard_hook.py"} <= names
     assert not [name for name in names if "node_modules" in name]
+    unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
+    assert Dashboard(unpacked).is_current(), "a wheel that is made of it without Node.js has the page"
     assert {f"{package}/__init__.py" for package in PACKAGES} <= names
     assert {"tests/faults/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
 

@@ -15,7 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
-from coordinator.engine.secure.attempts import enter, exchange_deadline, present, route, under_way
+from coordinator.engine.secure.attempts import awaited, enter, exchange_deadline, route, under_way
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import accepted, answered, with_message
@@ -48,7 +48,7 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 def agree_if_complete(state: RunState, at: float) -> Step:
     """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
     secure, _ = under_way(state)
-    waiting = [device for device in present(state, secure.masked) if device not in secure.signed]
+    waiting = awaited(state, secure.masked.keys(), secure.signed.keys())
     shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
     if shown or not waiting:
         return agreed(state, at)
@@ -78,4 +78,4 @@ def _too_few_signed(state: RunState, at: float) -> Step:
 
 def pending(state: RunState) -> list[fx.Action]:
     secure, _ = under_way(state)
-    return [route(state, (device for device in present(state, secure.masked) if device not in secure.signed))]
+    return [route(state, awaited(state, secure.masked.keys(), secure.signed.keys()))]

@@ -7,7 +7,7 @@ failed, for ``secure.attempts`` attempts at most.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
@@ -18,7 +18,7 @@ from coordinator.engine.secure.holders import enough, needed
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.progress import given_up
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import RoundPhase, RunState
+from coordinator.engine.state import RoundPhase, RunState, altered
 
 
 def under_way(state: RunState) -> tuple[SecureRound, Secure]:
@@ -31,12 +31,12 @@ def under_way(state: RunState) -> tuple[SecureRound, Secure]:
 
 def with_secure(state: RunState, secure: SecureRound) -> RunState:
     """The state with this attempt."""
-    return state.with_round(replace(state.current, secure=secure))
+    return state.with_round(altered(state.current, secure=secure))
 
 
 def with_deadline(state: RunState, deadline: float | None) -> RunState:
     """The state with this deadline of its phase."""
-    return state.with_round(replace(state.current, deadline=deadline))
+    return state.with_round(altered(state.current, deadline=deadline))
 
 
 def enter(state: RunState, phase: RoundPhase, at: float, deadline: float | None) -> RunState:
@@ -65,6 +65,12 @@ def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
     """The devices among these that are neither withdrawn nor excluded, sorted."""
     members, gone = state.current.members, state.current.excluded
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
+
+
+def awaited(state: RunState, devices: Set[str], came: Set[str]) -> tuple[str, ...]:
+    """Those of ``devices`` that are present and have not ``came``, sorted. Every message of an exchange asks for them,
+    so those that came are left out first, at once."""
+    return present(state, devices - came)
 
 
 def route(state: RunState, devices: Iterable[str]) -> fx.SendAnswers:

@@ -19,13 +19,21 @@ from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.phases.selecting import not_selecting
-from coordinator.engine.secure.attempts import exchange_deadline, present, route, under_way, with_deadline, with_secure
+from coordinator.engine.secure.attempts import (
+    awaited,
+    exchange_deadline,
+    present,
+    route,
+    under_way,
+    with_deadline,
+    with_secure,
+)
 from coordinator.engine.secure.exhausted import left_out, why_exhausted
 from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.sharing import gather
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import Member, RunState
+from coordinator.engine.state import Member, RunState, altered
 
 
 def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
@@ -84,7 +92,7 @@ def advertised(state: RunState, event: ev.Advertised) -> Step:
     if answer is not None:
         return answer
     state = with_message(state, event)
-    state = state.with_member(event.device, replace(state.current.members[event.device], status="training"))
+    state = state.with_member(event.device, altered(state.current.members[event.device], status="training"))
     following, more = gather_if_complete(state, event.at)
     return following, [accepted(event), *more]
 
@@ -100,7 +108,8 @@ def gather_if_complete(state: RunState, at: float) -> Step:
     """Close the roster when it is full or no device is awaited; abandon the round when it stays too small."""
     secure, plan = under_way(state)
     members = state.current.members
-    have, left = len(secure.advertised), len(present(state, members))
+    have = len(secure.advertised)  # who leaves takes its advertisement along
+    left = have + len(awaited(state, members.keys(), secure.advertised.keys()))
     fewest = plan.fewest_advertisers(state.plan.cohort)
     if have >= plan.most_advertisers(state.plan.cohort) or (have == left and have >= fewest):
         return gather(state, at)
@@ -124,6 +133,6 @@ def time_is_up(state: RunState, at: float) -> Step:
 def pending(state: RunState) -> list[fx.Action]:
     secure, _ = under_way(state)
     current = state.current
-    waiting = tuple(d for d in present(state, current.members) if d not in secure.advertised)
+    waiting = awaited(state, current.members.keys(), secure.advertised.keys())
     announce = fx.Announce(round=current.number, attempt=current.attempt)
     return [fx.Wake(devices=waiting), route(state, waiting) if secure.header else announce]

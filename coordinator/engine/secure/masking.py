@@ -17,16 +17,16 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.agreeing import begin as begin_agreeing
 from coordinator.engine.secure.attempts import (
+    awaited,
     close_or_wait,
     enter,
     exchange_deadline,
-    present,
     route,
     under_way,
     with_secure,
 )
 from coordinator.engine.secure.messages import accepted, answered, not_a_member, with_message, wrong_phase
-from coordinator.engine.state import RunState
+from coordinator.engine.state import RunState, altered
 
 
 def begin(state: RunState, at: float) -> Step:
@@ -40,7 +40,7 @@ def masked(state: RunState, event: ev.Masked) -> Step:
     if answer is not None:
         return answer
     state = with_message(state, event)
-    state = state.with_member(event.device, replace(state.current.members[event.device], status="reported"))
+    state = state.with_member(event.device, altered(state.current.members[event.device], status="reported"))
     following, more = go_on(state, event.at)
     return following, [accepted(event), *more]
 
@@ -67,11 +67,10 @@ def complained(state: RunState, event: ev.Complained) -> Step:
     return go_on(state, event.at)
 
 
-def awaited(state: RunState) -> tuple[str, ...]:
+def _awaited(state: RunState) -> tuple[str, ...]:
     """The devices that may still mask."""
     secure, _ = under_way(state)
-    gone = secure.masked.keys() | secure.complaints.keys()
-    return tuple(device for device in present(state, secure.shared) if device not in gone)
+    return awaited(state, secure.shared.keys(), secure.masked.keys() | secure.complaints.keys())
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
@@ -83,11 +82,11 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
         did="masked",
         came=secure.masked,
         of=secure.shared,
-        silent=awaited(state),
+        silent=_awaited(state),
         following=begin_agreeing,
         time_is_up=time_is_up,
     )
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    return [route(state, awaited(state))]
+    return [route(state, _awaited(state))]

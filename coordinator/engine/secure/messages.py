@@ -5,7 +5,6 @@ state with it and without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal, assert_never
 
 from coordinator.engine import effects as fx
@@ -13,7 +12,7 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import RoundPhase, RunState
+from coordinator.engine.state import RoundPhase, RunState, altered
 
 Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
 Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]
@@ -111,10 +110,10 @@ def with_message(state: RunState, event: Message) -> RunState:
     exchange, _ = _EXCHANGES[type(event)]
     secure, _ = under_way(state)
     member = state.current.members[event.device]
-    state = state.with_member(event.device, replace(member, bytes=member.bytes + event.bytes))
+    state = state.with_member(event.device, altered(member, bytes=member.bytes + event.bytes))
     size = {**secure.bytes, exchange: secure.bytes.get(exchange, 0) + event.bytes}
-    more: dict[str, Mapping[str, str]] = {exchange: {**sent(secure, type(event)), event.device: event.digest}}
-    return with_secure(state, replace(secure, bytes=size, **more))  # type: ignore[arg-type]
+    came = {**sent(secure, type(event)), event.device: event.digest}
+    return with_secure(state, altered(secure, bytes=size, **{exchange: came}))
 
 
 def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound:
@@ -122,8 +121,8 @@ def without(secure: SecureRound, exchange: Exchange, device: str) -> SecureRound
     came: Mapping[str, str] = getattr(secure, exchange)
     if device not in came:
         return secure
-    rest: dict[str, Mapping[str, str]] = {exchange: {other: came[other] for other in came if other != device}}
-    return replace(secure, older=(*secure.older, came[device]), **rest)  # type: ignore[arg-type]
+    rest = {other: came[other] for other in came if other != device}
+    return altered(secure, older=(*secure.older, came[device]), **{exchange: rest})
 
 
 def accepted(event: Message) -> fx.Accepted:

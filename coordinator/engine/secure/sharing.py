@@ -17,6 +17,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.attempts import (
+    awaited,
     close_or_wait,
     enter,
     exchange_deadline,
@@ -90,10 +91,10 @@ def shared(state: RunState, event: ev.Shared) -> Step:
     return following, [accepted(event), *more]
 
 
-def awaited(state: RunState) -> tuple[str, ...]:
+def _awaited(state: RunState) -> tuple[str, ...]:
     """The devices that may still share."""
     secure, _ = under_way(state)
-    return tuple(device for device in present(state, secure.order) if device not in secure.shared)
+    return awaited(state, set(secure.order), secure.shared.keys())
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
@@ -105,7 +106,7 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
         did="shared",
         came=secure.shared,
         of=secure.order,
-        silent=awaited(state),
+        silent=_awaited(state),
         following=begin_masking,
         time_is_up=time_is_up,
     )
@@ -118,4 +119,4 @@ def time_is_up(state: RunState, at: float) -> Step:
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    return [route(state, awaited(state)) if under_way(state)[0].roster else gather_action(state)]
+    return [route(state, _awaited(state)) if under_way(state)[0].roster else gather_action(state)]

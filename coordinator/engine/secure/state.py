@@ -51,7 +51,7 @@ class EndedAttempt:
     exchanges: tuple[ExchangeCounts, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SecureRound:
     """One attempt, from its header to its sum. A new attempt begins with an empty one, except for ``older``."""
 

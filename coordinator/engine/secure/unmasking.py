@@ -16,9 +16,9 @@ from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.attempts import (
+    awaited,
     enter,
     exchange_deadline,
-    present,
     route,
     under_way,
     with_deadline,
@@ -107,7 +107,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
 def pending(state: RunState) -> list[fx.Action]:
     secure, _ = under_way(state)
     current = state.current
-    waiting = tuple(device for device in present(state, secure.signed) if device not in secure.revealed)
+    waiting = awaited(state, secure.signed.keys(), secure.revealed.keys())
     opening = [fx.Open(round=current.number, attempt=current.attempt)] if secure.opening else []
     return [route(state, waiting), *opening]
 
@@ -115,7 +115,7 @@ def pending(state: RunState) -> list[fx.Action]:
 def _may_reveal(state: RunState) -> bool:
     """Whether a survivor may still reveal its shares: also one that has not signed yet."""
     secure, _ = under_way(state)
-    return any(device not in secure.revealed for device in present(state, secure.masked))
+    return bool(awaited(state, secure.masked.keys(), secure.revealed.keys()))
 
 
 def _too_few_revealed(state: RunState, at: float) -> Step:

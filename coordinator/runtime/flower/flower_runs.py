@@ -2,13 +2,13 @@
 
 ::
 
-    Runs           creates, shows and ends runs
-    Nodes          who is there, and which message each device gets
-    Messages       pushes messages and pulls replies, for the ServerApp
-    ReplyRequests  takes replies and errors, from devices
-    Contents       the bytes of messages and replies
-    FlowerViews    shows them as all runs are shown
-    Retention      deletes what nobody needs any more
+    Runs             creates, shows and ends runs
+    Nodes            who is there, and which message each device gets
+    Messages         pushes messages and pulls replies, for the ServerApp
+    ReplyRequests    takes replies and errors, from devices
+    Contents         the bytes of messages and replies
+    FlowerViews      shows them as all runs are shown
+    FlowerRetention  deletes what nobody needs any more
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordinator.runtime.flower.ground import Ground
 from coordinator.runtime.flower.messages import Messages
 from coordinator.runtime.flower.nodes import Nodes
 from coordinator.runtime.flower.replies import ReplyRequests
-from coordinator.runtime.flower.retention import Retention
+from coordinator.runtime.flower.retention import FlowerRetention
 from coordinator.runtime.flower.runs import Runs
 from coordinator.runtime.flower.views import FlowerViews
 
@@ -33,7 +33,7 @@ class FlowerRuns:
         self.replies = ReplyRequests(ground)
         self.contents = Contents(ground)
         self.views = FlowerViews(ground)
-        self._retention = Retention(ground)
+        self._retention = FlowerRetention(ground)
 
     def tick(self) -> float | None:
         """Handles what time does. Returns the next deadline in the clock's time, None where there is none."""

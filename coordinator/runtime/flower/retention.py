@@ -27,7 +27,7 @@ EVERY_S = 600.0
 _PAGE = 1000
 
 
-class Retention:
+class FlowerRetention:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._core = ground.core

@@ -15,6 +15,7 @@ from client_sdk.protocol.insight import (
     CertificateView,
     ClassView,
     DeviceDetail,
+    DeviceHourView,
     DeviceRound,
     FleetCounts,
     FleetView,
@@ -26,12 +27,11 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.runtime.identities import Identities
 from coordinator.store.flower_rows import FlowerMessageRow
-from coordinator.store.insight import HOUR_S, Participation
+from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
 from coordinator.store.port import ClaimRow, DeviceRow, Reader
 
 NO_CLASS = "no class"
 OTHERS = "other classes"
-HOURS = 24
 _KEPT_S = 10.0
 """Seconds for which the view of the whole fleet is kept."""
 _PAGE = 1000
@@ -142,12 +142,18 @@ class FleetViews:
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
+            hours = reader.device_hours(device)
         if sees is not None:
             if not rounds and (view.run is None or not sees(view.run)):
                 raise _unknown(device)
             if view.run is not None and not sees(view.run):
                 view = view.changed(state="away", run=None, round=None)
-        return DeviceDetail(device=_with(view, took_part), certificate=self._certificate(row), rounds=rounds)
+        return DeviceDetail(
+            device=_with(view, took_part),
+            certificate=self._certificate(row),
+            rounds=rounds,
+            availability=_by_hour(row, hours, int(self._core.clock.now() // HOUR_S)),
+        )
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:
@@ -181,13 +187,14 @@ class FleetViews:
             return self._kept[1]
 
     def note_hours(self) -> None:
-        """Notes how many devices were seen in the hour under way. Called every half minute while the process serves:
-        what checks in between the last note of an hour and its end is missing in it."""
+        """Notes how many devices were seen in the hour under way, and which. Called every half minute while the process
+        serves: what checks in between the last note of an hour and its end is missing in it."""
         hour = int(self._core.clock.now() // HOUR_S)
         seen = self._core.store.seen_since(hour * HOUR_S)
         if seen != self._core.store.seen_by_hour(hour).get(hour):
             with self._core.store.transaction() as tx:
                 tx.put_hour(hour, seen)
+                tx.note_device_hours(hour)
                 tx.drop_hours(hour - 2 * HOURS)
 
     def _fleet(self, now: float) -> FleetView:
@@ -217,6 +224,13 @@ class FleetViews:
                 HourView(from_at=one * HOUR_S, devices=seen.get(one, 0)) for one in range(hour - HOURS + 1, hour + 1)
             ],
         )
+
+
+def _by_hour(row: DeviceRow, noted: DeviceHours, now: int) -> list[DeviceHourView]:
+    """The last 24 hours. What was not noted yet follows from when it was last seen."""
+    last = int((row.last_seen_at or 0.0) // HOUR_S)
+    hours = range(now - HOURS + 1, now + 1)
+    return [DeviceHourView(from_at=hour * HOUR_S, seen=hour in noted or hour == last) for hour in hours]
 
 
 def _classes(found: dict[str, list[int]]) -> list[ClassView]:

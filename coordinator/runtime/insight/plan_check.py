@@ -11,7 +11,7 @@ from coordinator.engine.plan import Plan
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, size_text, time_text
 from coordinator.runtime.marks import kinds_against, tensors_of
-from coordinator.runtime.run_creation import checked_initial, checked_plan, free_id
+from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
 
 
 class PlanCheck:
@@ -20,7 +20,7 @@ class PlanCheck:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def check(self, request: CheckPlan, *, permitted: Callable[[str], bool]) -> PlanView:
+    def check(self, request: CheckPlan, *, permitted: Callable[[str], bool], sees: Sees = None) -> PlanView:
         """ProblemError as for a run that is created: where the plan or the checkpoint is refused, or the run's id would
         not be ``permitted``."""
         plan = checked_plan(self._core, request.plan)
@@ -29,7 +29,7 @@ class PlanCheck:
         if request.init is None:
             warnings.append("The costs in bytes are not known without an initial checkpoint.")
         else:
-            cost = RoundCost.of(plan, checked_initial(self._core, plan, request.init).manifest)
+            cost = RoundCost.of(plan, checked_initial(self._core, plan, request.init, request.init_proof, sees))
             tensors = tensors_of(self._core.blobs, plan, request.init)
             spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
         if registered - spent < plan.cohort.quorum_count:
@@ -63,13 +63,13 @@ def _lines(plan: Plan, cost: RoundCost | None) -> list[CostLine]:
         return times
     both = rounds * (cost.download_bytes + cost.upload_bytes)
     sizes = [
-        ("device_download_bytes", cost.model_bytes, "a device fetches {} a round"),
-        ("device_upload_bytes", cost.update_bytes, "a device sends at most {} a round"),
-        ("round_download_bytes", cost.download_bytes, "the coordinator sends at most {} a round"),
-        ("round_upload_bytes", cost.upload_bytes, "the coordinator receives at most {} a round"),
-        ("run_bytes", both, f"{{}} cross the network in {rounds} rounds at most"),
+        ("device_download_bytes", cost.fetch_bytes, "a device fetches {} a round"),
+        ("device_upload_bytes", cost.update_bytes, "a device sends about {} a round"),
+        ("round_download_bytes", cost.download_bytes, "the coordinator sends {} a round to all that are selected"),
+        ("round_upload_bytes", cost.upload_bytes, "the coordinator receives about {} a round where all report"),
+        ("run_bytes", both, f"about {{}} cross the network in {rounds} rounds"),
         ("server_memory_bytes", cost.memory_bytes, "a round takes about {} of the coordinator's memory"),
-        ("server_disk_bytes", cost.disk_bytes, "updates take at most {} of the coordinator's disk"),
+        ("server_disk_bytes", cost.disk_bytes, "updates take about {} of the coordinator's disk"),
     ]
     lines = [CostLine(name=name, value=size, text=text.format(size_text(size))) for name, size, text in sizes]
     return [*lines, *times]

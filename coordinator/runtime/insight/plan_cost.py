@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from client_sdk import codecs
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.quantize import Quantizer
-from client_sdk.tensors import HEADER_LIMIT, Manifest
+from client_sdk.tensors import Manifest, TensorHeader
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.plan import EXCHANGES
+from coordinator.runtime.insight.traffic import Traffic, of_secure_round, of_update
 
 MEMORY_MODELS = 3
 """Memory of the coordinator for a round, in float32 models: a round of 256 updates of 1M values was measured at 2.9 by
@@ -18,18 +19,23 @@ MEMORY_MODELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCost:
-    """An upper bound for one round with devices. Bytes are of all devices together, without the headers of HTTP."""
+    """One round with devices in which each of those that are selected stays to the end. Bytes are those of files and
+    messages, headers of tensor files and signatures included, without the headers of HTTP; those of a device may differ
+    by a few hundred, since it reports more metrics, or longer ones."""
 
     values: int
     """Elements of the model that are averaged, of ``model_values`` in all."""
     model_values: int
     model_bytes: int
+    """The file of a checkpoint."""
+    fetch_bytes: int
+    """What one device receives: the checkpoint; in a secure round also its peers' keys, shares and signatures."""
     update_bytes: int
-    """The longest update of one device, encoded; in a secure round, masked, without the keys and shares beside it."""
+    """What one device sends: its update, encoded; in a secure round its masked vector with keys and shares."""
     download_bytes: int
-    """Every selected device fetches the model."""
+    """To all selected devices."""
     upload_bytes: int
-    """Every selected device sends an update, also those that come after the round has closed."""
+    """From all selected devices, also those that come after the round has closed."""
     disk_bytes: int
     """Updates in the coordinator's folder at once: those of a round, and of the rounds that the plan retains."""
     memory_bytes: int
@@ -37,20 +43,22 @@ class RoundCost:
     """Seconds from the round's opening to its deadline."""
 
     @classmethod
-    def of(cls, plan: Plan, model: Manifest) -> RoundCost:
-        """The cost for an initial checkpoint with these tensors. TensorError where the plan averages none of them, or
-        where its codec cannot take them."""
+    def of(cls, plan: Plan, checkpoint: TensorHeader) -> RoundCost:
+        """The cost for this initial checkpoint. TensorError where the plan averages none of its tensors, or where its
+        codec cannot take them."""
+        model = checkpoint.manifest
         averaged = model.select(plan.task.averaged)
-        select, update = plan.cohort.select, _update_bytes(plan, averaged)
-        size = model.nbytes + HEADER_LIMIT
+        select, traffic = plan.cohort.select, _traffic(plan, averaged)
+        fetch = checkpoint.total_bytes + traffic.received
         return cls(
             values=averaged.elements,
             model_values=model.elements,
-            model_bytes=model.nbytes,
-            update_bytes=update,
-            download_bytes=select * size,
-            upload_bytes=select * update,
-            disk_bytes=select * update * (1 + plan.retention.rounds),
+            model_bytes=checkpoint.total_bytes,
+            fetch_bytes=fetch,
+            update_bytes=traffic.sent,
+            download_bytes=select * fetch,
+            upload_bytes=select * traffic.sent,
+            disk_bytes=select * traffic.sent * (1 + plan.retention.rounds),
             memory_bytes=MEMORY_MODELS * 4 * averaged.elements,
             longest_s=longest_s(plan),
         )
@@ -65,13 +73,14 @@ def longest_s(plan: Plan) -> float:
     return plain_s + (EXCHANGES + again) * plan.secure.exchange_s
 
 
-def _update_bytes(plan: Plan, averaged: Manifest) -> int:
+def _traffic(plan: Plan, averaged: Manifest) -> Traffic:
     terms, secure = plan.terms, plan.secure
     if terms is None or secure is None:
-        return codecs.get(plan.task.codec).max_bytes(averaged)
+        return of_update(plan.name, plan.task.codec, averaged)
     quantizer = Quantizer(q=terms.q, max_norm=terms.max_norm, max_abs=terms.max_abs, weight_cap=terms.weight_cap)
     lanes = codecs.linear(plan.task.codec).count(averaged.elements) + quantizer.extra_lanes
-    return packed_bytes(lanes, lane_bits(secure.most_advertisers(plan.cohort), terms.q))
+    n = secure.most_advertisers(plan.cohort)
+    return of_secure_round(secure.rule.parameters(n), packed_bytes(lanes, lane_bits(n, terms.q)))
 
 
 def size_text(count: float) -> str:

@@ -26,6 +26,8 @@ export function Shell({ children }: { children: ReactNode }) {
   const place = JSON.stringify(route);
   const before = useRef(place);
   useEffect(() => {
+    // On a phone the navigation is scrolled sideways.
+    for (const here of document.querySelectorAll(".side [aria-current=page]")) here.scrollIntoView({ block: "nearest", inline: "center" });
     if (before.current === place) return;
     before.current = place;
     main.current?.focus();
@@ -70,7 +72,7 @@ function Navigation({ route }: { route: Route }) {
               <span className={`tone-${health(run).tone}`}>
                 <Shape tone={health(run).tone} />
               </span>
-              <span className="cut">{run.run}</span>
+              <span className="cut" title={run.run}>{run.run}</span>
             </a>
             {at === run.run && (route.screen === "run" || route.screen === "round") && (
               <ul>

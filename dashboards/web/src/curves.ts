@@ -16,8 +16,11 @@ export interface Curve {
   points: Point[];
 }
 
+/** What is read of a round. */
+type Made = Pick<RoundView, "round" | "version" | "metrics" | "weight">;
+
 /** Curves by the name of the metric. A checkpoint is shown at the round that made it; version 0 at round 0. */
-export function curves(rounds: readonly RoundView[], metrics: readonly MetricView[]): Map<string, Curve[]> {
+export function curves(rounds: readonly Made[], metrics: readonly MetricView[]): Map<string, Curve[]> {
   const found = new Map<string, Map<string, Point[]>>();
   const add = (name: string, source: string, point: Point) => {
     const sources = found.get(name) ?? new Map<string, Point[]>();
@@ -57,4 +60,22 @@ export function firstMetric(names: readonly string[], planned: unknown): string 
 /** The newest value of the first curve. */
 export function newest(found: readonly Curve[]): Point | null {
   return found[0]?.points.at(-1) ?? null;
+}
+
+export interface Trend {
+  /** By how much the newest value is above the earlier one; below 0: it fell. */
+  by: number;
+  /** Rounds from the earlier value to the newest one. */
+  rounds: number;
+}
+
+const TREND_ROUNDS = 5;
+
+/** How the newest value differs from that of five rounds before, or from the first one; null where there are not two. */
+export function trend(curve: Curve): Trend | null {
+  const last = curve.points.at(-1);
+  if (!last) return null;
+  const earlier = curve.points.findLast((point) => point.round <= last.round - TREND_ROUNDS) ?? curve.points[0];
+  if (!earlier || earlier.round === last.round) return null;
+  return { by: last.value - earlier.value, rounds: last.round - earlier.round };
 }

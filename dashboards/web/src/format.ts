@@ -41,6 +41,12 @@ export function duration(seconds: number): string {
   return pair(Math.round(s / 3600), 24, "d", "h");
 }
 
+/** An estimate, no more exact than it can be: 7 s, 45 s, 3 min 20 s, 25 min, 2 h 5 min. */
+export function roughly(seconds: number): string {
+  const step = seconds < 20 ? 1 : seconds < 60 ? 5 : seconds < 600 ? 10 : 60;
+  return duration(Math.max(step, Math.round(seconds / step) * step));
+}
+
 function pair(value: number, base: number, large: string, small: string): string {
   const rest = value % base;
   return `${Math.floor(value / base)} ${large}${rest ? ` ${rest} ${small}` : ""}`;

@@ -32,9 +32,9 @@ export const TONES: Readonly<Record<End, Tone>> = {
 };
 export const STEPS: Readonly<Record<Step, string>> = {
   wait: "waits",
-  fetch: "fetches the checkpoint",
+  fetch: "fetches",
   train: "trains",
-  upload: "encodes and uploads",
+  upload: "encodes, uploads",
 };
 
 /**
@@ -134,6 +134,15 @@ export function inOrder(lanes: readonly Lane[], order: Order): Lane[] {
 /** Its label, or its id where it has none. */
 export function named(lane: Lane): string {
   return lane.label || lane.device;
+}
+
+/** Of counts for each part of the time, how many there were up to the end of each. */
+export function summedUp(counts: readonly number[]): number[] {
+  let sum = 0;
+  return counts.map((one) => {
+    sum += one;
+    return sum;
+  });
 }
 
 /** How many devices ended so. */

@@ -1,6 +1,6 @@
 // What a run's rounds say of its pace and its health. Pure functions of what the API said and of the time.
 import type { RoundView, RunView } from "./api/types";
-import { duration, sentence } from "./format";
+import { roughly, sentence } from "./format";
 
 const PACE_OF = 10;
 
@@ -15,11 +15,13 @@ export function pace(rounds: readonly RoundView[]): number | null {
   return gaps.length % 2 ? (gaps[middle] ?? null) : ((gaps[middle - 1] ?? 0) + (gaps[middle] ?? 0)) / 2;
 }
 
-/** Seconds until the run has its rounds, at its pace; null where that cannot be said. */
-export function left(run: RunView, rounds: readonly RoundView[]): number | null {
+/** Seconds until the run has its rounds, at its pace; null where that cannot be said. The round under way counts with what is left of it. */
+export function left(run: RunView, rounds: readonly RoundView[], now: number): number | null {
   const each = pace(rounds);
   if (each === null || run.status !== "running" || run.stalled || run.trouble || run.exhausted) return null;
-  return each * Math.max(0, run.rounds_wanted - run.rounds_committed);
+  const last = rounds.findLast((round) => round.status === "committed" && round.closed_at != null)?.closed_at;
+  const gone = run.clock === "wall" && last != null ? Math.min(each, Math.max(0, now - last)) : 0;
+  return Math.max(0, each * Math.max(0, run.rounds_wanted - run.rounds_committed) - gone);
 }
 
 export type Tone = "good" | "busy" | "warn" | "bad" | "idle";
@@ -30,6 +32,11 @@ export interface Health {
   sentence: string;
   /** A command that helps, where one does. */
   command: string | null;
+}
+
+/** Whether the round under way has drawn its cohort, so that who waited was counted. */
+export function drawn(run: RunView): boolean {
+  return run.phase !== "selecting" && run.phase !== "leasing";
 }
 
 /** Whether the run goes on, in one sentence, and what to do where it does not. */
@@ -60,7 +67,7 @@ export const PHASES: Readonly<Record<RunView["phase"], string>> = {
   selecting: "Waiting for devices, of which it selects a cohort.",
   collecting: "The cohort trains and sends its updates.",
   leasing: "Waiting for a datacenter worker to take the round.",
-  training: "A datacenter worker trains the round.",
+  training: "A datacenter worker trains the round; no device is asked.",
   sharing: "The devices share their secrets with each other.",
   masking: "The devices send their masked updates.",
   agreeing: "The devices sign who survived.",
@@ -81,7 +88,7 @@ export function goal(run: RunView): number | null {
 }
 
 /** "3 min 20 s"; null where that cannot be said. */
-export function eta(run: RunView, rounds: readonly RoundView[]): string | null {
-  const seconds = left(run, rounds);
-  return seconds === null ? null : duration(seconds);
+export function eta(run: RunView, rounds: readonly RoundView[], now: number): string | null {
+  const seconds = left(run, rounds, now);
+  return seconds === null ? null : roughly(seconds);
 }

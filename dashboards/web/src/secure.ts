@@ -18,8 +18,8 @@ export function vanished(secure: SecureView): number {
 export function missing(one: ExchangeView): string {
   const gone = one.expected - one.came;
   if (one.ended_at == null || gone <= 0) return "";
-  if (one.came >= one.needed && (one.exchange === "agree" || one.exchange === "unmask")) return `; ${count(gone)} more not needed`;
-  return `; ${count(gone)} vanished, or came too late`;
+  if (one.came >= one.needed && (one.exchange === "agree" || one.exchange === "unmask")) return `${count(gone)} more not needed`;
+  return `${count(gone)} vanished, or came too late`;
 }
 
 /** As `quorate rounds --secure` says it. */
@@ -31,6 +31,6 @@ export function seen(round: SecureRound): string {
   const recovered = gone ? ` ${count(gone)} vanished before they masked, and their masks were removed from the sum.` : "";
   return (
     `The coordinator saw the sum of ${count(came(secure, "mask"))} updates, its total weight ${count(round.weight)}, and which devices are in it; ` +
-    `it could see no single update, and no sum of fewer, where at most the devices collude for which the plan allows.${recovered}`
+    `it could see no single update, and no sum of fewer, as long as no more devices collude than the plan allows for.${recovered}`
   );
 }

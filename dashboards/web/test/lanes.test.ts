@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Lane, LanesView } from "../src/api/types";
-import { exits, firstSpan, inOrder, moved, place, segments, ticks, whole, within, zoomed } from "../src/lanes";
+import { exits, firstSpan, inOrder, moved, place, segments, summedUp, ticks, whole, within, zoomed } from "../src/lanes";
 import { parse, roundPath } from "../src/route";
 
 function lane(device: string, more: Partial<Lane> = {}): Lane {
@@ -28,6 +28,13 @@ describe("a lane", () => {
   it("of a device that still trains goes on until now, and of one that vanished until the round closed", () => {
     expect(segments(lane("b", { started_at: 104, end: "training" }), null, 130).at(-1)).toEqual({ step: "train", from: 104, to: 130 });
     expect(segments(lane("c", { ended_at: 120, end: "dropped" }), 120, 999)).toEqual([{ step: "wait", from: 100, to: 120 }]);
+  });
+});
+
+describe("devices in parts of the time", () => {
+  it("are added up to the end of each part", () => {
+    expect(summedUp([3, 0, 2])).toEqual([3, 3, 5]);
+    expect(summedUp([])).toEqual([]);
   });
 });
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ExchangeView, MetricView, RoundView } from "../src/api/types";
-import { inWords } from "../src/audit";
-import { curves, firstMetric, newest } from "../src/curves";
+import { inWords, isRefusal, shortened } from "../src/audit";
+import { curves, firstMetric, newest, trend } from "../src/curves";
 import { may } from "../src/roles";
 import { missing, type SecureRound, seen, vanished } from "../src/secure";
 
@@ -28,9 +28,9 @@ describe("who did not come to an exchange", () => {
   const one = { expected: 300, came: 256, needed: 201, bytes: 1, began_at: 0, ended_at: 9 };
   const said = (changed: Partial<ExchangeView>) => missing({ ...one, exchange: "mask", ...changed });
   it("has vanished, or was not needed any more", () => {
-    expect(said({})).toBe("; 44 vanished, or came too late");
-    expect(said({ exchange: "unmask" })).toBe("; 44 more not needed");
-    expect(said({ exchange: "agree", came: 200 })).toBe("; 100 vanished, or came too late");
+    expect(said({})).toBe("44 vanished, or came too late");
+    expect(said({ exchange: "unmask" })).toBe("44 more not needed");
+    expect(said({ exchange: "agree", came: 200 })).toBe("100 vanished, or came too late");
     expect(said({ came: 300 })).toBe("");
     expect(said({ ended_at: null })).toBe("");
   });
@@ -64,13 +64,30 @@ describe("curves", () => {
   });
 });
 
+describe("a trend", () => {
+  const curve = (...values: number[]) => ({ source: "evaluator", points: values.map((value, round) => ({ round, version: round, value, examples: 10 })) });
+  it("is against five rounds before, or the first value", () => {
+    expect(trend(curve(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5))).toEqual({ by: 0.3, rounds: 5 });
+    expect(trend(curve(0.5, 0.25))).toEqual({ by: -0.25, rounds: 1 });
+    expect(trend(curve(0.5))).toBeNull();
+    expect(trend(curve())).toBeNull();
+  });
+});
+
 describe("the audit", () => {
   it("is in plain words, also where an action is new", () => {
-    expect(["run.pause", "refused.not-permitted", "something.new"].map((action) => inWords({ action }))).toEqual([
-      "paused the run",
+    expect(["run.pause", "run.create done", "run.create refused", "login", "refused.not-permitted", "something.new"].map((action) => inWords({ action }))).toEqual([
+      "asked to pause the run",
+      "create a run: done",
+      "create a run: refused",
+      "logged in",
       "was refused: not permitted",
       "something new",
     ]);
+    expect(["run.create refused", "refused.login", "run.create"].map((action) => isRefusal({ action }))).toEqual([true, true, false]);
+  });
+  it("has the first digits of digests only", () => {
+    expect(shortened(`init=${"0123456789abcdef".repeat(4)} origin=upload`)).toBe("init=0123456789… origin=upload");
   });
 });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { field, lean } from "../src/plan/fields";
+import { brief, field, lean } from "../src/plan/fields";
 import { TEMPLATE } from "../src/plan/template";
 import { changed, lineFor, lineOf, read, written } from "../src/plan/text";
 
@@ -16,6 +16,13 @@ epochs = 2 # passes
 
 [finish]
 `;
+
+describe("what a field means", () => {
+  it("is told in its first sentence", () => {
+    expect(brief("Coefficient of FedProx (Li et al. 2020): adds a term. Zero is FedAvg.")).toBe("Coefficient of FedProx (Li et al. 2020): adds a term.");
+    expect(brief("")).toBe("");
+  });
+});
 
 describe("the text of a plan", () => {
   it("is read, or says on which line it is not TOML", () => {

@@ -8,7 +8,7 @@ function rounds(...closed: (number | null)[]): RoundView[] {
 }
 
 function run(more: Partial<RunView>): RunView {
-  const plain = { run: "mnist", status: "running", phase: "collecting", stalled: "", trouble: "", exhausted: "", reason: "", plan: {} };
+  const plain = { run: "mnist", clock: "wall", status: "running", phase: "collecting", stalled: "", trouble: "", exhausted: "", reason: "", plan: {} };
   return { ...plain, rounds_committed: 3, rounds_wanted: 10, ...more } as RunView;
 }
 
@@ -20,10 +20,14 @@ describe("pace", () => {
     expect(pace(rounds(...Array.from({ length: 30 }, (_, i) => (i < 15 ? i * 100 : 1500 + i))))).toBe(1);
   });
   it("gives the time that is left, only where the run goes on", () => {
-    expect(left(run({}), rounds(0, 10, 20))).toBe(70);
-    expect(left(run({ stalled: "too few devices" }), rounds(0, 10, 20))).toBeNull();
-    expect(eta(run({ status: "paused" }), rounds(0, 10, 20))).toBeNull();
-    expect(eta(run({}), rounds(3))).toBeNull();
+    expect(left(run({}), rounds(0, 10, 20), 20)).toBe(70);
+    expect(left(run({}), rounds(0, 10, 20), 24)).toBe(66);
+    expect(left(run({}), rounds(0, 10, 20), 500)).toBe(60);
+    expect(left(run({ clock: "virtual" }), rounds(0, 10, 20), 500)).toBe(70);
+    expect(left(run({ stalled: "too few devices" }), rounds(0, 10, 20), 20)).toBeNull();
+    expect(eta(run({ status: "paused" }), rounds(0, 10, 20), 20)).toBeNull();
+    expect(eta(run({}), rounds(3), 3)).toBeNull();
+    expect(eta(run({}), rounds(0, 31, 62), 63)).toBe("3 min 40 s");
   });
 });
 

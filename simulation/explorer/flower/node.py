@@ -25,7 +25,7 @@ from simulation.explorer.world import World
 AGAIN_S = 2.0
 
 
-class FlowerNode:
+class ExplorerNode:
     """``start`` begins its process; ``strange`` names a content that is another device's."""
 
     def __init__(

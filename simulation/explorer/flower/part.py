@@ -8,6 +8,7 @@ all of them are answered or expired; after its last group it ends the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from client_sdk.flower.nodes import node_id
@@ -28,7 +29,7 @@ from coordinator.store.port import DeviceRow, Transaction
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.flower.account import RUN, Account, digest_of
-from simulation.explorer.flower.node import FlowerNode, alive
+from simulation.explorer.flower.node import ExplorerNode, alive
 from simulation.explorer.holders import holder_of
 from simulation.explorer.network import Network
 from simulation.explorer.replica import Replica
@@ -55,7 +56,8 @@ class FlowerPart:
         """Device -> a content that it alone was sent."""
         self._holders = [holder_of(f"flower-{number}") for number in range(NODES)]
         self.nodes = [
-            FlowerNode(world, network, self.account, holder, APP, self._ask, self._strange) for holder in self._holders
+            ExplorerNode(world, network, self.account, holder, APP, self._ask, self._strange)
+            for holder in self._holders
         ]
 
     def register(self, tx: Transaction) -> None:
@@ -105,7 +107,7 @@ class FlowerPart:
             return
         bodies = {holder.id: self._content(holder.id) for holder in self._holders}
         for body in sorted(set(bodies.values())):
-            stored = self._ask("flower-upload", lambda coordinator, body=body: _upload(coordinator, body))
+            stored = self._ask("flower-upload", partial(_upload, body))
             if not isinstance(stored, str):
                 self._later(self._send)
                 return
@@ -182,7 +184,7 @@ class FlowerPart:
         return self._world.chance.pick(f"{event}'s replica", up).attempt(event, work)
 
 
-def _upload(coordinator: Coordinator, body: bytes) -> str:
+def _upload(body: bytes, coordinator: Coordinator) -> str:
     with coordinator.core.blobs.spool() as spool:
         spool.write(body)
         coordinator.flower.contents.put(RUN, spool, digest_of(body))

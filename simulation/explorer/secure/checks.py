@@ -7,6 +7,7 @@ coordinator's log holds a vector without its masks, or a secret of a device, of 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Container, Iterable
 from typing import Any
@@ -35,20 +36,27 @@ _MOST = 1000
 def spooled(durable: Durable, run: Followed) -> None:
     """Everything that the round under way needs is on the disk."""
     if run.secure is not None:
+        rows, what = durable.store.messages(run.run, run.secure.blobs), f"a message of round {run.round} of {run.run}"
         for digest in run.secure.blobs:
-            invariants.whole(durable, digest, None, f"a message of round {run.round} of {run.run}", "ack-durable")
+            if digest not in rows:
+                invariants.whole(durable, digest, None, what, "ack-durable")
+            elif hashlib.sha256(rows[digest]).hexdigest() != digest:
+                raise Broken("ack-durable", f"{what} is stored with other bytes")
 
 
 def hidden(vectors: Vectors, durable: Durable, texts: Iterable[str] = ()) -> None:
-    """Neither the blobs that were written since the last look nor these rows hold what only a device may know."""
+    """Neither the blobs and messages that were written since the last look nor these rows hold what only a device may
+    know."""
     stored, vectors.stored = vectors.stored, []
+    rows, vectors.rows = vectors.rows, []
     for digest in stored:
         if durable.blobs.has(digest):
             with durable.blobs.open(digest) as file:
-                data = file.read()
-            for secret, whose in vectors.secret.items():
-                if secret in data:
-                    raise Broken("unmasked", f"the blob {digest[:12]} holds {whose}")
+                rows.append((digest, file.read()))
+    for digest, data in rows:
+        for secret, whose in vectors.secret.items():
+            if secret in data:
+                raise Broken("unmasked", f"the stored bytes {digest[:12]} hold {whose}")
     _silent(vectors, texts)
 
 
@@ -152,12 +160,15 @@ def mean_of(total: NDArray[np.uint64], header: AttemptHeader, survivors: int, el
 
 
 def deleted(durable: Durable, run: Followed, ended: int) -> None:
-    """No blob of a secure round is stored longer than the round. ``ended``: the last one that ended long enough ago."""
+    """No blob and no message of a secure round is stored longer than the round. ``ended``: the last one that ended long
+    enough ago."""
+    rows = durable.store.message_rounds(run.run)
     for number, ending in run.ended.items():
         account = ending.secure
         if account is None or number > ended:
             continue
         left = [digest for digest in account.blobs if durable.blobs.has(digest)]
+        left += [digest for digest, of in rows.items() if of == number]
         if left:
             raise Broken("retention", f"{len(left)} messages of round {number} of {run.run} are stored after it")
 

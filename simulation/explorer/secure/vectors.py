@@ -68,6 +68,8 @@ class Vectors:
         """Devices that were shown another list than the others: what they sign is refused."""
         self.stored: list[str] = []
         """Digests of the blobs that were written since the last look."""
+        self.rows: list[tuple[str, bytes]] = []
+        """Digests and contents of the messages that were written as rows since then, committed or not."""
         self.signed: dict[tuple[str, bytes], Signatures] = {}
         """By device and checkpoint."""
 

@@ -72,7 +72,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Wait": {"kind": "wait"},
     "Withdrawal": {"attempt": 0},
     "Work": {"steps": 0, "steps_planned": 0, "epochs": 0.0, "examples_seen": 0, "complete": True},
-    "CreateRun": {"origin": ""},
+    "CreateRun": {"init_proof": None, "origin": ""},
     "DeviceView": {
         "run": None,
         "round": None,

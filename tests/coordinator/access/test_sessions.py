@@ -140,6 +140,15 @@ def test_an_operator_has_so_many_sessions_and_the_oldest_ends(logins: Logins) ->
     other = Browser(logins.browser.app)
     other.log_in(logins.key())
     assert len(logins.world.store.logins()) == MOST + 1, "another operator's are not counted"
+    owner = logins.key("owner")
+    tokens = []
+    for _ in range(MOST + 1):
+        tokens.append(link_of(logins, owner))
+        logins.world.clock.at += 1
+    for _ in range(2):
+        other.log_in(owner)
+    assert len(logins.world.store.logins()) == 2 * MOST + 1 + 2, "links are counted apart, and the oldest is gone"
+    assert [follow(other, token) for token in (tokens[0], tokens[1])] == [401, 201]
 
 
 def test_who_has_a_key_cannot_fill_the_audit_by_logging_in(logins: Logins) -> None:
@@ -194,6 +203,25 @@ def test_the_store_and_the_audit_have_no_secret(logins: Logins) -> None:
         ("login", f"operator * by=key session={row.login}"),
         ("logout", ""),
     ]
+
+
+def test_an_id_without_its_secret_is_no_session_and_no_link(logins: Logins) -> None:
+    """The audit names the ids of sessions."""
+    logins.browser.log_in(logins.key())
+    ((name, text),) = logins.browser.cookies.items()
+    token = link_of(logins)
+    other = Browser(logins.browser.app)
+    for place in (-1, -64):  # the last and the first letter of a secret
+        changed = []
+        for whole in (text, token):
+            letters = list(whole)
+            letters[place] = "0" if letters[place] != "0" else "1"
+            changed.append("".join(letters))
+        other.cookies = {name: changed[0]}
+        assert other.me().status_code == 401
+        assert follow(other, changed[1]) == 401
+    assert logins.browser.me().status_code == 200
+    assert follow(logins.browser, token) == 201
 
 
 def test_a_session_is_no_bearer_token(logins: Logins) -> None:

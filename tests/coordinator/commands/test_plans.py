@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from client_sdk.tensors import HEADER_LIMIT, Manifest, to_bytes
+from client_sdk.tensors import read_header, to_bytes
 from coordinator.engine.plan import Plan
 from coordinator.runtime.insight.plan_cost import RoundCost
 from coordinator.runtime.insight.plan_schema import plan_schema
@@ -50,18 +50,19 @@ def test_check_shows_what_a_round_needs(plan: Path, capsys: pytest.CaptureFixtur
     assert lines[0].startswith(f"{plan}: this plan can be carried out (digest {Plan.from_toml(plan).digest[:12]}).")
     assert "a round: selects 4 devices, closes at 3 reports, counts from 2 at the deadline" in lines
     assert "time: at most 90 s a round, 15 minutes for 10 rounds" in lines
-    assert "model: 6,000 values, 24.0 kB, of which 1,000 are averaged" in lines
+    assert "model: 6,000 values, 24.2 kB, of which 1,000 are averaged" in lines
 
 
 def test_cost_follows_model_codec_cohort_and_retention(plan: Path) -> None:
-    cost = RoundCost.of(Plan.from_toml(plan), Manifest.of(MODEL))
-    assert (cost.values, cost.model_values, cost.model_bytes) == (1000, 6000, 24_000)
-    assert 4000 < cost.update_bytes < 4000 + 2 * HEADER_LIMIT, "float32, and headers"
-    assert cost.download_bytes == 4 * (24_000 + HEADER_LIMIT)
+    checkpoint = to_bytes(MODEL)
+    cost = RoundCost.of(Plan.from_toml(plan), read_header(checkpoint))
+    assert (cost.values, cost.model_values, cost.model_bytes) == (1000, 6000, len(checkpoint))
+    assert 4000 < cost.update_bytes < 4000 + 1000, "float32, and a header with a report"
+    assert (cost.fetch_bytes, cost.download_bytes) == (len(checkpoint), 4 * len(checkpoint))
     assert cost.upload_bytes == 4 * cost.update_bytes
     assert cost.disk_bytes == 3 * cost.upload_bytes, "of this round and of two that are retained"
     assert cost.longest_s == 90
-    smaller = RoundCost.of(Plan.from_toml(plan, ["task.codec=stochastic8@1"]), Manifest.of(MODEL))
+    smaller = RoundCost.of(Plan.from_toml(plan, ["task.codec=stochastic8@1"]), read_header(checkpoint))
     assert smaller.update_bytes < cost.update_bytes - 2000
 
 

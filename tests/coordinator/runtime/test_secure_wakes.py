@@ -46,7 +46,6 @@ def test_all_devices_are_woken_in_the_order_of_their_names_when_the_round_moves_
     places = [
         state("collecting"),
         state("collecting", header="aa"),
-        state("sharing", header="aa"),
         state("sharing", header="aa", roster="bb"),
         state("masking", header="aa", roster="bb"),
         state("collecting", attempt=1),
@@ -55,6 +54,17 @@ def test_all_devices_are_woken_in_the_order_of_their_names_when_the_round_moves_
     for place in places:
         assert wakes.keys(place) == KEYS
         assert wakes.keys(place) == [], "nobody is woken twice for one place"
+
+
+def test_a_phase_that_has_an_answer_for_nobody_wakes_nobody() -> None:
+    wakes = SecureWakes()
+    wakes.keys(state("collecting", header="aa"))
+    assert wakes.keys(state("sharing", header="aa")) == [], "they wait for the roster"
+    assert wakes.keys(state("sharing", header="aa", roster="bb")) == KEYS
+    wakes.keys(state("unmasking", header="aa", roster="bb"))
+    committing = state("committing", header="aa", roster="bb")
+    assert wakes.keys(committing) == [], "they wait for the end of the round"
+    assert wakes.keys(replace(committing, round=None)) == KEYS
 
 
 def test_a_message_that_ends_nothing_wakes_nobody() -> None:
@@ -75,7 +85,7 @@ def test_the_end_of_a_round_wakes_who_was_in_it() -> None:
 def test_who_joins_and_who_was_there_before_are_woken_together() -> None:
     wakes = SecureWakes()
     wakes.keys(state("collecting", devices=("b", "z")))
-    found = wakes.keys(state("sharing", devices=("a", "b")))
+    found = wakes.keys(state("sharing", devices=("a", "b"), roster="bb"))
     assert found == [secure_key(device) for device in ("a", "b", "z")]
 
 

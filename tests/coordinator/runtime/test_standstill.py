@@ -60,6 +60,25 @@ def test_what_devices_said_stays_while_they_rest(make_world: MakeWorld) -> None:
     assert stalled(world) == "", "a commit ends it"
 
 
+def test_repro_the_want_of_devices_is_said_once(make_world: MakeWorld) -> None:
+    """The line said of the last round and of the present one that two devices waited, and that eight are needed."""
+    world = make_world(4)
+    world.create()
+    world.check_in(0)
+    world.pass_time(10)
+    assert stalled(world) == (
+        "the last round was abandoned, because 1 eligible devices waited; a round needs at least 2"
+    ), "the present round may still look for its devices"
+    world.check_in(0)
+    world.pass_time(6)
+    now = "1 eligible device waits; a round needs at least 2"
+    assert stalled(world) == f"the last round was abandoned for want of devices; {now}"
+    world.pass_time(4)
+    world.check_in(0)
+    world.pass_time(6)
+    assert stalled(world) == f"2 rounds in a row were abandoned, the last one for want of devices; {now}"
+
+
 def test_a_run_that_was_paused_says_what_devices_said_before(make_world: MakeWorld) -> None:
     world = make_world(4)
     world.create(finish={"rounds": 5, "abandoned": 3})

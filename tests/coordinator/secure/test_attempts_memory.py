@@ -4,7 +4,7 @@ another replica has ended it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -28,21 +28,22 @@ def test_repro_each_signature_is_read_once_however_often_the_proof_grows(
     world: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.play(lambda: world.state.phase == "unmasking")
-    attempts, secure = Attempts(world.blobs), world.state.secure
+    attempts, secure = Attempts(world.blobs, world.coordinator.core.log(RUN).messages), world.state.secure
     places = attempts.read(secure).places
     read: Counter[str] = Counter()
-    bytes_of = Attempts.bytes_of
+    messages = Attempts.messages
 
-    def counted(self: Attempts, digest: str) -> bytes:
-        read[digest] += 1
-        return bytes_of(self, digest)
+    def counted(self: Attempts, digests: Iterable[str]) -> Iterator[bytes]:
+        wanted = list(digests)
+        read.update(wanted)
+        return messages(self, wanted)
 
-    monkeypatch.setattr(Attempts, "bytes_of", counted)
+    monkeypatch.setattr(Attempts, "messages", counted)
     arrived: dict[str, str] = {}
     for device, digest in secure.signed.items():
         arrived[device] = digest
         found = Proof.parse(attempts.proof(replace(secure, signed=dict(arrived))), 6)
-        assert dict(found.signatures) == {places[one]: bytes_of(attempts, arrived[one]) for one in arrived}
+        assert dict(found.signatures) == {places[one]: next(messages(attempts, [arrived[one]])) for one in arrived}
     assert len(arrived) > 3
     assert read == Counter(secure.signed.values())
 

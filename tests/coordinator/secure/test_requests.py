@@ -16,11 +16,13 @@ from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.survivors import Proof
 from client_sdk.secagg.terms import agreed_digest
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.secure import arrived
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, message_bytes, sum_bytes, sum_of
 from coordinator.secure.performing import drop
@@ -58,10 +60,9 @@ def test_repro_a_replica_that_has_not_read_the_cohort_takes_its_messages() -> No
     before = world.state
     world.play(lambda w: bool(w.happened(ev.Announced)))
     run: Any = SimpleNamespace(known=before, state=world.state)
-    requests = SecureRequests(run, world.blobs, world._authority, Attempts(world.blobs))
+    requests = SecureRequests(run, world.blobs, world._authority, Attempts(world.blobs, world.log.short_messages))
     name = world.phones[0].name
-    signature = bytes(64)
-    here, there = (found.limit(name, 1, 0, "advertise", signature) for found in (requests, world.requests))
+    here, there = (found.limit(name, 1, 0, "advertise") for found in (requests, world.requests))
     assert here == there
 
 
@@ -153,7 +154,7 @@ def test_no_body_is_read_of_a_message_that_is_refused_whatever_its_body(stage: S
         message = phone.member.outgoing
         mine = message is not None and message.stage == stage and not phone.answered
         try:
-            w.requests.limit(phone.name, 1, 0, stage, bytes(64))
+            w.requests.limit(phone.name, 1, 0, stage)
         except ProblemError as error:
             found = error.kind
         else:
@@ -172,17 +173,37 @@ def test_no_body_is_read_of_a_message_that_is_refused_whatever_its_body(stage: S
     assert seen == [*before, "read", *after]
 
 
-def test_a_vector_that_has_come_is_read_again_and_another_one_of_that_device_is_not() -> None:
+def test_of_a_device_whose_vector_has_come_no_other_one_is_read_and_the_same_is_known() -> None:
     world = World(4)
-    phone, said = world.phones[1], list[Transmit]()
-    phone.bend = lambda message, w: said.append(message) or message  # type: ignore[func-returns-value]
+    phone, other, said = world.phones[1], world.phones[2], dict[str, Transmit]()
+
+    def keep(message: Transmit, w: World) -> Transmit:
+        if message.stage == "mask":
+            said[message.body.hex()] = message
+        return message
+
+    phone.bend = other.bend = keep
+    world.play(lambda w: w.state.phase == "masking")
+    assert phone.member.outgoing is None or not world.requests.has_come(phone.name, 1, 0, b"", bytes(64), "00" * 32)
     world.play(lambda w: w.state.phase == "agreeing")
-    vector = next(message for message in said if message.stage == "mask")
-    length = world.requests.limit(phone.name, 1, 0, "mask", vector.signature)
-    assert length == len(vector.blob)
+    mine, its = sorted(said.values(), key=lambda message: MaskedInput.parse(message.body).place)
+    digest = hashlib.sha256(mine.blob).hexdigest()
+    ask = world.requests.has_come
+    assert ask(phone.name, 1, 0, mine.body, mine.signature, digest)
+    assert not ask(phone.name, 1, 0, mine.body, mine.signature, hashlib.sha256(its.blob).hexdigest()), "other bytes"
+    assert not ask(phone.name, 1, 0, its.body, mine.signature, hashlib.sha256(its.blob).hexdigest()), "not signed"
+    assert not ask(phone.name, 1, 0, mine.body, bytes(64), digest), "another signature"
+    assert not ask(other.name, 1, 0, mine.body, mine.signature, digest), "another device"
     with pytest.raises(ProblemError) as caught:
-        world.requests.limit(phone.name, 1, 0, "mask", bytes(64))
+        world.requests.limit(phone.name, 1, 0, "mask")
     assert caught.value.kind == "duplicate"
+    with pytest.raises(ProblemError) as caught:
+        ask(phone.name, 1, 1, mine.body, mine.signature, digest)
+    assert caught.value.kind == "stale", "another attempt"
+    world.play()
+    with pytest.raises(ProblemError) as caught:
+        ask(phone.name, 1, 0, mine.body, mine.signature, digest)
+    assert caught.value.kind == "late", "the round is over"
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -238,14 +259,14 @@ def test_a_message_before_its_time_is_refused_and_not_kept(stage: Stage) -> None
     world = World(4)
     world.play(lambda w: bool(w.happened(ev.Announced)))
     before, blobs = world.state, set(world.blobs.digests())
-    arrived = ArrivedMessage(
+    early = ArrivedMessage(
         device=world.phones[0].name, round=1, attempt=0, stage=stage, body=b"anything", signature=bytes(64)
     )
     with world.blobs.spool() as spool:
         spool.write(b"anything")
-        arrived = replace(arrived, vector=spool if stage == "mask" else None)
+        early = replace(early, vector=spool if stage == "mask" else None)
         with pytest.raises(ProblemError) as caught:
-            world.requests.receive(arrived)
+            world.requests.receive(early)
     assert caught.value.kind == "stale"
     assert world.state is before
     assert set(world.blobs.digests()) == blobs
@@ -314,16 +335,16 @@ def before_the_event(world: World, happens: Callable[[], object]) -> None:
     """Has something happen between what was looked at and its next event."""
     honest = world.log.submit
 
-    def submit(make: Any) -> Any:
+    def submit(make: Any, short: Any = None) -> Any:
         world.log.submit = honest  # type: ignore[method-assign]
         happens()
-        return honest(make)
+        return honest(make, short)
 
     world.log.submit = submit  # type: ignore[method-assign]
 
 
 def digest_of(message: Any) -> str:
-    """The digest of the blob that a share message becomes."""
+    """The digest under which a share message is stored."""
     return hashlib.sha256(message.body + message.signature).hexdigest()
 
 
@@ -335,7 +356,10 @@ def sum_is_asked_for(world: World) -> bool:
     return bool(world.log.todo) and isinstance(world.log.todo[0], fx.Open)
 
 
-def test_a_message_that_is_too_late_by_a_moment_is_not_kept() -> None:
+@pytest.mark.parametrize("most", [0, arrived.SHORT_BYTES])
+def test_a_message_that_is_too_late_by_a_moment_is_not_kept(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A long one was a blob by then; a short one is stored with its event or not at all."""
+    monkeypatch.setattr(arrived, "SHORT_BYTES", most)
     world = World(4)
     phone = world.phones[3]
 
@@ -347,11 +371,30 @@ def test_a_message_that_is_too_late_by_a_moment_is_not_kept() -> None:
     phone.bend = slow
     world.play()
     assert phone.refusals[0].startswith("late")
-    assert digest_of(next(message for message in phone.member.log if message.stage == "share")) in world.ever
+    sent = digest_of(next(message for message in phone.member.log if message.stage == "share"))
+    assert (sent in world.ever) is (most == 0)
     world.assert_clean()
 
 
-def test_bytes_that_went_meanwhile_are_asked_for_again() -> None:
+@pytest.mark.parametrize("most", [0, arrived.SHORT_BYTES])
+def test_short_messages_are_rows_and_long_ones_blobs(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(arrived, "SHORT_BYTES", most)
+    world = World(4)
+    world.play(lambda w: w.state.phase == "unmasking")
+    secure = world.state.secure
+    assert secure is not None
+    sent = {*secure.advertised.values(), *secure.shared.values(), *secure.signed.values()}
+    assert len(sent) > 8
+    assert set(world.short) == (sent if most else set())
+    assert {digest for digest in sent if world.blobs.has(digest)} == (set() if most else sent)
+    assert all(world.blobs.has(digest) for digest in secure.masked.values()), "vectors are files, however short"
+    world.play()
+    assert len(world.survivors()) == 4
+    world.assert_clean()
+
+
+def test_bytes_that_went_meanwhile_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrived, "SHORT_BYTES", 0)
     world = World(4)
     phone = world.phones[3]
 
@@ -443,10 +486,10 @@ def test_actions_of_an_older_attempt_read_and_submit_nothing() -> None:
 def test_bytes_that_the_round_names_are_not_dropped_with_a_refused_message() -> None:
     """The same bytes may have been accepted from another request meanwhile."""
     world = World(4)
-    world.play(lambda w: w.state.phase == "masking")
+    world.play(lambda w: w.state.phase == "agreeing")
     secure = world.state.secure
     assert secure is not None
-    named, stranger = next(iter(secure.shared.values())), world.blobs.put(b"refused")
+    named, stranger = next(iter(secure.masked.values())), world.blobs.put(b"refused")
     drop(world.log, world.blobs, named)
     drop(world.log, world.blobs, stranger)
     assert (world.blobs.has(named), world.blobs.has(stranger)) == (True, False)
@@ -492,7 +535,7 @@ def test_replicas_answer_alike(stops: tuple[Stage, ...], revoked: str) -> None:
     world = World(7, rounds_=2)
     for phone, stage in zip(world.phones, stops, strict=False):
         phone.stops = stage
-    attempts = Attempts(world.blobs)
+    attempts = Attempts(world.blobs, world.log.short_messages)
     other = SecureRequests(world.log, world.blobs, world._authority, attempts)
     found = set()
 
@@ -570,7 +613,7 @@ def test_what_is_kept_belongs_to_one_attempt() -> None:
 def test_digests_of_shares_are_those_of_the_round_and_are_freed_with_it() -> None:
     """Also at a replica that performs nothing, and so is not told that the first round has ended."""
     world = World(4, rounds_=2)
-    attempts, found = Attempts(world.blobs), {}
+    attempts, found = Attempts(world.blobs, world.log.short_messages), {}
 
     def compare(w: World) -> bool:
         secure = w.state.secure

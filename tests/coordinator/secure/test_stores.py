@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,13 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds, selection
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
+from coordinator.folding.refold import short
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.secure_rounds import SecureLog
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import CheckpointRow, DeviceRow, RunRow, Store
 from coordinator.verify import verify
 from tests.coordinator.secure.world import World
@@ -33,8 +36,8 @@ class Watched(RunLog):
 
     world: StoredWorld
 
-    def submit(self, make: Any, *, fence: int | None = None) -> list[fx.Effect]:
-        effects = super().submit(make, fence=fence)
+    def submit(self, make: Any, *, fence: int | None = None, message: MessageRow | None = None) -> list[fx.Effect]:
+        effects = super().submit(make, fence=fence, message=message)
         self.world.effects += effects
         return effects
 
@@ -133,6 +136,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def assert_in_order(world: StoredWorld) -> None:
     world.assert_clean()
+    assert_verified(world)
+
+
+def assert_verified(world: StoredWorld) -> None:
     assert [str(wrong) for wrong in verify(world.store, world.blobs)] == []
 
 
@@ -213,3 +220,43 @@ def test_a_secure_round_is_committed_under_the_fence_of_the_run(store: Store, tm
     assert world.state.version == 1
     world.play()
     assert_in_order(world)
+
+
+def test_what_is_wrong_with_the_short_messages_of_a_round_under_way_is_found(store: Store, tmp_path: Path) -> None:
+    world = StoredWorld(store, tmp_path / "blobs", 4)
+    world.play(lambda w: w.state.phase == "masking")
+    rows = store.message_rounds("run-1")
+    assert set(rows.values()) == {1}
+    assert len(rows) == 8, "four have advertised and shared"
+    assert_verified(world)
+    (digest, content), *_ = store.messages("run-1", list(rows)).items()
+    named = f"a message of the round, {short(digest)},"
+
+    def replaced(*now: MessageRow) -> list[str]:
+        kept = store.messages("run-1", list(rows))
+        with store.transaction("run-1") as tx:
+            tx.drop_messages("run-1", 1)
+            tx.insert_messages(now)
+            others = [MessageRow(run="run-1", round=1, digest=key, content=value) for key, value in kept.items()]
+            tx.insert_messages([row for row in others if row.digest != digest])
+        found = [wrong.what for wrong in verify(world.store, world.blobs)]
+        with store.transaction("run-1") as tx:
+            for row in now:
+                tx.drop_messages("run-1", row.round)
+            tx.insert_messages([*others, MessageRow(run="run-1", round=1, digest=digest, content=content)])
+        return found
+
+    row = MessageRow(run="run-1", round=1, digest=digest, content=content)
+    assert replaced(row) == []
+    assert replaced(replace(row, content=content + b"1")) == [f"{named} holds other bytes than were committed"]
+    assert replaced() == [f"{named} cannot be read: There is no blob '{digest}'."]
+    stranger = replace(row, digest="a" * 64)
+    assert replaced(row, stranger) == [f"a message is stored that the log does not name: {short('a' * 64)}"]
+    assert replaced(replace(row, round=7)) == [f"a message is stored that the log does not name: {short(digest)}"]
+    world.play()
+    assert_in_order(world)
+    assert not store.message_rounds("run-1"), "they go with the event that says so"
+    with store.transaction("run-1") as tx:
+        tx.insert_messages([row])
+    found = [wrong.what for wrong in verify(world.store, world.blobs)]
+    assert set(found) == {f"a message of the round is left: {short(digest)}"}

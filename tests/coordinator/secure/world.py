@@ -9,7 +9,7 @@ performed again, blobs that nothing refers to are swept, and devices without an 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar, assert_never, get_args
@@ -37,7 +37,7 @@ from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.secure_rounds import SecureRounds
 from coordinator.secure.announcing import Authority, run_digest
-from coordinator.secure.arrived import ArrivedMessage
+from coordinator.secure.arrived import ArrivedMessage, ShortMessage
 from coordinator.secure.performing import Make, SecureRun
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import FenceLost
@@ -97,7 +97,10 @@ class Log:
     def recent(self) -> RunState:
         return self.state
 
-    def submit(self, make: Make) -> list[fx.Effect]:
+    def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:
+        return {digest: self.world.short[digest].content for digest in digests if digest in self.world.short}
+
+    def submit(self, make: Make, short: ShortMessage | None = None) -> list[fx.Effect]:
         points = self.world.points
         points.here()
         event = make(self.state, self.world.at)
@@ -110,6 +113,7 @@ class Log:
         if following is not self.state and not refused:
             self.world.events.append(event)
             self.world.saved = json.dumps(states.to_json(following))
+            self.world.keep(event, effects, short)
             self.state = following
         points.here()
         self.todo += [effect for effect in effects if isinstance(effect, _ACTIONS)]
@@ -291,6 +295,8 @@ class World:
         self.phones = [Phone(member) for member in self.members]
         self.points = Points()
         self.ever: dict[str, bytes] = {}
+        self.short: dict[str, ShortMessage] = {}
+        """Durable, by digest."""
         self.blobs = blobs or WatchedBlobs(self)
         self.model = {"w": np.linspace(-1, 1, dimension).astype(np.float32)}
         self.start = self.blobs.put(to_bytes(self.model))
@@ -326,6 +332,14 @@ class World:
         self.aggregator = Aggregator(self.blobs, self.plan, self.start)
         commits: Any = Commits(SimpleNamespace(log=lambda run: Fenced(self), store=MemoryStore(), blobs=self.blobs))  # type: ignore[arg-type]
         self._secure(self.log, commits)
+
+    def keep(self, event: ev.Event, effects: Iterable[fx.Effect], short: ShortMessage | None) -> None:
+        """What the event's transaction does to short messages."""
+        if short is not None and any(isinstance(effect, fx.Accepted) for effect in effects):
+            self.short[short.digest] = short
+            self.ever[short.digest] = short.content
+        if isinstance(event, ev.Discarded):
+            self.short = {digest: kept for digest, kept in self.short.items() if kept.round != event.round}
 
     def _secure(self, log: SecureRun, commits: Commits) -> None:
         self.secure = SecureRounds("run-1", log, self.blobs, self.aggregator, self._authority, commits, workers=1)
@@ -517,10 +531,11 @@ class World:
 
     def assert_clean(self) -> None:
         """After a terminal state: no secret anywhere, and no blob but checkpoints and what a round under way has."""
-        assert set(self.blobs.digests()) <= self._referred()
+        assert {*self.blobs.digests(), *self.short} <= self._referred()
         assert not self.state.leftovers
         texts = "\n".join(self.texts())
         there = [self.blobs.open(digest).read() for digest in self.blobs.digests()]
+        there += [kept.content for kept in self.short.values()]
         for phone in self.phones:
             for secret in phone.secrets:
                 assert secret.hex() not in texts

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk.http.operator import OperatorClient
+from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.problems import ProblemError
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import model_bytes, plan
@@ -64,6 +65,22 @@ def test_a_plan_is_checked_with_its_cost_and_creates_nothing(server: Server, ope
     with pytest.raises(ProblemError, match="above select"):
         operator.insight.check_plan(plan("wrong", select=3, goal=9))
     assert len(operator.runs()) == before
+
+
+def test_teams_of_two_scopes_begin_from_the_same_file_and_none_by_a_digest_alone(
+    server: Server, operator: OperatorClient
+) -> None:
+    body, digest = model_bytes()
+    operator.upload_checkpoint(body)
+    operator.create_run(plan("mine", select=3), digest)
+    key = operator.create_key(CreateKey(role="operator", scope="theirs*")).text
+    with OperatorClient(server.url, key=key) as theirs:
+        for ask in (theirs.insight.check_plan, theirs.create_run):
+            with pytest.raises(ProblemError, match="or runs outside of your scope have it: send its file"):
+                ask(plan("theirs", select=3), digest)
+        theirs.upload_checkpoint(body)
+        assert theirs.insight.check_plan(plan("theirs", select=3), digest).run == "theirs"
+        assert theirs.create_run(plan("theirs", select=3), digest).checkpoint == digest
 
 
 def test_a_download_and_an_upload_of_a_file_count_their_bytes(

@@ -129,6 +129,8 @@ class Matrix:
         if answer.status_code == 401:
             assert answer.headers["WWW-Authenticate"] == "Bearer"
             return False
+        if answer.status_code == 403 and not answer.content:  # of a HEAD
+            return False
         return not (answer.status_code == 403 and answer.json()["type"] in REFUSED)
 
 

@@ -29,9 +29,9 @@ NEXT = object()
 class Served:
     """Two runs, ``red`` and ``blue``, of which ``blue`` has a round under way with all devices."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
         self.world = World(8)
-        self.app = lent(self.world.coordinator, Settings(reread_s=20))
+        self.app = lent(self.world.coordinator, settings or Settings(reread_s=20))
         self.service = self.app.state.service
         for number, name in enumerate(("red", "blue")):
             model = self.world.model()

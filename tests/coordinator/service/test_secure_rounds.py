@@ -97,6 +97,60 @@ def test_the_same_message_again_is_acknowledged_again_and_counts_once(world: Ser
         assert events.count(name) == 6, name
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_repro_other_bytes_under_the_signature_of_what_counts_are_refused(world: Served, stage: Stage) -> None:
+    """Of a list only the signature is stored: other bytes beside it were acknowledged as the same message."""
+    world.secure_run()
+    world.begin()
+    tell, seen = world.tell, list[tuple[int, str]]()
+
+    def again(phone: Phone, message: Transmit, **changes: Any) -> Any:
+        first = tell(phone, message, **changes)
+        if message.stage == stage and phone.number == 2 and not changes:
+            body = message.blob if stage == "mask" else message.body
+            answer = tell(phone, message, body=body[:-1] + bytes([body[-1] ^ 1]))
+            seen.append((answer.status_code, kind(answer)))
+        return first
+
+    world.tell = again  # type: ignore[method-assign]
+    world.play()
+    assert seen == [(409, "duplicate")]
+    assert counted(world) == list(range(6))
+
+
+def test_a_vector_that_counts_is_acknowledged_again_without_being_read(
+    world: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device may send its 3 MB for as long as the round lasts: they were written and hashed each time."""
+    world.secure_run()
+    world.begin()
+    blobs, tell = world.coordinator.core.blobs, world.tell
+    spooled, seen = list[Any](), list[tuple[str, int, str]]()
+    spool = blobs.spool
+
+    def counting(*limits: int) -> Any:
+        spooled.append(limits)
+        return spool(*limits)
+
+    monkeypatch.setattr(blobs, "spool", counting)
+
+    def again(phone: Phone, message: Transmit, **changes: Any) -> Any:
+        first = tell(phone, message, **changes)
+        if message.stage == "mask" and not changes:
+            before = len(spooled)
+            for change in ({}, {"body": message.blob[:-1] + b"x"}, {"body": b""}, {"body": bytes(1_000_000)}):
+                answer = tell(phone, message, **change)
+                seen.append((answer.text, answer.status_code, kind(answer)))
+            assert len(spooled) == before, "a vector was read"
+            assert seen[-4][0] == first.text
+        return first
+
+    world.tell = again  # type: ignore[method-assign]
+    world.play()
+    assert [(status, why) for _, status, why in seen] == 6 * [(200, ""), *3 * [(409, "duplicate")]]
+    assert counted(world) == list(range(6))
+
+
 def test_an_answer_can_be_asked_for_again(world: Served) -> None:
     world.secure_run()
     world.begin()
@@ -196,9 +250,7 @@ def test_a_longer_body_is_refused_before_it_is_read(world: Served, stage: Stage)
 
     def longer(phone: Phone, message: Transmit, **changes: Any) -> Any:
         if message.stage == stage and phone.number == 2 and not seen:
-            limit = world.coordinator.secure.of(RUN).requests.limit(
-                world.rows[2].device, 1, 0, stage, message.signature
-            )
+            limit = world.coordinator.secure.of(RUN).requests.limit(world.rows[2].device, 1, 0, stage)
             body = message.blob if stage == "mask" else message.body
             assert len(body) <= limit
             if stage == "mask":

@@ -16,6 +16,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.access import LOCAL_OWNER, Grant, Operator
 from coordinator.service import stream_viewers
 from coordinator.service.stream_feeds import RING, Feed
+from coordinator.service.stream_places import Places
 from coordinator.service.stream_viewers import Viewers, scope_of
 from tests.coordinator.service.test_scopes import Served
 
@@ -268,8 +269,7 @@ def test_what_a_replica_revoked_and_changed_is_seen_without_a_signal(
 
 
 def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = served.service.settings.model_copy(update={"viewers": 1, "streams": 1})
-    monkeypatch.setattr(served.service, "settings", few)
+    monkeypatch.setattr(served.service, "viewer_places", Places(1, "viewers"))
 
     async def story() -> None:
         viewers, key = Viewers(served.service), served.key("viewer", "*")
@@ -309,6 +309,16 @@ def test_the_route_streams_frames_and_may_end_after_the_snapshot(served: Served)
     assert LiveSnapshot.model_validate(snapshot).fleet is None
     assert served.ask("GET", Route.STREAM, "").status_code == 401
     assert "quorate_stream_viewers 0.0" in served.ask("GET", "/metrics", served.key("viewer", "*")).text
+
+
+def test_repro_who_does_not_see_everything_is_told_of_no_viewers_of_other_scopes() -> None:
+    for whole, told in ((True, 7), (False, 1)):
+        feed = Feed(lambda run: True, whole=whole)
+        feed.viewers = 1
+        news = feed.news({"red": {"run": "red"}}, None)
+        assert news is not None
+        feed.take(news)
+        assert f'"viewers":{told}'.encode() in feed.after(None, 7)
 
 
 def test_text_of_devices_breaks_no_frame() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.store.insight import Participation, ReplicaRow
+from coordinator.store.insight import HOUR_S, DeviceHours, Participation, ReplicaRow
 from coordinator.store.port import Store
 from tests.coordinator.store import rows
 
@@ -67,6 +67,28 @@ class InsightContract:
             tx.drop_hours(8)
             assert tx.seen_by_hour(0) == {8: 5, 9: 2}
         assert store.seen_by_hour(9) == {9: 2}
+
+    def test_the_hours_of_a_device_are_noted_once_and_for_a_day(self, store: Store) -> None:
+        noted: dict[str, set[int]] = {"d1": set(), "d2": set(), "d3": set()}
+        with store.transaction() as tx:
+            for name in noted:
+                tx.insert_device(rows.device(name))
+        assert store.device_hours("d1") == DeviceHours()
+        for hour, seen in ((100, "d1"), (101, "d2"), (101, "d1"), (103, "d1"), (123, "d1"), (124, "d1"), (148, "d1")):
+            with store.transaction() as tx:
+                tx.seen([seen], hour * HOUR_S + 5)
+                tx.note_device_hours(hour)
+                tx.note_device_hours(hour)
+            noted[seen].add(hour)
+            for name, hours in noted.items():
+                found = store.device_hours(name)
+                assert {one for one in range(90, 160) if one in found} == {
+                    one for one in hours if one > max(hours) - 24
+                }
+        with store.transaction() as tx:
+            tx.note_device_hours(147)
+        assert store.device_hours("d1") == DeviceHours(148, 1), "an hour that is over changes nothing"
+        assert store.device_hours("d3") == store.device_hours("nobody") == DeviceHours()
 
     def test_replicas_are_replaced_and_dropped(self, store: Store) -> None:
         first, second = (ReplicaRow(replica=name, version="1", seen_at=10.5) for name in ("b", "a"))

@@ -77,4 +77,4 @@ def _answered_before_stored() -> Patches:
 @mutant("digest-not-compared", "receipt", http=True, focus=("corrupt", "collecting"), storm_s=60.0)
 def _digest_not_compared() -> Patches:
     """Bytes that changed on the way are stored, though their sender has announced another digest."""
-    return [(uploads, "_expected", lambda request: None)]
+    return [(uploads, "announced_digest", lambda request: None)]

@@ -19,11 +19,15 @@ from coordinator.engine.secure import agreeing, attempts, collecting, masking
 from coordinator.engine.secure.plan import Secure
 from coordinator.runtime import cohort_selection, fleet, marks
 from coordinator.runtime.commits import Commits
+from coordinator.runtime.run_log import RunLog
 from coordinator.secure import committing, performing
 from coordinator.secure import opening as sums
 from coordinator.secure.opening import Lost
+from coordinator.secure.requests import SecureRequests
 from coordinator.secure.routing import DealtShares
 from coordinator.store.memory import MemoryTransaction
+from coordinator.store.messages_memory import MemoryMessageWrites
+from coordinator.store.sql_transaction import SqlTransaction
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -163,9 +167,32 @@ def _messages_left() -> Patches:
     discard = Commits.discard
 
     def one_left(self: Commits, run: str, action: fx.Discard) -> None:
-        discard(self, run, replace(action, blobs=action.blobs[1:] if len(action.blobs) > 1 else action.blobs))
+        rows = self._core.store.message_rounds(run)
+        files = [digest for digest in action.blobs if digest not in rows]
+        discard(self, run, replace(action, blobs=tuple(rows) + tuple(files[1:])))
 
     return [(Commits, "discard", one_left)]
+
+
+@mutant("short-messages-left", "retention", **CALM)
+def _short_messages_left() -> Patches:
+    """The rows of a secure round's messages stay when it has ended."""
+
+    def left(self: Any, run: str, round: int) -> None:
+        pass
+
+    return [(MemoryMessageWrites, "drop_messages", left), (SqlTransaction, "drop_messages", left)]
+
+
+@mutant("short-messages-unwritten", "liveness", **CALM)
+def _short_messages_unwritten() -> Patches:
+    """A message is acknowledged, and only its event is stored."""
+    submit = RunLog.submit
+
+    def without(self: RunLog, make: Any, **given: Any) -> Any:
+        return submit(self, make, **{**given, "message": None})
+
+    return [(RunLog, "submit", without)]
 
 
 @mutant("late-maskers-held", "claims", focus=("secure-vanish", "masking"), **VANISHING)
@@ -219,6 +246,12 @@ def _mean_by_another_cap() -> Patches:
         return commit(aggregator, round, parent, other, *rest, **about)
 
     return [(committing, "commit_sum", scaled)]
+
+
+@mutant("vector-acknowledged-that-never-came", "liveness", **CALM)
+def _vector_acknowledged_that_never_came() -> Patches:
+    """Any vector is taken for the one that counts already, and so is never read."""
+    return [(SecureRequests, "has_come", lambda self, *about: True)]
 
 
 @mutant("wrong-shares-count", "barred", focus=("secure-lie", "unmasking"), **LYING)

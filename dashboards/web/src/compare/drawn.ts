@@ -1,7 +1,6 @@
 // The comparison as a chart: a line for each run, a band with its mean for runs that differ in the seed only.
-import { SERIES, SYMBOLS } from "../components/Chart";
+import { axis, LEGEND, SERIES, SYMBOLS } from "../components/Chart";
 import type { Option } from "../components/echarts";
-import { axis } from "../components/Chart";
 import { bytes, count, duration, metric as written } from "../format";
 import type { Band, Line } from "./lines";
 import { type Axis, AXIS_NAMES } from "./view";
@@ -35,7 +34,7 @@ export function drawn(shown: Drawn, paint: (token: string) => string): Option {
   const names = [...shown.bands.map((band) => band.name), ...shown.lines.map((one) => one.run)];
   return {
     grid: { left: 8, right: 24, top: 44, bottom: 26, containLabel: true },
-    legend: { type: "scroll", top: 0, left: 0, right: 8, itemHeight: 9, itemWidth: 22, data: names, textStyle: { color: paint("text") }, pageTextStyle: { color: paint("muted") }, pageIconColor: paint("accent"), pageIconInactiveColor: paint("line") },
+    legend: { type: "scroll", top: 5, left: 0, width: LEGEND, itemHeight: 9, itemWidth: 22, data: names, textStyle: { color: paint("text") }, pageTextStyle: { color: paint("muted") }, pageIconColor: paint("accent"), pageIconInactiveColor: paint("line") },
     xAxis: axis(paint, {
       type: "value",
       name: AXIS_NAMES[on],

@@ -3,11 +3,15 @@ import type { ECharts } from "echarts/core";
 import { useEffect, useRef, useState } from "react";
 import { colour, useTheme } from "../theme";
 import { init, type Option } from "./echarts";
+import { Swap } from "./parts";
 import { type Column, Table } from "./Table";
 
 /** Colours of series, in order, with a symbol for each: shape as well as colour. */
 export const SERIES = ["series-1", "series-2", "series-3", "series-4", "series-5", "series-6"] as const;
 export const SYMBOLS = ["circle", "rect", "triangle", "diamond", "roundRect", "arrow"] as const;
+
+/** Of the chart's width: beside it is the button that shows the table. */
+export const LEGEND = "60%";
 
 interface Props<T> {
   /** What it shows, in words. */
@@ -27,15 +31,13 @@ interface Props<T> {
 export function Chart<T>({ label, option, version, height = 260, columns, rows, rowKey, onChart }: Props<T>) {
   const [asTable, setAsTable] = useState(false);
   return (
-    <div className="chart">
+    <div className={asTable ? "chart" : "chart drawn"}>
+      <Swap asTable={asTable} onSwap={setAsTable} />
       {asTable ? (
         <Table caption={label} columns={columns} rows={rows} rowKey={rowKey} height={height} />
       ) : (
         <Canvas label={label} option={option} version={version} height={height} onChart={onChart} />
       )}
-      <button type="button" className="quiet swap" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
-        {asTable ? "Show the chart" : "Show the table"}
-      </button>
     </div>
   );
 }
@@ -78,8 +80,8 @@ function base(): Option {
     animationDuration: 300,
     animationDurationUpdate: 300,
     textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: colour("muted") },
-    grid: { left: 8, right: 16, top: 34, bottom: 8, containLabel: true },
-    legend: { top: 0, left: 0, itemHeight: 9, itemWidth: 18, icon: undefined, textStyle: { color: colour("text") } },
+    grid: { left: 8, right: 16, top: 38, bottom: 8, containLabel: true },
+    legend: { top: 5, left: 0, width: LEGEND, itemHeight: 9, itemWidth: 18, icon: undefined, textStyle: { color: colour("text") } },
     tooltip: {
       trigger: "axis",
       renderMode: "richText",

@@ -3,7 +3,6 @@ import type { Funnel as Counts } from "../api/types";
 import { count } from "../format";
 
 const STAGES = [
-  ["waiting", "eligible when the cohort was drawn"],
   ["selected", "in the cohort"],
   ["training", "began to train"],
   ["reported", "their update counts"],
@@ -15,6 +14,8 @@ const EXITS = [
   ["dropped", "were not heard until it closed"],
   ["refused", "their update was not taken"],
 ] as const satisfies readonly (readonly [keyof Counts, string])[];
+/** Left of a goal below this share of the cohort there is no room for its words. */
+const ROOM = 0.6;
 
 const MESSAGES = [
   ["selected", "messages pushed"],
@@ -27,16 +28,36 @@ const UNANSWERED = [
   ["dropped", "their time to live was over"],
 ] as const satisfies readonly (readonly [keyof Counts, string])[];
 
-/** `flower`: the counts are messages of a Flower run. */
-export function Funnel({ counts, goal, departures, flower = false }: { counts: Counts; goal: number | null; departures: string; flower?: boolean }) {
-  const whole = Math.max(counts.waiting, counts.selected, 1);
+interface Props {
+  counts: Counts;
+  goal: number | null;
+  departures: string;
+  /** Whether the round has drawn its cohort: before, nobody has counted who waits. */
+  drawn: boolean;
+  /** The counts are messages of a Flower run. */
+  flower?: boolean;
+}
+
+/** Bars are shares of the cohort. How many waited is no share of it: the plan says how many of them are selected. */
+export function Funnel({ counts, goal, departures, drawn, flower = false }: Props) {
+  const whole = Math.max(counts.selected, 1);
   return (
     <div className="funnel">
       <ol className="stages">
+        {!flower && (
+          <li className="stage stage-pool">
+            <span className="word">
+              waiting <small>{drawn ? "eligible when the cohort was drawn" : "counted when the cohort is drawn"}</small>
+            </span>
+            <span className="number" data-stage="waiting">
+              {drawn ? count(counts.waiting) : "–"}
+            </span>
+          </li>
+        )}
         {(flower ? MESSAGES : STAGES).map(([stage, meaning], i) => (
           <li key={stage} className={`stage stage-${i + 1}`}>
             <span className="bar" style={{ transform: `scaleX(${Math.min(1, counts[stage] / whole)})` }} />
-            {stage === "reported" && goal !== null && goal <= whole && <span className="goal" style={{ left: `${(goal / whole) * 100}%` }} title={`the goal: ${goal}`} />}
+            {stage === "reported" && goal !== null && goal <= whole && drawn && <Goal goal={goal} share={goal / whole} />}
             <span className="word">
               {stage} <small>{meaning}</small>
             </span>
@@ -60,5 +81,13 @@ export function Funnel({ counts, goal, departures, flower = false }: { counts: C
         </p>
       )}
     </div>
+  );
+}
+
+function Goal({ goal, share }: { goal: number; share: number }) {
+  return (
+    <span className="goal" style={{ left: `${share * 100}%` }} title={`the goal: ${goal}`}>
+      {share > ROOM && <small>{count(goal)} wanted</small>}
+    </span>
   );
 }

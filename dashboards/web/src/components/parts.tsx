@@ -44,6 +44,15 @@ export function Panel(props: { title: string; note?: ReactNode; wide?: boolean; 
   );
 }
 
+/** Shows the table behind a chart, and the chart again. */
+export function Swap({ asTable, onSwap }: { asTable: boolean; onSwap: (asTable: boolean) => void }) {
+  return (
+    <button type="button" className="quiet swap" aria-pressed={asTable} onClick={() => onSwap(!asTable)}>
+      {asTable ? "Show the chart" : "Show the table"}
+    </button>
+  );
+}
+
 /** A command with a button that copies it. */
 export function Command({ text }: { text: string }) {
   const [copied, setCopied] = useState(false);
@@ -84,6 +93,15 @@ export function Fact({ label, value, note, children }: { label: string; value: R
         {children}
       </dd>
     </div>
+  );
+}
+
+/** A figure that may have many digits; long ones are written smaller, so that they stay on one line. */
+export function Figure({ name, text }: { name: string; text: string }) {
+  return (
+    <span data-fact={name} className={text.length > 11 ? "long" : undefined}>
+      {text}
+    </span>
   );
 }
 

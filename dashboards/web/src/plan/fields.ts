@@ -84,3 +84,8 @@ function plain(text: unknown): string {
   const words = text.replace(/\s*``\w+ = [^`]*``$/, "").replace(/``?([^`]*)``?/g, "$1").replace(/\*([^*]+)\*/g, "$1");
   return words.split(/(?<=[.;:]) (?=[A-Z0-9])/).slice(0, 2).join(" ");
 }
+
+/** Its first sentence; an abbreviation before a number ends none. */
+export function brief(meaning: string): string {
+  return meaning.split(/(?<=\.) (?=[A-Z])/)[0] ?? "";
+}

@@ -4,7 +4,7 @@ import { get, Refusal } from "../api/client";
 import type { AuditHeadView, AuditView } from "../api/types";
 import { Badge, Command, EmptyState, Fact, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
-import { inWords } from "../audit";
+import { inWords, isRefusal, shortened } from "../audit";
 import { clock, count, short } from "../format";
 import { useResource } from "../live/context";
 import { useNow } from "../useNow";
@@ -61,9 +61,9 @@ export function Audit() {
               { name: "row", cell: (row) => count(row.number), figures: true },
               { name: "when", cell: (row) => clock(row.at, now), figures: true },
               { name: "who", cell: (row) => <code>{row.by || "not known"}</code> },
-              { name: "what", cell: (row) => (row.action.startsWith("refused.") ? <Badge tone="warn">{inWords(row)}</Badge> : inWords(row)) },
-              { name: "run", cell: (row) => row.run ?? "" },
-              { name: "detail", cell: (row) => <span className="two-lines">{row.detail}</span> },
+              { name: "what", cell: (row) => (isRefusal(row) ? <Badge tone="warn">{inWords(row)}</Badge> : <span className="whole">{inWords(row)}</span>) },
+              { name: "run", cell: (row) => <span className="whole">{row.run ?? ""}</span> },
+              { name: "detail", cell: (row) => <span className="two-lines" title={row.detail}>{shortened(row.detail)}</span> },
             ]}
           />
         )}

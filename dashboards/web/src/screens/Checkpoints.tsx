@@ -18,8 +18,11 @@ export function Checkpoints({ run }: { run: RunView }) {
   const metrics = useMetrics(run);
   const rounds = useRounds(run);
   const reports = new Map((rounds.data ?? []).map((round) => [round.round, round.funnel.reported]));
-  const scores = new Map<number, string[]>();
-  for (const one of metrics.data ?? []) scores.set(one.version, [...(scores.get(one.version) ?? []), `${one.name} ${metric(one.value)} (${one.source})`]);
+  const scores = new Map<number, Map<string, string[]>>();
+  for (const one of metrics.data ?? []) {
+    const sources = scores.get(one.version) ?? new Map<string, string[]>();
+    scores.set(one.version, sources.set(one.source, [...(sources.get(one.source) ?? []), `${one.name} ${metric(one.value)}`]));
+  }
   if (line.error) return <Problem text={line.error} />;
   if (!line.data) return <p className="note">Loading …</p>;
   return (
@@ -33,10 +36,10 @@ export function Checkpoints({ run }: { run: RunView }) {
             columns={[
               { name: "version", cell: (one) => <b>{count(one.version)}</b>, figures: true },
               { name: "digest", cell: (one) => <code title={one.digest}>{short(one.digest)}</code> },
-              { name: "parent", cell: (one) => (one.parent ? <code title={one.parent}>{short(one.parent)}</code> : "none: the first") },
+              { name: "parent", cell: (one) => (one.parent ? <code title={one.parent}>{short(one.parent)}</code> : <span className="whole">none: the first</span>) },
               { name: "from", cell: (one) => (one.round === null ? one.origin || "an upload" : `round ${one.round}`) },
               { name: "updates", cell: (one) => (one.round === null ? "" : count(reports.get(one.round) ?? 0)), figures: true },
-              { name: "metrics", cell: (one) => <span className="two-lines">{(scores.get(one.version) ?? []).join(", ")}</span> },
+              { name: "metrics", cell: (one) => <Scores of={scores.get(one.version)} /> },
               { name: "size", cell: (one) => bytes(one.bytes), figures: true },
               { name: "made", cell: (one) => clock(one.created_at, now), figures: true },
               {
@@ -53,7 +56,7 @@ export function Checkpoints({ run }: { run: RunView }) {
                       name: "next",
                       cell: (one: CheckpointView) => (
                         <a className="whole" href={startPath({ run: run.run, version: one.version })} aria-label={`Start a new run from here, version ${one.version}`}>
-                          Start a new run from here
+                          New run from here
                         </a>
                       ),
                     },
@@ -72,4 +75,13 @@ export function Checkpoints({ run }: { run: RunView }) {
       </Panel>
     </div>
   );
+}
+
+/** What each source says of a checkpoint, a line for each. */
+function Scores({ of }: { of: ReadonlyMap<string, readonly string[]> | undefined }) {
+  return [...(of ?? [])].map(([source, values]) => (
+    <span key={source} className="scores">
+      {values.join(", ")} <span className="note">{source}</span>
+    </span>
+  ));
 }

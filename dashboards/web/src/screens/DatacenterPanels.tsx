@@ -11,6 +11,7 @@ import { useNow } from "../useNow";
 
 const SHOWN = 200;
 const HEIGHT = 264;
+const JOIN = "quorate datacenter join --token-file FILE --data NAME";
 const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
 const WORKERS: Readonly<Record<WorkerView["state"], Tone>> = { idle: "idle", leased: "busy", revoked: "bad" };
 const percent = (share: number | null | undefined) => (share == null ? "–" : `${Math.round(share * 100)} %`);
@@ -44,6 +45,7 @@ export function Takeovers({ run, rounds }: { run: string; rounds: readonly Round
 export function RoundSpeeds({ found, rounds }: { found: readonly RoundView[]; rounds: readonly RoundView[] }) {
   const shown = found.slice(-SHOWN);
   const last = shown.at(-1);
+  const shared = shown.some((round) => speed(round).share !== null);
   if (!shown.some((round) => speed(round).samples !== null))
     return (
       <Panel title="Speed of each round">
@@ -51,7 +53,7 @@ export function RoundSpeeds({ found, rounds }: { found: readonly RoundView[]; ro
       </Panel>
     );
   return (
-    <Panel title="Speed of each round" note={`${count(committed(found))} of ${count(committed(rounds))} committed rounds are its${found.length > SHOWN ? `; the last ${SHOWN}` : ""}`}>
+    <Panel title="Speed of each round" note={`it trained ${count(committed(found))} of ${count(committed(rounds))} committed rounds${found.length > SHOWN ? `; the last ${SHOWN}` : ""}`}>
       <Chart
         label="Samples per second and share of communication of each round"
         version={`${last?.round} ${last?.status} ${last && speed(last).samples}`}
@@ -68,7 +70,7 @@ export function RoundSpeeds({ found, rounds }: { found: readonly RoundView[]; ro
         ]}
         option={(paint) => ({
           xAxis: axis(paint, { type: "category", data: shown.map((round) => String(round.round)), splitLine: { show: false } }),
-          yAxis: speedAxes(paint),
+          yAxis: speedAxes(paint, shared),
           series: [
             {
               type: "bar",
@@ -78,8 +80,8 @@ export function RoundSpeeds({ found, rounds }: { found: readonly RoundView[]; ro
               barMaxWidth: 22,
               tooltip: { valueFormatter: rate },
             },
-            { type: "line", name: "communication", yAxisIndex: 1, data: shown.map((round) => speed(round).share), itemStyle: { color: paint("series-2") }, symbol: "diamond", symbolSize: 8, tooltip: { valueFormatter: percent } },
-          ],
+            shared && { type: "line", name: "communication", yAxisIndex: 1, data: shown.map((round) => speed(round).share), itemStyle: { color: paint("series-2") }, symbol: "diamond", symbolSize: 8, tooltip: { valueFormatter: percent } },
+          ].filter(Boolean),
         })}
       />
     </Panel>
@@ -97,6 +99,7 @@ interface TrainingProps {
 /** What the workers of one round reported while they trained. */
 export function Training({ found, round, view, steps, onPick }: TrainingProps) {
   const points = view?.points ?? [];
+  const shared = points.some((point) => point.metrics?.communication_share !== undefined);
   const begin = view?.leases?.[0]?.granted_at ?? round.opened_at;
   const after = (at: number) => duration(Math.max(0, at - begin));
   const grants = (view?.leases ?? []).slice(1);
@@ -126,7 +129,7 @@ export function Training({ found, round, view, steps, onPick }: TrainingProps) {
           ]}
           option={(paint) => ({
             xAxis: axis(paint, { type: "value", min: 0, max: "dataMax", splitLine: { show: false }, axisLabel: { color: paint("muted"), hideOverlap: true, formatter: (s: number) => duration(s) } }),
-            yAxis: speedAxes(paint),
+            yAxis: speedAxes(paint, shared),
             series: [
               {
                 type: "line",
@@ -143,21 +146,22 @@ export function Training({ found, round, view, steps, onPick }: TrainingProps) {
                   data: grants.map((lease) => ({ name: `lease ${lease.attempt}`, xAxis: lease.granted_at - begin })),
                 },
               },
-              { type: "line", name: "communication", yAxisIndex: 1, data: points.map((point) => [point.at - begin, point.metrics?.communication_share ?? null]), itemStyle: { color: paint("series-2") }, symbol: "diamond", symbolSize: 8, lineStyle: { type: "dashed" }, tooltip: { valueFormatter: percent } },
-            ],
+              shared && { type: "line", name: "communication", yAxisIndex: 1, data: points.map((point) => [point.at - begin, point.metrics?.communication_share ?? null]), itemStyle: { color: paint("series-2") }, symbol: "diamond", symbolSize: 8, lineStyle: { type: "dashed" }, tooltip: { valueFormatter: percent } },
+            ].filter(Boolean),
           })}
         />
       ) : (
-        <EmptyState title={view?.count ? "Its worker has reported no speed so far." : "No worker has had this round so far."} />
+        <EmptyState title={view?.count ? "Its worker has reported no speed so far." : "No worker has had this round so far."} command={view?.count ? null : JOIN} />
       )}
     </Panel>
   );
 }
 
-function speedAxes(paint: (token: string) => string) {
+/** `shared`: one process alone has no share of communication, and needs no axis for it. */
+function speedAxes(paint: (token: string) => string, shared: boolean) {
   return [
     axis(paint, { type: "value", min: 0, axisLabel: { color: paint("muted"), formatter: (value: number) => count(value) } }),
-    axis(paint, { type: "value", min: 0, max: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: percent } }),
+    axis(paint, { type: "value", show: shared, min: 0, max: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: percent } }),
   ];
 }
 
@@ -176,14 +180,14 @@ export function Leases({ round, view }: { round: RoundView; view: LeasesView | n
           columns={[
             { name: "lease", cell: (lease) => count(lease.attempt), figures: true },
             { name: "worker", cell: (lease) => lease.label || <code>{lease.worker}</code> },
-            { name: "ended", cell: (lease) => <Badge tone={OUTCOMES[lease.outcome ?? "held"][0]}>{OUTCOMES[lease.outcome ?? "held"][1]}</Badge> },
+            { name: "state", cell: (lease) => <Badge tone={OUTCOMES[lease.outcome ?? "held"][0]}>{OUTCOMES[lease.outcome ?? "held"][1]}</Badge> },
             { name: "for", cell: (lease) => duration((lease.ended_at ?? now) - lease.granted_at), figures: true },
             { name: "step", cell: (lease) => count(lease.step ?? 0), figures: true },
             { name: "why", cell: (lease) => <span className="two-lines">{[BEGAN[lease.began], lease.reason].filter(Boolean).map((text) => sentence(text ?? "")).join(" ")}</span> },
           ]}
         />
       ) : (
-        <EmptyState title="No worker has had this round so far." />
+        <EmptyState title="No worker has had this round so far." command={JOIN} />
       )}
     </Panel>
   );
@@ -208,7 +212,7 @@ export function Workers({ workers }: { workers: readonly WorkerView[] }) {
           ]}
         />
       ) : (
-        <EmptyState title="No worker has registered in your scope." command="quorate datacenter join --token-file FILE --data NAME" />
+        <EmptyState title="No worker has registered in your scope." command={JOIN} />
       )}
     </Panel>
   );

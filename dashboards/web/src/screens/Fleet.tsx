@@ -71,7 +71,8 @@ function Availability({ fleet }: { fleet: FleetView }) {
           { name: "devices", cell: (one) => count(one.devices), figures: true },
         ]}
         option={(paint) => ({
-          xAxis: axis(paint, { type: "category", data: hours.map((one) => hour(one.from_at)), splitLine: { show: false } }),
+          legend: { show: false },
+          xAxis: axis(paint, { type: "category", data: hours.map((one) => hour(one.from_at)), splitLine: { show: false }, axisLabel: { color: paint("muted"), hideOverlap: true, showMaxLabel: true } }),
           yAxis: axis(paint, { type: "value", minInterval: 1 }),
           series: [{ type: "bar", name: "devices", data: hours.map((one) => one.devices), itemStyle: { color: paint("series-1"), borderRadius: [3, 3, 0, 0] }, barMaxWidth: 26 }],
         })}

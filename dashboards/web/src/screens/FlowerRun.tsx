@@ -17,7 +17,7 @@ export function FlowerRun({ run, flower }: { run: RunView; flower: FlowerSummary
       <Facts run={run} flower={flower} current={all.at(-1)} />
       <div className="panels">
         <Panel title="Messages of this round" note={`round ${count(run.round)}`}>
-          <Funnel counts={run.funnel} goal={null} departures="" flower />
+          <Funnel counts={run.funnel} goal={null} departures="" drawn flower />
         </Panel>
         <RoundCharts rounds={all} />
         <LastRounds run={run.run} rounds={all} />
@@ -46,7 +46,7 @@ export function FlowerRound({ round }: { round: RoundView }) {
   return (
     <div className="panels">
       <Panel title="Messages" note={round.group ? `group ${round.group}` : ""}>
-        <Funnel counts={round.funnel} goal={null} departures="" flower />
+        <Funnel counts={round.funnel} goal={null} departures="" drawn flower />
       </Panel>
     </div>
   );

@@ -11,16 +11,20 @@ import { useNow } from "../useNow";
 const SHOWN = 200;
 const TONES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
 
-export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
+/** `virtual`: of a simulated run, whose clock is not that of the world. */
+export function RoundCharts({ rounds, virtual, wide }: { rounds: readonly RoundView[]; virtual: boolean; wide: boolean }) {
   const closed = rounds.filter((round) => round.closed_at != null).slice(-SHOWN);
   if (!closed.length) return null;
   const last = closed.at(-1);
+  const received = closed.some((round) => round.bytes_in > 0);
+  const ends = (["committed", "abandoned"] as const).filter((status) => closed.some((round) => round.status === status));
+  const note = [virtual ? "virtual time" : "", closed.length === SHOWN ? `the last ${SHOWN}` : ""].filter(Boolean).join("; ");
   return (
-    <Panel title="Time and bytes of each round" note={closed.length === SHOWN ? `the last ${SHOWN}` : ""} wide>
+    <Panel title="Time and bytes of each round" note={note} wide={wide}>
       <Chart
         label="Seconds and received bytes of each round"
         version={`${last?.round} ${last?.closed_at}`}
-        height={210}
+        height={220}
         rows={[...closed].reverse()}
         rowKey={(round) => round.round}
         columns={[
@@ -30,21 +34,26 @@ export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
           { name: "status", cell: (round) => round.status },
         ]}
         option={(paint) => ({
-          xAxis: axis(paint, { type: "category", data: closed.map((round) => String(round.round)), splitLine: { show: false } }),
+          grid: { left: 8, right: 16, top: 38, bottom: 24, containLabel: true },
+          xAxis: axis(paint, { type: "category", name: "round", nameLocation: "middle", nameGap: 24, data: closed.map((round) => String(round.round)), splitLine: { show: false } }),
           yAxis: [
             axis(paint, { type: "value", axisLabel: { color: paint("muted"), formatter: (s: number) => duration(s) } }),
-            axis(paint, { type: "value", minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b).replace(".0 ", " ") } }),
+            axis(paint, { type: "value", show: received, minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b).replace(".0 ", " ") } }),
           ],
           series: [
-            {
+            ...ends.map((status) => ({
               type: "bar",
-              name: "time",
-              data: closed.map((round) => roundSeconds(round, 0)),
-              itemStyle: { color: paint("series-1"), borderRadius: [2, 2, 0, 0] },
+              stack: "time",
+              name: status === "committed" ? "time" : "time, abandoned",
+              data: closed.map((round) => (round.status === status ? roundSeconds(round, 0) : null)),
+              itemStyle:
+                status === "committed"
+                  ? { color: paint("series-1"), borderRadius: [2, 2, 0, 0] }
+                  : { color: paint("series-4"), borderRadius: [2, 2, 0, 0], decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 5], rotation: -0.8 } },
               barMaxWidth: 22,
-              tooltip: { valueFormatter: (s: number) => duration(s) },
-            },
-            {
+              tooltip: { valueFormatter: (s: number | null) => (s == null ? "–" : duration(s)) },
+            })),
+            received && {
               type: "line",
               name: "received",
               yAxisIndex: 1,
@@ -54,7 +63,7 @@ export function RoundCharts({ rounds }: { rounds: readonly RoundView[] }) {
               showSymbol: closed.length < 40,
               tooltip: { valueFormatter: (b: number) => bytes(b) },
             },
-          ],
+          ].filter(Boolean),
         })}
       />
     </Panel>

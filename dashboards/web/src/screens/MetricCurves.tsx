@@ -63,7 +63,8 @@ function Curves({ name, shown, target }: { name: string; shown: readonly Curve[]
         { name: "examples", cell: (row) => count(row.examples), figures: true },
       ]}
       option={(paint) => ({
-        xAxis: axis(paint, { type: "value", minInterval: 1, max: "dataMax", splitLine: { show: false } }),
+        grid: { left: 8, right: 16, top: 38, bottom: 24, containLabel: true },
+        xAxis: axis(paint, { type: "value", name: "round", nameLocation: "middle", nameGap: 24, minInterval: 1, max: "dataMax", splitLine: { show: false } }),
         yAxis: axis(paint, { type: "value", scale: true, splitNumber: 4, axisLabel: { color: paint("muted"), formatter: metric } }),
         tooltip: {
           trigger: "axis",

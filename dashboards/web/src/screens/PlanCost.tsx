@@ -6,19 +6,19 @@ import { bytes, count, duration, many, sentence } from "../format";
 type Name = CostLine["name"];
 const LABELS: Readonly<Record<Name, readonly [string, string]>> = {
   device_download_bytes: ["A device fetches", "a round"],
-  device_upload_bytes: ["A device sends", "a round, at most"],
-  round_download_bytes: ["Coordinator sends", "a round, at most"],
-  round_upload_bytes: ["Coordinator receives", "a round, at most"],
-  run_bytes: ["Network, whole run", "at most"],
+  device_upload_bytes: ["A device sends", "a round, about"],
+  round_download_bytes: ["Coordinator sends", "a round, to all selected"],
+  round_upload_bytes: ["Coordinator receives", "a round, where all report"],
+  run_bytes: ["Network, whole run", "about"],
   server_memory_bytes: ["Coordinator's memory", "for a round, about"],
-  server_disk_bytes: ["Coordinator's disk", "for updates, at most"],
+  server_disk_bytes: ["Coordinator's disk", "for updates, about"],
   round_longest_s: ["A round lasts", "at most"],
   run_longest_s: ["The run lasts", "at most"],
 };
 
 export function PlanCost({ checked, secure }: { checked: PlanView | null; secure: boolean }) {
   return (
-    <Panel title="What it will cost" note={checked ? "upper bounds, where no round is abandoned" : ""}>
+    <Panel title="What it will cost" note={checked ? "where all that are selected report, and no round is abandoned" : ""}>
       {!checked ? (
         <p className="note">Known as soon as the plan is one that can be carried out.</p>
       ) : (

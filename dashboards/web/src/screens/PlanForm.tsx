@@ -1,7 +1,7 @@
 // The fields that most plans set, as a form over the plan's text: what is typed here is in the text at once, and the other way round.
 import { useId, useState } from "react";
 import { sentence } from "../format";
-import { type Field, field, GROUPS } from "../plan/fields";
+import { brief, type Field, field, GROUPS } from "../plan/fields";
 import { at, changed, type Plan, type Where } from "../plan/text";
 
 interface Props {
@@ -96,8 +96,8 @@ function Entry({ name, field: found, value, wrong, onChange }: EntryProps) {
           onBlur={() => !noNumber && setTyped(null)}
         />
       )}
-      <p id={`${id}-about`} className={problem ? "problem" : "note two-lines"} title={problem ? undefined : found.meaning}>
-        {problem ? sentence(problem) : found.meaning}
+      <p id={`${id}-about`} className={problem ? "problem" : "note"} title={problem ? undefined : found.meaning}>
+        {problem ? sentence(problem) : brief(found.meaning)}
       </p>
     </div>
   );

@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { get } from "../api/client";
 import type { LanesView, RoundView, RunView } from "../api/types";
-import { Badge, EmptyState, Fact, Panel, Problem, Shape } from "../components/parts";
+import { Badge, EmptyState, Fact, Figure, Panel, Problem, Shape } from "../components/parts";
 import { bytes, count, duration, sentence } from "../format";
 import { type Exit, ended, exits, TONES } from "../lanes";
 import { type Resource, useLive, useResource } from "../live/context";
@@ -12,13 +12,12 @@ import { type SecureRound, seen } from "../secure";
 import { useNow } from "../useNow";
 import { useSlowly } from "../useRun";
 import { FlowerRound } from "./FlowerRun";
-import { LaneBuckets } from "./LaneBuckets";
+import { LaneBuckets, MOST_LANES } from "./LaneBuckets";
 import { LaneDevice } from "./LaneDevice";
 import { RoundLanes } from "./RoundLanes";
 import { Earlier, ExchangeChart, Strip } from "./Secure";
 
 const FOLLOWED_MS = 2000;
-const MOST_LANES = 1000;
 const STATUSES: Readonly<Record<RoundView["status"], Tone>> = { open: "busy", committed: "good", abandoned: "warn", ended: "good" };
 
 const NO_LANES: LanesView = { devices: 0, secure: "" };
@@ -129,9 +128,9 @@ function RoundFacts({ run, round, lanes }: Seen & { run: RunView }) {
   const wanted = goal(run);
   return (
     <dl className="facts">
-      <Fact label="Reported" value={<span data-fact="reported">{`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`}</span>} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
+      <Fact label="Reported" value={<Figure name="reported" text={`${count(ended(lanes, "reported"))} / ${count(lanes.devices)}`} />} note={wanted === null ? "of those selected" : `of those selected; ${count(wanted)} wanted`} />
       <Fact label="Late" value={<span data-fact="late">{count(ended(lanes, "late"))}</span>} note="after it had closed" />
-      <Fact label="Vanished" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
+      <Fact label="Dropped" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
       <Fact label="Time" value={duration(round.closed_at == null ? Math.floor(roundSeconds(round, now)) : roundSeconds(round, now))} note={round.closed_at == null ? "so far" : "with the selection"} />
       <Fact label="Received" value={bytes(round.bytes_in)} />
     </dl>

@@ -1,11 +1,12 @@
 // The lanes of a round with what sorts, filters and zooms them, and their table.
 import { useMemo, useState } from "react";
-import type { Lane, LanesView, RoundView } from "../api/types";
+import type { LanesView, RoundView } from "../api/types";
+import { LaneLegend } from "../components/LaneLegend";
 import { Lanes } from "../components/Lanes";
-import { Badge, Panel, Shape } from "../components/parts";
-import { Table } from "../components/Table";
-import { bytes, count, duration, many } from "../format";
-import { type End, ENDS, ended, firstSpan, inOrder, moved, named, ORDER_NAMES, type Order, type Span, STEPS, type Step, TONES, whole, zoomed } from "../lanes";
+import { LaneTable } from "../components/LaneTable";
+import { Panel, Shape, Swap } from "../components/parts";
+import { count, many } from "../format";
+import { type End, ENDS, ended, firstSpan, inOrder, moved, ORDER_NAMES, type Order, type Span, TONES, whole, zoomed } from "../lanes";
 import { useNow } from "../useNow";
 
 interface Props {
@@ -48,12 +49,15 @@ export function RoundLanes({ round, view, picked, onPick }: Props) {
       ) : (
         <>
           <Lanes label={label} lanes={lanes} all={all} span={span} closedAt={closedAt} now={now} picked={picked} onPick={onPick} onSpan={setChosen} />
-          <Legend closed={closedAt !== null} />
+          <LaneLegend closed={closedAt !== null}>
+            <p className="note">
+              A device says with its update how long it fetched and trained. Of one that did not report, the coordinator knows when it began to train and when its part was over. Drag along
+              the times to zoom.
+            </p>
+          </LaneLegend>
         </>
       )}
-      <button type="button" className="quiet swap" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>
-        {asTable ? "Show the chart" : "Show the table"}
-      </button>
+      <Swap asTable={asTable} onSwap={setAsTable} />
     </Panel>
   );
 }
@@ -86,55 +90,5 @@ function Zoom({ all, span, chosen, onSpan }: { all: Span; span: Span; chosen: bo
       {button("Later", "→", moved(span, 0.5, all), span.to >= all.to)}
       {button("The whole round", "Whole round", null, !chosen)}
     </span>
-  );
-}
-
-function Legend({ closed }: { closed: boolean }) {
-  return (
-    <div className="lane-legend">
-      {(Object.keys(STEPS) as Step[]).map((step) => (
-        <span key={step}>
-          <span className="swatch">
-            <span className={`step step-${step}`} />
-          </span>{" "}
-          {STEPS[step]}
-        </span>
-      ))}
-      {closed && (
-        <span>
-          <span className="swatch">
-            <span className="closing" />
-          </span>{" "}
-          the round closes
-        </span>
-      )}
-      <p className="note">
-        A device says with its update how long it fetched and trained. Of one that did not report, the coordinator knows when it began to train and when its part was over. Drag along
-        the times to zoom.
-      </p>
-    </div>
-  );
-}
-
-function LaneTable({ label, lanes, begin }: { label: string; lanes: readonly Lane[]; begin: number }) {
-  const after = (at: number | null | undefined) => (at == null ? "–" : duration(at - begin));
-  const took = (s: number | null | undefined) => (s == null ? "–" : duration(s));
-  return (
-    <Table
-      caption={label}
-      height={480}
-      rows={lanes}
-      rowKey={(lane) => lane.device}
-      columns={[
-        { name: "device", cell: named },
-        { name: "end", cell: (lane) => <Badge tone={TONES[lane.end]}>{lane.end}</Badge> },
-        { name: "fetched", cell: (lane) => took(lane.fetch_s), figures: true },
-        { name: "began after", cell: (lane) => after(lane.started_at), figures: true },
-        { name: "trained", cell: (lane) => took(lane.train_s), figures: true },
-        { name: "over after", cell: (lane) => after(lane.ended_at), figures: true },
-        { name: "update", cell: (lane) => (lane.bytes == null ? "–" : bytes(lane.bytes)), figures: true },
-        { name: "why", cell: (lane) => <span className="two-lines">{lane.reason}</span> },
-      ]}
-    />
   );
 }

@@ -54,18 +54,20 @@ function Heading({ run }: { run: RunView }) {
         <Badge tone={state.tone}>{state.word}</Badge>
         <Actions run={run} />
       </div>
-      <p className={`lead tone-${state.tone}`}>
-        <b className="tone-text">
-          Round {count(run.round)}
-          {run.phase !== "idle" && `, ${run.phase}`}.
-        </b>{" "}
-        {state.sentence}
-      </p>
-      {state.command && (
-        <p className="next-command">
-          Next: <Command text={state.command} />
+      <div className={state.tone === "warn" || state.tone === "bad" ? `lead-box tone-${state.tone}` : `tone-${state.tone}`}>
+        <p className="lead">
+          <b className="tone-text">
+            Round {count(run.round)}
+            {run.phase !== "idle" && `, ${run.phase}`}.
+          </b>{" "}
+          {state.sentence} {run.clock === "virtual" && "Simulated: its times are virtual."}
         </p>
-      )}
+        {state.command && (
+          <p className="next-command">
+            Next: <Command text={state.command} />
+          </p>
+        )}
+      </div>
     </header>
   );
 }

@@ -8,6 +8,10 @@ import { goal, health } from "../progress";
 import { mayStart } from "../roles";
 import { runPath, startPath } from "../route";
 import { useNow } from "../useNow";
+import { CardMetric } from "./CardMetric";
+
+/** So many cards show their metric: each asks the API for it. */
+const WITH_METRICS = 12;
 
 export function Runs() {
   const live = useLive();
@@ -37,7 +41,7 @@ export function Runs() {
       )}
       <ul className="cards">
         {runs.map((run, i) => (
-          <li key={run.run}>{states[i] && <Card run={run} state={states[i]} />}</li>
+          <li key={run.run}>{states[i] && <Card run={run} state={states[i]} learning={i < WITH_METRICS} />}</li>
         ))}
       </ul>
     </>
@@ -56,7 +60,7 @@ function StartLink() {
   );
 }
 
-function Card({ run, state }: { run: RunView; state: ReturnType<typeof health> }) {
+function Card({ run, state, learning }: { run: RunView; state: ReturnType<typeof health>; learning: boolean }) {
   const now = useNow();
   const wanted = goal(run);
   return (
@@ -85,10 +89,9 @@ function Card({ run, state }: { run: RunView; state: ReturnType<typeof health> }
       ) : (
         <Progress part={run.rounds_committed} whole={run.rounds_wanted} label={`Rounds of ${run.run}`} tone={state.tone} />
       )}
+      {learning && !run.flower && <CardMetric run={run} />}
       <span className="note two-lines">{state.sentence}</span>
-      <span className="note">
-        {run.kind}, created {ago(run.created_at, now)}
-      </span>
+      <span className="note">{run.clock === "virtual" ? `${run.kind}, simulated` : `${run.kind}, created ${ago(run.created_at, now)}`}</span>
     </a>
   );
 }

@@ -55,9 +55,9 @@ function SecureFacts({ round }: { round: SecureRound }) {
   return (
     <dl className="facts">
       <Fact label="Roster" value={secure.roster ? count(secure.roster) : "none yet"} note="devices that share secrets" />
-      <Fact label="Threshold" value={secure.threshold ? count(secure.threshold) : "none yet"} note="shares that rebuild a secret" />
+      <Fact label="Threshold" value={secure.threshold ? count(secure.threshold) : "none yet"} note="shares for one secret" />
       <Fact label="Signatures needed" value={secure.signers ? count(secure.signers) : "none yet"} note="before anything is revealed" />
-      <Fact label="Vanished before masking" value={count(gone)} note={gone && secure.opened ? "their masks were removed from the sum" : ""} />
+      <Fact label="Vanished" value={count(gone)} note={gone && secure.opened ? "before masking; their masks were removed from the sum" : "before masking"} />
       <Fact label="Left out" value={count(secure.left_out)} note="at fault, or silent" />
       <Fact label="Sum" value={<Badge tone={secure.opened ? "good" : round.status === "abandoned" ? "warn" : "busy"}>{secure.opened ? "opened" : "not opened"}</Badge>} />
     </dl>
@@ -69,7 +69,7 @@ const MEANINGS: Readonly<Record<ExchangeView["exchange"], string>> = {
   share: "share secrets with peers",
   mask: "send the masked update",
   agree: "sign who survived",
-  unmask: "reveal what removes the masks",
+  unmask: "remove the sum's masks",
 };
 const ORDER = Object.keys(MEANINGS) as ExchangeView["exchange"][];
 
@@ -95,10 +95,13 @@ export function Strip({ exchanges }: { exchanges: readonly ExchangeView[] }) {
                 </p>
                 <div className="gauge" role="img" aria-label={`${found.came} came, ${found.needed} needed, ${found.expected} expected`}>
                   <span className="bar" style={{ transform: `scaleX(${found.expected ? Math.min(1, found.came / found.expected) : 0})` }} />
-                  <span className="goal" style={{ left: `${found.expected ? Math.min(100, (found.needed / found.expected) * 100) : 0}%` }} />
+                  <span className="goal" style={{ left: `min(100% - 2px, ${found.expected ? (found.needed / found.expected) * 100 : 0}%)` }} />
                 </div>
                 <p className="note">
-                  {count(found.needed)} needed; {bytes(found.bytes)} in {duration((found.ended_at ?? now) - found.began_at)}
+                  {count(found.needed)} needed
+                  <br />
+                  {bytes(found.bytes)} in {duration((found.ended_at ?? now) - found.began_at)}
+                  <br />
                   {missing(found)}
                 </p>
               </>
@@ -155,7 +158,7 @@ export function ExchangeChart({ round }: { round: SecureRound }) {
           xAxis: axis(paint, { type: "category", data: rows.map((one) => one.exchange), splitLine: { show: false } }),
           yAxis: [
             axis(paint, { type: "value", axisLabel: { color: paint("muted"), formatter: (s: number) => duration(s) } }),
-            axis(paint, { type: "value", minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b) } }),
+            axis(paint, { type: "value", minInterval: 1, splitLine: { show: false }, axisLabel: { color: paint("muted"), formatter: (b: number) => bytes(b).replace(".0 ", " ") } }),
           ],
           series: [
             { type: "bar", name: "time", data: ended, itemStyle: { color: paint("series-1") }, barMaxWidth: 40, tooltip: { valueFormatter: (s: number) => duration(s) } },

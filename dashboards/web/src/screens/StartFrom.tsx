@@ -11,6 +11,8 @@ import type { Start } from "../route";
 /** A checkpoint that the coordinator has. */
 export interface Initial {
   digest: string;
+  /** That this browser has its file; absent where it is a checkpoint of a run that is seen. */
+  proof?: string;
   /** Where it comes from, in words. */
   origin: string;
 }
@@ -91,8 +93,8 @@ function Upload({ onInitial }: { onInitial: (initial: Initial | null) => void })
     if (!file) return;
     setSaid({ text: `Uploading ${file.name} …`, wrong: false });
     try {
-      const digest = await uploaded(file);
-      onInitial({ digest, origin: file.name });
+      const { digest, proof } = await uploaded(file);
+      onInitial({ digest, proof, origin: file.name });
       setSaid({ text: `${file.name}, ${bytes(file.size)}: it is there.`, wrong: false });
     } catch (error) {
       if (error instanceof Refusal && error.needsLogin) ended();
@@ -107,12 +109,20 @@ function Upload({ onInitial }: { onInitial: (initial: Initial | null) => void })
   );
 }
 
-/** Sends the file; returns its digest, SHA-256. Browsers compute none for pages that came over a network in clear. */
-async function uploaded(file: File): Promise<string> {
+const POSSESSION = new TextEncoder().encode("quorate: the sender has this checkpoint\n");
+
+/** Sends the file; returns its digest, SHA-256, and the proof of having it (`init_proof` of the API). Browsers compute none for pages that came
+ *  over a network in clear. */
+async function uploaded(file: File): Promise<{ digest: string; proof: string }> {
   if (!crypto.subtle) throw new Error("this page came without TLS, so the browser computes no digest: use `quorate run create PLAN --init FILE`");
   const content = await file.arrayBuffer();
-  const hashed = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
-  const digest = Array.from(hashed, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const digest = await sha256(content);
+  const proof = await sha256(await new Blob([POSSESSION, content]).arrayBuffer());
   await put("/v1/checkpoints/{digest}", content, { digest });
-  return digest;
+  return { digest, proof };
+}
+
+async function sha256(content: ArrayBuffer): Promise<string> {
+  const hashed = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
+  return Array.from(hashed, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -53,7 +53,7 @@ function Editing({ schema, from, source }: { schema: Plan; from: Start | null; s
   const [text, setText] = useState(() => (source ? written(lean(source.plan as Plan, schema)) : TEMPLATE));
   const [initial, setInitial] = useState<Initial | null>(null);
   const found = useMemo(() => read(text), [text]);
-  const check = useCheck(found.plan, initial?.digest ?? null);
+  const check = useCheck(found.plan, initial);
   const mistakes = useMemo(() => mistakesOf(text, check), [text, check.fields]);
   const wrong = new Map(check.fields.map((one) => [one.field.join("."), one.detail]));
   return (
@@ -88,7 +88,7 @@ function Begin({ plan, initial, check }: { plan: Plan | null; initial: Initial |
     setBusy(true);
     setProblem(null);
     try {
-      setMade((await post("/v1/runs", { plan, init: initial.digest, origin: initial.origin })).run);
+      setMade((await post("/v1/runs", { plan, init: initial.digest, init_proof: initial.proof ?? null, origin: initial.origin })).run);
     } catch (error) {
       if (error instanceof Refusal && error.needsLogin) ended();
       else setProblem((error as Error).message);

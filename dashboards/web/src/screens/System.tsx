@@ -46,7 +46,7 @@ function Facts({ system }: { system: SystemView }) {
   return (
     <dl className="facts">
       <Fact label="Database" value={size(storage.database_bytes)} note={storage.database_bytes == null ? "not a file of this process" : ""} />
-      <Fact label="Checkpoints and updates" value={size(storage.blob_bytes)} />
+      <Fact label="Stored files" value={size(storage.blob_bytes)} note="checkpoints and updates" />
       <Fact label="Disk free" value={size(storage.disk_free_bytes)} />
       <Fact label="Server errors" value={count(errors)} note={<Badge tone={errors ? "bad" : "good"}>{errors ? "see the log" : "none"}</Badge>} />
       <Fact label="Viewers" value={count(system.viewers)} note={`and ${count(system.streams)} streams of one run`} />

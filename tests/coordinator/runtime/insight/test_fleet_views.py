@@ -257,6 +257,28 @@ def test_devices_by_hour_survive_a_restart_and_are_the_same_on_every_replica() -
         assert [one.from_at for one in found.availability[-2:]] == [world.clock.at - hour, world.clock.at]
 
 
+def test_a_device_is_shown_with_the_hours_in_which_it_was_seen() -> None:
+    world = World(2)
+    hour = 3600.0
+    world.clock.at = 1_000_000 * hour + 5
+    for _ in range(2):
+        world.check_in(0)
+        world.coordinator.insight.fleet.note_hours()
+        world.clock.at += 2 * hour
+    world.check_in(0)  # not noted yet
+
+    def seen(number: int) -> list[int]:
+        found = world.boot().insight.fleet.device(world.rows[number].device).availability
+        assert [one.from_at for one in found[-2:]] == [world.clock.at - 5 - hour, world.clock.at - 5]
+        assert len(found) == 24
+        return [back for back, one in enumerate(reversed(found)) if one.seen]
+
+    assert seen(0) == [0, 2, 4]
+    assert seen(1) == []
+    world.clock.at += 20 * hour
+    assert seen(0) == [20, 22]
+
+
 def test_a_check_in_is_no_row_of_an_hour() -> None:
     world = World(8)
     world.check_in()

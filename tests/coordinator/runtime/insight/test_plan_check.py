@@ -104,7 +104,8 @@ def test_a_secure_plan_says_how_many_devices_are_spent_on_its_checkpoint() -> No
     plain = {line.name: line.value for line in check(world, init, cohort=sections["cohort"]).cost}
     cost = {line.name: line.value for line in secure.cost}
     assert cost["round_longest_s"] > plain["round_longest_s"]
-    assert 0 < cost["device_upload_bytes"] < plain["device_upload_bytes"]
+    beside = cost["device_upload_bytes"] - plain["device_upload_bytes"]
+    assert 10_000 < beside < 20_000, "of so small a model the shares for 65 peers are nearly all that is sent"
     made = world.create(**sections)
     tensors = world.coordinator.core.state(made.run).marked_on
     with world.store.transaction() as tx:

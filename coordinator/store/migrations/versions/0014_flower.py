@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013"
-down_revision = "0011"
+revision = "0014"
+down_revision = "0013"
 
 _ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 """Text that sorts by code point in every database."""
