@@ -37,6 +37,10 @@ def test_a_device_is_shown_from_the_fleet_and_from_its_lane(visit: Visit, server
     told = server.http.get(Route.DEVICE.format(device=device.id)).json()
     assert page.locator("[data-fact=joined]").inner_text() == str(told["device"]["rounds_joined"]) == "1"
     page.get_by_text("valid", exact=True).wait_for()
+    hours = sum(hour["seen"] for hour in told["availability"])
+    assert hours >= 1
+    assert page.locator("[data-fact=hours-seen]").inner_text() == f"seen in {hours} of the last 24 hours"
+    assert page.locator(".hours-seen .seen").count() == hours
     page.get_by_role("link", name="1", exact=True).click()
     page.get_by_role("heading", name="Round 1").wait_for()
     page.locator(".lane").first.click()

@@ -68,7 +68,7 @@ function Shown({ detail }: { detail: DeviceDetail }) {
     <>
       <Facts detail={detail} />
       <div className="panels">
-        <Hours rounds={detail.rounds} />
+        <Hours rounds={detail.rounds} availability={detail.availability} />
         <Reasons rounds={detail.rounds} />
         <Rounds rounds={detail.rounds} />
       </div>
@@ -99,18 +99,25 @@ function Facts({ detail: { device, certificate } }: { detail: DeviceDetail }) {
   );
 }
 
-function Hours({ rounds }: { rounds: readonly DeviceRound[] }) {
+function Hours({ rounds, availability }: { rounds: readonly DeviceRound[]; availability: DeviceDetail["availability"] }) {
   const now = useNow();
   const hours = byHour(rounds, now);
+  const seen = new Set(availability.filter((one) => one.seen).map((one) => one.from_at));
   return (
-    <Panel title="Its rounds by hour" note="of the last 24 hours">
+    <Panel title="Its rounds by hour" note={<span data-fact="hours-seen">{`seen in ${count(seen.size)} of the last ${many(hours.length, "hour")}`}</span>}>
+      <ol className="hours-seen" aria-hidden="true">
+        {hours.map((one) => (
+          <li key={one.from} className={seen.has(one.from) ? "seen" : ""} title={`${hour(one.from)}: ${seen.has(one.from) ? "seen" : "not seen"}`} />
+        ))}
+      </ol>
       <Chart
         label="Rounds of this device by hour, by how they ended"
-        version={JSON.stringify(hours)}
+        version={JSON.stringify([hours, [...seen]])}
         rows={[...hours].reverse()}
         rowKey={(one) => one.from}
         columns={[
           { name: "from", cell: (one) => hour(one.from) },
+          { name: "seen", cell: (one) => (seen.has(one.from) ? "yes" : "no") },
           ...SERIES.map(([end]) => ({ name: end, cell: (one: (typeof hours)[number]) => count(one.ends[end]), figures: true })),
         ]}
         option={(paint) => ({
