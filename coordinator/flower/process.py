@@ -45,6 +45,8 @@ def follow(orders: Orders, on_event: OnEvent) -> dict[str, Any]:
                     raise ServerAppEnded(event["text"], event["frames"])
                 case "run":
                     run = event["run"]
+                case _:
+                    pass
             on_event(event)
         raise ServerAppEnded(_how(process.wait(), run, kept=orders.simulation is None))
 

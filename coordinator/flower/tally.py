@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from threading import Lock
+from typing import assert_never
 
 from coordinator.flower.happenings import Happening, MessagesPushed, NodesAwaited, Remark, ReplyTaken
 
@@ -70,6 +71,8 @@ class RunTally:
                     self._say(awaited(happening.nodes, happening.ineligible))
                 case Remark():
                     self._say(happening.text)
+                case _:
+                    assert_never(happening)
 
     def end(self) -> Totals:
         """Say the last line; the totals."""

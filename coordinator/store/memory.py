@@ -1,8 +1,7 @@
 """MemoryStore: the store contract in dicts. Tests, the simulator and the fault explorer use it.
 
-Rows live as long as the object: a "crash" is an exception inside a transaction, which then stores nothing, and
-``close`` deletes nothing, so a restarted coordinator finds the rows of the last one. One lock admits one writing
-transaction at a time; a second one, held briefly, separates commits from reads.
+Rows live as long as the object: a "crash" is an exception inside a transaction, which then stores nothing. One lock
+admits one writing transaction at a time; a second one, held briefly, separates commits from reads.
 """
 
 from __future__ import annotations
@@ -348,4 +347,4 @@ class MemoryStore(MemoryReads):
             yield self
 
     def close(self) -> None:
-        """Deletes nothing: this object is the database."""
+        """Deletes nothing: a restarted coordinator finds the rows here."""

@@ -184,22 +184,10 @@ MARKS_OF_RUN = (
     .order_by(secure_marks.c.tensors, secure_marks.c.device)
 )
 
+_ENGINE = (runs, events, claims, checkpoints, contributions, rounds, refusals, secure_marks, secure_messages, metrics)
+"""What only runs of the engine have rows in."""
 RUNS_NAMED = union(
-    *(
-        select(table.c.run).where(table.c.run.is_not(None))
-        for table in (
-            runs,
-            events,
-            claims,
-            checkpoints,
-            contributions,
-            rounds,
-            refusals,
-            secure_marks,
-            secure_messages,
-            metrics,
-        )
-    ),
+    *(select(table.c.run).where(table.c.run.is_not(None)) for table in _ENGINE),
     select(audit.c.run).where(audit.c.run.is_not(None), audit.c.run.not_in(select(flower_runs.c.run))),
 )
 ROWS_BY_ROUND = union_all(
