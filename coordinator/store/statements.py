@@ -345,5 +345,5 @@ def all_statements(dialect: str) -> dict[str, Statement]:
     named = {**globals(), **vars(insight_statements), **vars(message_statements), **vars(Upserts(dialect))}
     of_flower = vars(flower_statements) | vars(flower_statements.FlowerUpserts(dialect))
     named |= {f"flower {name}": found for name, found in of_flower.items()}
-    kinds = Select | CompoundSelect | Insert | Update | Delete
+    kinds = (Select, CompoundSelect, Insert, Update, Delete)
     return {name: found for name, found in named.items() if isinstance(found, kinds)}
