@@ -18,12 +18,12 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from client_sdk.flower import flwr_private
-from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerRunView, PullReplies, PushMessages
+from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerRunView, PullReplies
 from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.happenings import MessagesPushed, OnHappening, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.message_ids import MessageIds
-from coordinator.flower.messages import SentMessage, groups_of, incoming, outgoing
+from coordinator.flower.messages import SentMessage, groups_of, incoming, outgoing, pushes
 from coordinator.flower.patience import Patience, StillAway
 from coordinator.flower.waiting import WaitingForNodes
 
@@ -106,8 +106,7 @@ class QuorateGrid(Grid):
             for message, content in self._contents.stored(messages):
                 pushed.append(outgoing(message, content, drafted))
             known = set[str]()
-            for start in range(0, len(pushed), PUSH_LIMIT):
-                request = PushMessages(messages=tuple(one for one, _ in pushed[start : start + PUSH_LIMIT]))
+            for request in pushes(one for one, _ in pushed):
                 known.update(self._patience.ask(partial(self._link.push, self._view.run, request)).known)
             self._ids = drafted
             self._sent.update((one.message, replace(sent, known=one.message in known)) for one, sent in pushed)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from flwr.app import Error, Message, Metadata
 
 from client_sdk.flower import flwr_private
 from client_sdk.flower.records import RecordsError, decode
-from client_sdk.protocol.flower import TTL_MAX_S, FlowerMessage, FlowerReply
+from client_sdk.protocol.flower import PUSH_LIMIT, TTL_MAX_S, FlowerMessage, FlowerReply, PushMessages
 from coordinator.flower.message_ids import MessageIds
 
 ROUND_KEY = "server-round"
 """In the configuration of a message: the round, as Flower's strategies write it."""
+PUSH_BYTES = 128 << 10
+"""Of the JSON of one push: half of what a coordinator reads by default."""
 UNREADABLE = 0
 """Flower's ``ErrorCode.UNKNOWN``: of a reply whose content nobody can read."""
 
@@ -56,6 +58,20 @@ def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMes
     )
     expires_at = metadata.created_at + metadata.ttl
     return pushed, SentMessage(name, pushed.node, pushed.kind, metadata.group_id, group, expires_at)
+
+
+def pushes(messages: Iterable[FlowerMessage]) -> Iterator[PushMessages]:
+    """The messages in their order, in requests of at most ``PUSH_LIMIT`` messages and some ``PUSH_BYTES`` bytes."""
+    page, size = list[FlowerMessage](), 0
+    for message in messages:
+        length = len(message.model_dump_json().encode())
+        if page and (len(page) == PUSH_LIMIT or size + length > PUSH_BYTES):
+            yield PushMessages(messages=tuple(page))
+            page, size = [], 0
+        page.append(message)
+        size += length
+    if page:
+        yield PushMessages(messages=tuple(page))
 
 
 def incoming(

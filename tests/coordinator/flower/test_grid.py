@@ -12,11 +12,12 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_sdk.flower import flwr_private
-from client_sdk.protocol.flower import FlowerError, FlowerMessage, FlowerReply
+from client_sdk.protocol.flower import FlowerError, FlowerMessage, FlowerReply, Pushed, PushMessages
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, MessagesPushed, NodesAwaited, Remark, ReplyTaken
 from coordinator.flower.patience import Patience
+from coordinator.settings import Settings
 from tests.client_sdk.flower.test_records import told
 from tests.flower.fake_link import APP, MemoryLink
 
@@ -67,6 +68,23 @@ def test_replies_are_those_of_the_messages_in_their_order() -> None:
         ReplyTaken("train", "1", "no"),
         ReplyTaken("train", "1", None),
     ]
+
+
+def test_a_push_of_many_messages_is_several_requests_that_a_coordinator_reads() -> None:
+    run = Run(MemoryLink(nodes=2500))
+    lengths: list[int] = []
+    push = run.link.push
+
+    def measured(name: str, request: PushMessages) -> Pushed:
+        lengths.append(len(request.model_dump_json().encode()))
+        return push(name, request)
+
+    run.link.push = measured  # type: ignore[method-assign]
+    group = "ä" * 200
+    sent = [message(100 + number, group=group) for number in range(2500)]
+    assert len(run.grid.send_and_receive(sent)) == 2500
+    assert max(lengths) < Settings().max_message_bytes
+    assert 2 < len(lengths) < 20
 
 
 def test_arrays_come_back_exactly() -> None:
