@@ -83,7 +83,7 @@ def verify(
             ):
                 found += 1
                 _say_wrong(wrong, as_json)
-        runs = len(store.runs_named())
+        runs = len(store.runs_named()) + len(store.flower_runs())
     except CannotVerify as error:
         fail(str(error))
     finally:

@@ -57,6 +57,8 @@ FLOWER_RUN = _select(flower_runs, FlowerRunRow).where(*_is(flower_runs, "run"))
 FLOWER_RUNS = _select(flower_runs, FlowerRunRow).order_by(_runs.created_at, _runs.run)
 FLOWER_RUNNING = FLOWER_RUNS.where(_runs.status == "running")
 LOCK_FLOWER_RUN = select(_runs.run).where(*_is(flower_runs, "run")).with_for_update()
+HOLD_RUN = select(run_names.c.run).where(*_is(run_names, "run")).with_for_update(read=True, key_share=True)
+"""The lock that a row of the audit takes, which names a run of either kind."""
 NODE = _select(flower_nodes, FlowerNodeRow).where(*_is(flower_nodes, "device"))
 NODES = (
     _select(flower_nodes, FlowerNodeRow)

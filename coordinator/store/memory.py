@@ -124,8 +124,7 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites, M
 
     def seen(self, devices: Iterable[str], at: float) -> None:
         for device in devices:
-            row = self._t.devices.get(ALL, device)
-            if row is not None:
+            if (row := self._t.devices.get(ALL, device)) is not None:
                 self._t.devices.put(ALL, device, replace(row, last_seen_at=at))
 
     def insert_worker(self, row: WorkerRow) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from client_sdk.identity import Signer
 from coordinator.store import statements as sql
 from coordinator.store.audit_chain import chain_audit
+from coordinator.store.flower_statements import HOLD_RUN
 from coordinator.store.port import StoreError
 from coordinator.store.rows import AuditHeadRow, AuditRow
 from coordinator.store.sqlite_connection import SqliteConnection
@@ -31,7 +32,7 @@ def write_audit(connection: Connection | SqliteConnection, rows: Sequence[AuditR
     if not rows:
         return
     for run in sorted({row.run for row in rows if row.run is not None}):
-        if connection.execute(sql.HOLD_RUN, {"run": run}).fetchone() is None:
+        if connection.execute(HOLD_RUN, {"run": run}).fetchone() is None:
             raise StoreError(f"The store has no run {run}.")
     found: Sequence[Any] | None = connection.execute(sql.LOCK_AUDIT, {}).fetchone()
     if found is None:

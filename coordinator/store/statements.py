@@ -33,7 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from coordinator.store import flower_statements, insight_statements, message_statements, port
-from coordinator.store.flower_tables import flower_runs, run_names
+from coordinator.store.flower_tables import flower_runs
 from coordinator.store.insight_statements import SEEN_BEFORE, SEEN_IN_HOUR
 from coordinator.store.rows import SPENT, LoginRow
 from coordinator.store.tables import (
@@ -156,8 +156,6 @@ AUDIT_OF_ALL = (
 )
 AUDIT_HEAD = _select(audit_head, port.AuditHeadRow).where(audit_head.c.id == 1)
 LOCK_AUDIT = AUDIT_HEAD.with_for_update()
-HOLD_RUN = select(run_names.c.run).where(*_is(run_names, "run")).with_for_update(read=True, key_share=True)
-"""The lock that a row of the audit takes, which names a run of either kind."""
 METRICS = (
     _select(metrics, port.MetricRow)
     .where(*_is(metrics, "run"))
@@ -347,8 +345,5 @@ def all_statements(dialect: str) -> dict[str, Statement]:
     named = {**globals(), **vars(insight_statements), **vars(message_statements), **vars(Upserts(dialect))}
     of_flower = vars(flower_statements) | vars(flower_statements.FlowerUpserts(dialect))
     named |= {f"flower {name}": found for name, found in of_flower.items()}
-    return {
-        name: found
-        for name, found in named.items()
-        if isinstance(found, Select | CompoundSelect | Insert | Update | Delete)
-    }
+    kinds = (Select, CompoundSelect, Insert, Update, Delete)
+    return {name: found for name, found in named.items() if isinstance(found, kinds)}
