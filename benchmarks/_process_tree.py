@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any
 
 SAMPLE_S = 0.1
+LONGEST_S = 1200.0
+"""Of one command."""
 _SUBREAPER = 36
 """Linux: ``PR_SET_CHILD_SUBREAPER``."""
 
@@ -89,8 +91,13 @@ class Metered:
             )
 
     def run(self, command: Sequence[str], log: Path, **variables: str) -> None:
-        """Run a command to its end. SystemExit where it fails, with the end of what it wrote."""
-        status = self.start(command, log, **variables).wait()
+        """Run a command to its end. SystemExit where it fails, with the end of what it wrote, or where it does not end:
+        Ray hangs where a busy machine keeps it from starting in time."""
+        status: int | str
+        try:
+            status = self.start(command, log, **variables).wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            status = f"none after {LONGEST_S:.0f} s"
         if status:
             raise SystemExit(f"{' '.join(command)} ended with status {status}:\n{log.read_text()[-3000:]}")
 
