@@ -46,6 +46,15 @@ def query(message, context):
     return Message(RecordDict({"metrics": MetricRecord({"calls": calls, "pid": os.getpid()})}), reply_to=message)
 
 
+@app.query("metadata")
+def metadata(message, context):
+    seen = message.metadata
+    made = Message(RecordDict(), dst_node_id=9, message_type="query").metadata
+    told = ConfigRecord({"group": seen.group_id, "made_by": made.src_node_id, "made_in": made.run_id})
+    times = MetricRecord({"created_at": seen.created_at, "ttl": seen.ttl})
+    return Message(RecordDict({"told": told, "times": times}), reply_to=message)
+
+
 @app.train("fails")
 def fails(message, context):
     context.state["calls"] = ConfigRecord({"count": 1000, "messages": []})

@@ -31,7 +31,7 @@ class Run:
         from client_sdk.protocol.flower import CreateFlowerRun
 
         self.link, self.told = link, list[Happening]()
-        flwr_private.create_messages_as(NUMBER)
+        flwr_private.create_messages_as(flwr_private.SERVER_NODE, NUMBER)
         view = link.create(CreateFlowerRun(run="trial", app=APP))
         patience = Patience(lambda text: self.told.append(Remark(text)), sleep=lambda _: None)
         self.grid = QuorateGrid(link, view, patience, self.told.append, **options)  # type: ignore[arg-type]
@@ -266,9 +266,12 @@ def test_round_is_taken_from_the_configuration_where_a_strategy_sets_no_group() 
     run = Run(MemoryLink())
     records = RecordDict({"config": ConfigRecord({"server-round": 4, "lr": 0.1})})
     [reply] = run.grid.send_and_receive([Message(records, 100, "train")])
-    assert next(iter(run.link.messages.values())).group == "4"
+    pushed = next(iter(run.link.messages.values()))
+    assert (pushed.group, pushed.grouped) == ("4", False)
     assert reply.metadata.group_id == ""
     assert run.of(MessagesPushed) == [MessagesPushed("train", "4", 1, 0)]
+    run.grid.push_messages([message(101, group="4")])
+    assert [one.grouped for one in run.link.messages.values()] == [False, True]
 
 
 def test_reply_that_nobody_can_read_is_an_error_reply() -> None:
