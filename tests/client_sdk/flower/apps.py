@@ -71,6 +71,32 @@ def dies(message, context):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.train("leaves")
+def leaves(message, context):
+    if os.fork() == 0:
+        time.sleep(600)  # as a data loader's process, which holds what its parent had open
+    os._exit(3)
+
+
+@app.train("asks")
+def asks(message, context):
+    input("learning rate? ")
+
+
+@app.train("odd")
+def odd(message, context):
+    raise FileNotFoundError("no file caf\\udce9.npy")
+
+
+@app.train("unsayable")
+def unsayable(message, context):
+    class Unsayable(Exception):
+        def __str__(self):
+            raise KeyError("text")
+
+    raise Unsayable
+
+
 @app.train("exits")
 def exits(message, context):
     sys.exit("enough")

@@ -165,6 +165,10 @@ def test_a_message_that_was_answered_long_ago_gets_an_error_and_no_second_change
         ("train.unknown", 2, "<class 'ValueError'>:<'No train function registered with name 'unknown''>"),
         ("evaluate", 2, "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"),
         ("train.large", 4, "start the run with a larger --max-reply."),
+        ("train.leaves", 8, "The process of the ClientApp ended with status 3 while it worked on this message."),
+        ("train.asks", 2, "<class 'EOFError'>"),
+        ("train.odd", 2, "<class 'FileNotFoundError'>:<'no file caf?.npy'>"),
+        ("train.unsayable", 2, "Unsayable'>:<'its text raises KeyError'>"),
         ("train.dies", 8, "was ended by SIGKILL (the system may have been short of memory)"),
     ],
 )
