@@ -292,7 +292,7 @@ def test_the_same_run_is_found_again_and_another_one_of_its_name_is_refused(worl
         ),
         (
             {"config": {"lr": 0.1}, "app": FlowerApp(name=APP.name, version=APP.version, digest="e" * 64)},
-            "the hash of the app",
+            "in the app's .gitignore, which leaves them out of the hash",
         ),
     ):
         kind, detail = refusal(lambda fields=fields: world.begin(**fields))
