@@ -17,8 +17,8 @@ _VALUES = 5
 """Values of the configuration that a refusal names."""
 STOPPED = "stopped by the operator"
 _WRITTEN = (
-    "where the app itself has written into its folder (a .json, .md or .yaml), remove that file, and name such files in "
-    "the app's .gitignore, which leaves them out of the hash"
+    "where the app itself has written into its folder (a .json, .md or .yaml), remove that file, and name such files "
+    "in the app's .gitignore, which leaves them out of the hash"
 )
 
 

@@ -356,6 +356,18 @@ def test_a_device_that_leaves_is_a_node_no_more(world: FlowerWorld) -> None:
     assert world.push(left).nowhere == (left.message,)
 
 
+def test_repro_a_message_to_a_device_that_leaves_is_an_error_at_once_and_its_reply_stays(world: FlowerWorld) -> None:
+    waiting, answered, other = world.message(0), world.message(0, kind="evaluate"), world.message(1)
+    world.push(waiting, answered, other)
+    world.reply(0, answered, b"update")
+    world.coordinator.identities.leave(world.rows[0])
+    gone, kept = world.pull(waiting, answered, other)
+    assert gone.error is not None
+    assert (gone.message, gone.error.code, "has left" in gone.error.reason) == (waiting.message, 5, True)
+    assert (kept.message, kept.content) == (answered.message, digest_of(b"update"))
+    assert world.pull(other) == []
+
+
 def test_a_flower_run_has_no_plan_and_a_run_with_a_plan_takes_no_messages(world: FlowerWorld) -> None:
     world.create()
     assert "has a plan" in refusal(lambda: world.view("marks"))[1]
