@@ -95,7 +95,7 @@ def test_a_value_that_cannot_be_stored_takes_back_its_transaction_also_where_it_
     store = open_store(server.url(server.create(template)))
     with store.transaction() as tx:
         rows.world(tx)
-    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
+    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:
         with pytest.raises(StoreError):
             tx.insert_contributions([rows.contribution("d3"), wrong])
     assert store.contributions("r1", 1) == []
