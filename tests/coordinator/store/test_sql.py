@@ -170,8 +170,7 @@ def test_repro_nothing_more_is_written_by_a_transaction_that_the_full_disk_took_
     event.listen(store.engine, "connect", make_small)
     with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
         with pytest.raises(StoreFull):
-            for _ in range(200):
-                tx.append("r1", [(0.0, "k", {"text": "x" * 3000})])
+            tx.append("r1", [(0.0, "k", {"text": "x" * 3000})] * 200)
         with pytest.raises(StoreError, match="was ignored"):
             tx.append("r1", [(0.0, "small", {})])
         with pytest.raises(StoreError, match="was ignored"):
