@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Executable
-from sqlalchemy.exc import SQLAlchemyError
 
 from client_sdk.identity import Signer
 from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
-from coordinator.store.driver_errors import to_store_error
+from coordinator.store.driver_errors import translated
 from coordinator.store.flower_sql import SqlFlowerWrites
 from coordinator.store.flower_statements import NAME_RUN
 from coordinator.store.insight import HOUR_S, ReplicaRow
@@ -293,11 +292,9 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
     @contextmanager
     def _voiding(self) -> Iterator[None]:
         try:
-            yield
-        except SQLAlchemyError as error:
-            self._void = True
-            raise to_store_error(error) from error
-        except StoreError:
+            with translated():
+                yield
+        except BaseException:  # some rows of several may be written
             self._void = True
             raise
 
