@@ -42,10 +42,11 @@ def set_message_id(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
-def create_messages_as(run: int) -> None:
-    """Have messages that this process creates come from the ServerApp of the run with this number."""
+def create_messages_as(node: int, run: int) -> None:
+    """Have messages that this process creates come from this node, or from the ServerApp (``SERVER_NODE``), in the run
+    with this number."""
     TaskIdentity.run_id = run
-    TaskIdentity.node_id = SERVER_NODE
+    TaskIdentity.node_id = node
     TaskIdentity.task_id = 1
 
 

@@ -30,7 +30,7 @@ class SentMessage:
     group: str
     """As the ServerApp has set it."""
     shown_group: str
-    """As the coordinator shows it, and the device's app sees it."""
+    """As the coordinator shows it."""
     expires_at: float
     """By this machine's clock."""
     known: bool = False
@@ -53,6 +53,7 @@ def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMes
         node=metadata.dst_node_id,
         kind=metadata.message_type,
         group=group,
+        grouped=bool(metadata.group_id),
         ttl_s=min(metadata.ttl, TTL_MAX_S),
         content=content,
     )

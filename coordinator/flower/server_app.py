@@ -97,7 +97,7 @@ def run_server_app(
         on_happening(happening)
         earlier.happened(happening)
 
-    flwr_private.create_messages_as(run.number)
+    flwr_private.create_messages_as(flwr_private.SERVER_NODE, run.number)
     context = Context(
         run_id=run.number,
         node_id=flwr_private.SERVER_NODE,
