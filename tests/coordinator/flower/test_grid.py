@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -284,6 +285,22 @@ def test_same_message_twice_in_a_group_is_two_messages() -> None:
     ids = run.grid.push_messages([message(100), message(100)])
     assert len(set(ids)) == 2
     assert len(run.grid.pull_messages(ids)) == 2
+
+
+@pytest.mark.parametrize(
+    ("node", "ttl", "group", "said"),
+    [
+        (-3, 60.0, "1", "its dst_node_id is -3; Input should be greater than 0"),
+        (100, -5.0, "1", "its ttl is -5.0; Input should be greater than 0"),
+        (100, 60.0, "g" * 300, "its group_id is 'ggg"),
+    ],
+)
+def test_metadata_that_no_message_can_have_is_one_sentence(node: int, ttl: float, group: str, said: str) -> None:
+    run = Run(MemoryLink())
+    with pytest.raises(ValueError, match=re.escape(f"A message cannot be pushed: {said}")) as refused:
+        run.grid.push_messages([Message(RecordDict(), node, "train", ttl=ttl, group_id=group)])
+    assert "\n" not in str(refused.value)
+    assert run.link.messages == {}
 
 
 def test_push_that_fails_names_nothing() -> None:
