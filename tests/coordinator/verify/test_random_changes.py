@@ -22,7 +22,7 @@ NOT_COVERED = {
     "logins": "who is logged in is in no log: the audit says who logged in and out",
     "hours": "how many devices checked in is in no log: it is for people, and nothing comes of it",
     "device_hours": "in which hours a device was seen is in no log: it is for people, and nothing comes of it",
-    "run_names": "it only keeps a name from being given twice: what a run is called is in its own row, which is covered",
+    "run_names": "it keeps a name from being given twice; what a run is called is in its own row, which is covered",
     **dict.fromkeys(
         ("flower_runs", "flower_nodes", "flower_contents", "flower_messages", "flower_replies", "flower_rounds"),
         "the history has no Flower run, which has no log; test_flower.py changes what its rows say of each other",
