@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from client_sdk.flower import records
 from client_sdk.flower.answer_file import AnswerHeader, write_answer
 from client_sdk.flower.error_codes import ErrorCode, error, raised
-from client_sdk.flower.flwr_private import received_message
+from client_sdk.flower.flwr_private import create_messages_as, received_message
 from client_sdk.flower.work import AppFailed, AppWork, Worked
 from client_sdk.protocol.flower import FlowerError
 
@@ -30,6 +30,7 @@ def call(app: ClientApp, work: AppWork) -> Worked | AppFailed:
         message, context = _message(work), _context(work)
     except (OSError, records.RecordsError) as unreadable:
         return AppFailed(error=error(ErrorCode.MESSAGE_UNAVAILABLE, f"The message cannot be read: {unreadable}"))
+    create_messages_as(work.node, work.number)
     try:
         reply = app(message, context)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 - whatever an app raises is its answer

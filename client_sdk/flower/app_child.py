@@ -18,10 +18,12 @@ from client_sdk.flower.work import AppReady, AppWork, NotLoaded, Said
 
 def main() -> None:
     """Serve until standard input is closed."""
-    told = os.dup(1)
+    orders, told = os.dup(0), os.dup(1)
     os.dup2(2, 1)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # an app that asks for input takes no orders
     lines: SimpleQueue[bytes] = SimpleQueue()
-    Thread(target=_read, args=(lines,), daemon=True).start()
+    Thread(target=_read, args=(orders, lines), daemon=True).start()
     try:
         from client_sdk.flower.app import load_client_app
         from client_sdk.flower.app_call import call
@@ -35,8 +37,8 @@ def main() -> None:
         _say(told, call(app, AppWork.model_validate_json(lines.get())))
 
 
-def _read(lines: SimpleQueue[bytes]) -> None:
-    with os.fdopen(0, "rb", closefd=False) as commands:
+def _read(orders: int, lines: SimpleQueue[bytes]) -> None:
+    with os.fdopen(orders, "rb", closefd=False) as commands:
         for line in commands:
             lines.put(line)
     os._exit(0)

@@ -152,6 +152,8 @@ class AppProcess:
                     if not found:
                         return None
                     self._heard += found
+                elif process.poll() is not None:  # a process that the app has started still holds the pipe
+                    return None
         line, _, self._heard = self._heard.partition(b"\n")
         return read_said(line)
 

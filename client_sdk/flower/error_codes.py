@@ -22,10 +22,14 @@ class ErrorCode(IntEnum):
 
 
 def error(code: ErrorCode, reason: str) -> FlowerError:
-    """An error in place of a reply; its reason is cut where it is too long."""
-    return FlowerError(code=int(code), reason=reason[:REASON_LIMIT])
+    """An error in place of a reply; its reason is cut where it is too long, and what is no text in it becomes ``?``."""
+    return FlowerError(code=int(code), reason=reason[:REASON_LIMIT].encode(errors="replace").decode())
 
 
 def raised(error_: BaseException) -> FlowerError:
     """What Flower replies when a ClientApp raises: the exception's class and text."""
-    return error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error_)}:<'{error_}'>")
+    try:
+        text = str(error_)
+    except Exception as failure:  # noqa: BLE001 - the text is the app's code too
+        text = f"its text raises {type(failure).__name__}"
+    return error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error_)}:<'{text}'>")

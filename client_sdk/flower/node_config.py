@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -47,6 +48,8 @@ def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, ConfigValue]:
         name = f"{before}{key}"
         if isinstance(value, dict):
             found |= _flat(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which cannot travel; {_EXAMPLE}")
         elif isinstance(value, bool | int | float | str):
             found[name] = value
         else:

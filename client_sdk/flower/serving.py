@@ -170,9 +170,9 @@ class FlowerDevice:
             run_config=task.config,
             message=task.message,
             type=task.kind,
-            group=task.group,
+            group=task.group if task.grouped else "",
             created_at=task.created_at,
-            ttl_s=task.expires_in_s,
+            ttl_s=task.ttl_s,
             content=content,
             state=None
             if state is None

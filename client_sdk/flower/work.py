@@ -39,8 +39,10 @@ class AppWork(Message):
     type: str
     """Flower's message type."""
     group: str
+    """The group id that the ServerApp has set; empty: none."""
     created_at: float
     ttl_s: float
+    """From ``created_at``."""
     content: str
     """The file with the message's records."""
     state: StoredState | None

@@ -114,7 +114,9 @@ class FlowerMessage(Message):
     kind: str = Field(min_length=1, max_length=255)
     """Flower's message type: ``train``, ``evaluate``, ``query``, with an action after a dot where there is one."""
     group: str = Field(default="", max_length=255)
-    """Flower's group id: it is shown as the round."""
+    """What is shown as the round: Flower's group id, or the round of the configuration where ``grouped`` is false."""
+    grouped: bool = True
+    """Whether the ServerApp has set ``group`` as the group id. Where it has not, its ClientApp sees none."""
     ttl_s: Annotated[Finite, Field(gt=0, le=TTL_MAX_S)]
     """From its first push, in seconds. A message that was pushed before and has expired without a reply is offered
     again."""
@@ -196,11 +198,14 @@ class FlowerTask(Message):
     node: NodeId
     kind: str
     group: str
+    grouped: bool = True
     content: Digest
     bytes: int
     """Of the content."""
     created_at: float
     """Of the message, by the coordinator's clock."""
+    ttl_s: float
+    """From ``created_at``, also where a part of it is over: what ``Metadata.ttl`` has."""
     expires_in_s: float
     """After that an answer is refused (*late*)."""
     max_reply: int

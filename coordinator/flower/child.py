@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib.metadata import entry_points
+from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,9 @@ def main() -> None:
     """Follow the orders; exit code 0, or 1 after an event ``failed``."""
     orders = Orders.model_validate_json(sys.stdin.readline())
     signal.signal(signal.SIGTERM, _stop)
-    Thread(target=_end_with_the_parent, daemon=True).start()
+    Thread(target=_end_with_the_parent, args=(os.dup(0),), daemon=True).start()
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # an app that asks for input gets none, as under Flower
     os.dup2(2, 1)
     code = 0
     with os.fdopen(orders.events, "w", encoding="utf-8") as events:
@@ -89,7 +92,7 @@ def _run(orders: Orders, tell: Callable[..., None]) -> None:
     quorum = Quorum(orders.quorum, orders.grace_s) if orders.quorum is not None else None
     with _link(orders, app) as link:
         tell("run", run=request.run, app=app.app.name, version=app.app.version)
-        tally = RunTally(say)
+        tally = RunTally(say, simulation=orders.simulation)
         waits = Waits(quorum, float("inf") if orders.longest_wait_s is None else orders.longest_wait_s)
         run_server_app(app, request, link, tally.happened, waits=waits)
         tell("end", **asdict(tally.end()))
@@ -131,9 +134,10 @@ def _stop(number: int, frame: object) -> None:
     raise _Stopped
 
 
-def _end_with_the_parent() -> None:
+def _end_with_the_parent(pipe: int) -> None:
     """End this process when the parent is gone: another start goes on with what is durable."""
-    sys.stdin.read()
+    while os.read(pipe, 1 << 10):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_S)
     os._exit(1)

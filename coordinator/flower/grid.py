@@ -29,6 +29,9 @@ from coordinator.flower.waiting import WaitingForNodes
 
 HOLD_S = 25.0
 """How long one request for replies is held."""
+REST_S = 1.0
+"""Pause after a request that was not held and found nothing: another ServerApp of the same run asks for the same
+replies, and a coordinator holds the newer request of the two."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,14 @@ class QuorateGrid(Grid):
                     until, needed = min(until, self._clock() + self._quorum.grace_s), math.inf
                 left = until - self._clock()
                 batch, rest = missing[:PUSH_LIMIT], missing[PUSH_LIMIT:]
+                hold_s, began = min(max(left, 0.0), REST_S if rest else HOLD_S), self._clock()
                 try:
-                    found |= self._pull(batch, min(max(left, 0.0), 1.0 if rest else HOLD_S), until)
+                    taken = self._pull(batch, hold_s, until)
                 except StillAway:
                     break
+                found |= taken
+                if not taken and self._clock() - began < min(hold_s, REST_S) / 2:
+                    self._patience.rest(min(hold_s, REST_S))
                 missing = [message for message in rest + batch if message not in found]
                 if left <= 0:
                     break
@@ -158,7 +165,12 @@ class QuorateGrid(Grid):
             origin = self._sent.get(reply.message)
             if origin is None:  # another thread was faster
                 continue
-            message = incoming(reply, origin, self._view.number, partial(self._fetch, until))
+            try:
+                message = incoming(reply, origin, self._view.number, partial(self._fetch, until))
+            except StillAway:
+                if not found:
+                    raise
+                break  # those that were taken are handed over
             if self._sent.pop(reply.message, None) is not None:
                 found[reply.message] = message
                 reason = (message.error.reason or "no reason") if message.has_error() else None

@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from flwr.app import Error, Message, Metadata
+from pydantic import ValidationError
 
 from client_sdk.flower import flwr_private
 from client_sdk.flower.records import RecordsError, decode
 from client_sdk.protocol.flower import PUSH_LIMIT, TTL_MAX_S, FlowerMessage, FlowerReply, PushMessages
+from client_sdk.protocol.names import message_of
 from coordinator.flower.message_ids import MessageIds
 
 ROUND_KEY = "server-round"
 """In the configuration of a message: the round, as Flower's strategies write it."""
 PUSH_BYTES = 128 << 10
 """Of the JSON of one push: half of what a coordinator reads by default."""
+_NAMES = {"node": "dst_node_id", "kind": "message_type", "group": "group_id", "ttl_s": "ttl"}
+"""Flower's names of what the protocol has."""
 UNREADABLE = 0
 """Flower's ``ErrorCode.UNKNOWN``: of a reply whose content nobody can read."""
 
@@ -30,7 +34,7 @@ class SentMessage:
     group: str
     """As the ServerApp has set it."""
     shown_group: str
-    """As the coordinator shows it, and the device's app sees it."""
+    """As the coordinator shows it."""
     expires_at: float
     """By this machine's clock."""
     known: bool = False
@@ -40,22 +44,30 @@ class SentMessage:
 def outgoing(message: Message, content: str, ids: MessageIds) -> tuple[FlowerMessage, SentMessage]:
     """The message as the protocol has it; its id is set in its metadata. ``content``: the digest.
 
-    Raises ValueError for a reply: the Grid pushes messages to nodes.
+    Raises ValueError for a reply, since the Grid pushes messages to nodes, and for metadata that no message can have.
     """
     metadata = message.metadata
     if metadata.reply_to_message_id:
         raise ValueError("A ServerApp cannot push a reply: create a new message to the node.")
     group = metadata.group_id or _round_of(message)
     name = ids.name(metadata.dst_node_id, metadata.message_type, group, content)
+    try:
+        pushed = FlowerMessage(
+            message=name,
+            node=metadata.dst_node_id,
+            kind=metadata.message_type,
+            group=group,
+            grouped=bool(metadata.group_id),
+            ttl_s=min(metadata.ttl, TTL_MAX_S),
+            content=content,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = _NAMES.get(str(first["loc"][0]), str(first["loc"][0]))
+        raise ValueError(
+            f"A message cannot be pushed: its {what} is {first['input']!r:.60}; {message_of(first)}"
+        ) from None
     flwr_private.set_message_id(message, name)
-    pushed = FlowerMessage(
-        message=name,
-        node=metadata.dst_node_id,
-        kind=metadata.message_type,
-        group=group,
-        ttl_s=min(metadata.ttl, TTL_MAX_S),
-        content=content,
-    )
     expires_at = metadata.created_at + metadata.ttl
     return pushed, SentMessage(name, pushed.node, pushed.kind, metadata.group_id, group, expires_at)
 

@@ -42,6 +42,10 @@ class Patience:
         """The time by the clock of ``until``."""
         return self._clock()
 
+    def rest(self, seconds: float) -> None:
+        """Wait some seconds, before a request that nothing is wrong with."""
+        self._sleep(seconds)
+
     def ask(self, request: Callable[[], T], until: float | None = None) -> T:
         """The answer. A problem whose advice is to retry is waited out; any other is raised.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,7 +96,7 @@ def run_server_app(
         on_happening(happening)
         earlier.happened(happening)
 
-    flwr_private.create_messages_as(run.number)
+    flwr_private.create_messages_as(flwr_private.SERVER_NODE, run.number)
     context = Context(
         run_id=run.number,
         node_id=flwr_private.SERVER_NODE,
@@ -115,16 +114,19 @@ def run_server_app(
         after_push=lambda: state.save(context.state),
     )
     try:
-        server_app(grid=grid, context=context)
+        try:
+            server_app(grid=grid, context=context)
+        except SystemExit as left:
+            if left.code:
+                raise
+        state.save(context.state)
     except (ProblemError, StillAway):
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:
-            return _finish(link, run, patience, lambda: state.save(context.state))
         raised = _shortened(error, app.folder)
         _end(link, run, "failed", str(raised))
         raise raised from error
-    return _finish(link, run, patience, lambda: state.save(context.state))
+    return patience.ask(partial(link.end, run.run, EndFlowerRun(status="finished")))
 
 
 def _created(link: FlowerLink, request: CreateFlowerRun) -> FlowerRunView:
@@ -134,11 +136,6 @@ def _created(link: FlowerLink, request: CreateFlowerRun) -> FlowerRunView:
         return silent.ask(partial(link.create, request), until=silent.now() + START_WAIT_S)
     except StillAway as away:
         raise problem("busy", str(away)) from None
-
-
-def _finish(link: FlowerLink, run: FlowerRunView, patience: Patience, save: Callable[[], None]) -> FlowerRunView:
-    save()
-    return patience.ask(partial(link.end, run.run, EndFlowerRun(status="finished")))
 
 
 def _end(link: FlowerLink, run: FlowerRunView, status: str, reason: str) -> None:

@@ -51,8 +51,15 @@ class Totals:
 class RunTally:
     """Follows the groups one after another; ``say`` gets a line when one is over, and now and then before."""
 
-    def __init__(self, say: Callable[[GroupLine | str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
+    def __init__(
+        self,
+        say: Callable[[GroupLine | str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        simulation: int | None = None,
+    ) -> None:
+        """``simulation``: how many nodes are simulated, where they are."""
+        self._say, self._clock, self._simulation = say, clock, simulation
         self._began = self._group_began = self._said_at = clock()
         self._line: GroupLine | None = None
         self._rounds: set[str] = set()
@@ -68,7 +75,7 @@ class RunTally:
                 case ReplyTaken():
                     self._replied(happening)
                 case NodesAwaited():
-                    self._say(awaited(happening.nodes, happening.ineligible))
+                    self._say(awaited(happening.nodes, happening.ineligible, self._simulation))
                 case Remark():
                     self._say(happening.text)
                 case _:
@@ -122,8 +129,13 @@ def first_line(text: str) -> str:
     return line if len(line) <= 160 else line[:157] + "..."
 
 
-def awaited(nodes: int, ineligible: Mapping[str, int]) -> str:
-    """The sentence about a ServerApp that waits for more nodes."""
+def awaited(nodes: int, ineligible: Mapping[str, int], simulation: int | None = None) -> str:
+    """The sentence about a ServerApp that waits for more nodes, and what to do. ``simulation``: as of ``RunTally``."""
+    if simulation is not None:
+        return (
+            f"The ServerApp waits for more nodes than the {simulation} that are simulated, and no more will come: stop "
+            "it and give --simulation a higher number, or have the strategy ask for fewer (min_available_nodes)."
+        )
     others = "".join(f" {count} more cannot serve it: {first_line(why)}" for why, count in ineligible.items())
     there = "no device is" if nodes == 0 else "1 device is" if nodes == 1 else f"{nodes} devices are"
     return (

@@ -96,6 +96,8 @@ class FlowerMessageRow:
     """When it was given to its device first."""
     answered: bool = False
     """Whether there is a ``FlowerReplyRow``."""
+    grouped: bool = True
+    """Whether the ServerApp has set ``group_id``; otherwise it is the round of the message's configuration."""
 
     def open_at(self, now: float) -> bool:
         """Whether it waits for its answer."""

@@ -112,7 +112,10 @@ _open = (
 )
 OPEN = _open.where(*_is(flower_messages, "device")).order_by(*_place)
 UNDER_WAY = _open.where(_messages.delivered_at.is_not(None)).order_by(_messages.device, *_place)
-ROUND_OF = select(_messages.round).where(*_is(flower_messages, "run", "group_id")).limit(1)
+ROUND_OF = (
+    select(_messages.round).where(*_is(flower_messages, "run", "group_id")).order_by(_messages.round.desc()).limit(1)
+)
+"""The newest groups first: the messages of one group are often pushed one by one."""
 EXPIRED = select(func.count()).where(
     *_is(flower_messages, "run"), _messages.answered.is_(False), _messages.expires_at <= _now
 )

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    true,
 )
 
 from coordinator.store.tables import id_type, metadata
@@ -93,6 +94,7 @@ flower_messages = Table(
     Column("expires_at", Double, nullable=False),
     Column("delivered_at", Double),
     Column("answered", Boolean, nullable=False),
+    Column("grouped", Boolean, nullable=False, server_default=true()),
     PrimaryKeyConstraint("run", "message"),
     UniqueConstraint("run", "position"),
     Index(None, "run", "round"),

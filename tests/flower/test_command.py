@@ -49,6 +49,10 @@ def test_plain_lines_and_what_the_app_prints_goes_to_standard_error(tmp_path: Pa
         HEAD
         + """
     print("hello from the app", context.run_config["word"])
+    try:
+        input("a number? ")
+    except EOFError:
+        print("nobody answers")
     nodes = list(grid.get_node_ids())
     records = RecordDict({"m": MetricRecord({"x": 1})})
     assert len(list(grid.send_and_receive([Message(records, node, "query", group_id="1") for node in nodes]))) == 2
@@ -63,6 +67,7 @@ def test_plain_lines_and_what_the_app_prints_goes_to_standard_error(tmp_path: Pa
     assert lines[2].startswith("Done: 1 rounds, 2 replies, 0 errors, ")
     assert len(lines) == 3
     assert "hello from the app b c" in done.stderr
+    assert "nobody answers" in done.stderr
 
 
 def test_app_that_raises_shows_its_own_frames_and_one_sentence(tmp_path: Path) -> None:

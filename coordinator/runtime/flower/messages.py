@@ -78,6 +78,7 @@ class Messages:
                     position=row.messages + place,
                     round=rounds[message.group],
                     group_id=message.group,
+                    grouped=message.grouped,
                     node=message.node,
                     device=devices[message.node],
                     kind=message.kind,

@@ -134,9 +134,11 @@ class Nodes:
             node=message.node,
             kind=message.kind,
             group=message.group_id,
+            grouped=message.grouped,
             content=message.content,
             bytes=content.bytes,
             created_at=message.created_at,
+            ttl_s=round(message.expires_at - message.created_at, 6),
             expires_in_s=max(0.0, message.expires_at - self._ground.now),
             max_reply=self._ground.max_reply(row, message),
         )

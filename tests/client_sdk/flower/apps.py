@@ -46,6 +46,15 @@ def query(message, context):
     return Message(RecordDict({"metrics": MetricRecord({"calls": calls, "pid": os.getpid()})}), reply_to=message)
 
 
+@app.query("metadata")
+def metadata(message, context):
+    seen = message.metadata
+    made = Message(RecordDict(), dst_node_id=9, message_type="query").metadata
+    told = ConfigRecord({"group": seen.group_id, "made_by": made.src_node_id, "made_in": made.run_id})
+    times = MetricRecord({"created_at": seen.created_at, "ttl": seen.ttl})
+    return Message(RecordDict({"told": told, "times": times}), reply_to=message)
+
+
 @app.train("fails")
 def fails(message, context):
     context.state["calls"] = ConfigRecord({"count": 1000, "messages": []})
@@ -60,6 +69,32 @@ def hangs(message, context):
 @app.train("dies")
 def dies(message, context):
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.train("leaves")
+def leaves(message, context):
+    if os.fork() == 0:
+        time.sleep(600)  # as a data loader's process, which holds what its parent had open
+    os._exit(3)
+
+
+@app.train("asks")
+def asks(message, context):
+    input("learning rate? ")
+
+
+@app.train("odd")
+def odd(message, context):
+    raise FileNotFoundError("no file caf\\udce9.npy")
+
+
+@app.train("unsayable")
+def unsayable(message, context):
+    class Unsayable(Exception):
+        def __str__(self):
+            raise KeyError("text")
+
+    raise Unsayable
 
 
 @app.train("exits")

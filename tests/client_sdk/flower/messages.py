@@ -56,6 +56,7 @@ class ScriptedPort:
             content=content.digest,
             bytes=content.length,
             created_at=1.0,
+            ttl_s=3600.0,
             expires_in_s=60.0,
             max_reply=1 << 20,
         )

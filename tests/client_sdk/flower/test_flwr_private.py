@@ -28,7 +28,7 @@ def test_received_message_has_the_metadata_of_the_other_side() -> None:
 
 
 def test_messages_of_this_process_come_from_the_server_app() -> None:
-    flwr_private.create_messages_as(99)
+    flwr_private.create_messages_as(flwr_private.SERVER_NODE, 99)
     message = Message(RecordDict(), 5, "query")
     flwr_private.set_message_id(message, "a" * 64)
     assert message.metadata.message_id == "a" * 64

@@ -32,7 +32,7 @@ def test_several_texts_are_joined_and_the_last_value_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["partition-id", "a=", "a=word", "a=1 rubbish", "=1", "a=[1, 2]", "a=1979-05-27", "a='x"]
+    "text", ["partition-id", "a=", "a=word", "a=1 rubbish", "=1", "a=[1, 2]", "a=1979-05-27", "a='x", "a=nan", "a=-inf"]
 )
 def test_anything_else_is_refused_in_a_sentence_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="partition-id=0 num-partitions=4"):

@@ -84,6 +84,21 @@ def test_the_app_works_on_a_message_with_its_context(node: Node) -> None:
     assert dict(content["metrics"]) == {"num-examples": 10, "calls": 1, "node": 77}
 
 
+def test_the_app_sees_the_metadata_that_the_server_app_has_set(node: Node) -> None:
+    shown, own = (node.port.add(number, "query.metadata", grouped=own) for number, own in enumerate((False, True)))
+    node.serve()
+    assert [node.port.content(message)["told"]["group"] for message in (shown, own)] == ["", "1"]
+    assert dict(node.port.content(own)["times"]) == {"created_at": 1.0, "ttl": 3600.0}
+    assert {notice.group for notice in node.notices if notice.message is not None} == {"1"}
+
+
+def test_an_app_makes_messages_on_its_node_as_under_flower(node: Node) -> None:
+    message = node.port.add(1, "query.metadata")
+    node.serve()
+    told = node.port.content(message)["told"]
+    assert (told["made_by"], told["made_in"]) == (77, 5)
+
+
 def test_its_state_lives_through_messages_and_restarts(node: Node, process: AppProcess) -> None:
     first, second = node.port.add(1), node.port.add(2)
     node.serve()
@@ -150,6 +165,10 @@ def test_a_message_that_was_answered_long_ago_gets_an_error_and_no_second_change
         ("train.unknown", 2, "<class 'ValueError'>:<'No train function registered with name 'unknown''>"),
         ("evaluate", 2, "<class 'ValueError'>:<'No evaluate function registered with name 'default''>"),
         ("train.large", 4, "start the run with a larger --max-reply."),
+        ("train.leaves", 8, "The process of the ClientApp ended with status 3 while it worked on this message."),
+        ("train.asks", 2, "<class 'EOFError'>"),
+        ("train.odd", 2, "<class 'FileNotFoundError'>:<'no file caf?.npy'>"),
+        ("train.unsayable", 2, "Unsayable'>:<'its text raises KeyError'>"),
         ("train.dies", 8, "was ended by SIGKILL (the system may have been short of memory)"),
     ],
 )

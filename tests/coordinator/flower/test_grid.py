@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, count
+from itertools import chain, count, repeat
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_sdk.flower import flwr_private
-from client_sdk.protocol.flower import FlowerError, FlowerMessage, FlowerReply, Pushed, PushMessages
+from client_sdk.protocol.flower import (
+    FlowerError,
+    FlowerMessage,
+    FlowerReply,
+    PullReplies,
+    Pushed,
+    PushMessages,
+    Replies,
+)
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, MessagesPushed, NodesAwaited, Remark, ReplyTaken
 from coordinator.flower.patience import Patience
 from coordinator.settings import Settings
 from tests.client_sdk.flower.test_records import told
-from tests.flower.fake_link import APP, MemoryLink
+from tests.flower.fake_link import APP, MemoryLink, echo
 
 NUMBER = 77
 
@@ -31,10 +40,10 @@ class Run:
         from client_sdk.protocol.flower import CreateFlowerRun
 
         self.link, self.told = link, list[Happening]()
-        flwr_private.create_messages_as(NUMBER)
+        flwr_private.create_messages_as(flwr_private.SERVER_NODE, NUMBER)
         view = link.create(CreateFlowerRun(run="trial", app=APP))
-        patience = Patience(lambda text: self.told.append(Remark(text)), sleep=lambda _: None)
-        self.grid = QuorateGrid(link, view, patience, self.told.append, **options)  # type: ignore[arg-type]
+        self.patience = Patience(lambda text: self.told.append(Remark(text)), sleep=lambda _: None)
+        self.grid = QuorateGrid(link, view, self.patience, self.told.append, **options)  # type: ignore[arg-type]
 
     def of(self, kind: type[Happening]) -> list[Happening]:
         return [one for one in self.told if isinstance(one, kind)]
@@ -192,6 +201,43 @@ def test_away_until_the_timeout_gives_what_there_is() -> None:
     assert ids
 
 
+def test_repro_away_between_two_replies_loses_none_of_those_that_are_there() -> None:
+    run = Run(MemoryLink())
+    whole = run.link.download
+
+    def then_away(run_name: str, digest: str) -> bytes:
+        found = whole(run_name, digest)
+        run.link.refusals = repeat(1)  # type: ignore[assignment]
+        return found
+
+    run.link.download = then_away  # type: ignore[method-assign]
+    sent = [message(100 + i, float(i)) for i in range(3)]
+    assert values(run.grid.send_and_receive(sent, timeout=0.2)) == [0.0]
+    run.link.refusals, run.link.download = count(0, 0), whole  # type: ignore[method-assign]
+    assert values(run.grid.pull_messages([one.metadata.message_id for one in sent])) == [1.0, 2.0]
+
+
+def test_two_server_apps_that_ask_for_the_same_replies_do_not_spin() -> None:
+    rests: list[float] = []
+    link = MemoryLink(answer=lambda one, records: None)
+    run = Run(link)
+    held = link.pull
+
+    def pushed_aside(run_name: str, request: PullReplies) -> Replies:
+        """As a coordinator answers the older one of two requests: at once, with nothing."""
+        return held(run_name, request.changed(hold_s=0.0))
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        link.answer = echo
+        link.settle()
+
+    link.pull = pushed_aside  # type: ignore[method-assign]
+    run.patience.rest = rest  # type: ignore[method-assign]
+    assert values(run.grid.send_and_receive([message(100)])) == [1.0]
+    assert (rests, len(link.pulls)) == ([1.0], 2)
+
+
 def test_refusal_that_is_final_is_raised() -> None:
     run = Run(MemoryLink())
 
@@ -241,6 +287,22 @@ def test_same_message_twice_in_a_group_is_two_messages() -> None:
     assert len(run.grid.pull_messages(ids)) == 2
 
 
+@pytest.mark.parametrize(
+    ("node", "ttl", "group", "said"),
+    [
+        (-3, 60.0, "1", "its dst_node_id is -3; Input should be greater than 0"),
+        (100, -5.0, "1", "its ttl is -5.0; Input should be greater than 0"),
+        (100, 60.0, "g" * 300, "its group_id is 'ggg"),
+    ],
+)
+def test_metadata_that_no_message_can_have_is_one_sentence(node: int, ttl: float, group: str, said: str) -> None:
+    run = Run(MemoryLink())
+    with pytest.raises(ValueError, match=re.escape(f"A message cannot be pushed: {said}")) as refused:
+        run.grid.push_messages([Message(RecordDict(), node, "train", ttl=ttl, group_id=group)])
+    assert "\n" not in str(refused.value)
+    assert run.link.messages == {}
+
+
 def test_push_that_fails_names_nothing() -> None:
     link = MemoryLink()
     run, other = Run(link), Run(MemoryLink())
@@ -266,9 +328,12 @@ def test_round_is_taken_from_the_configuration_where_a_strategy_sets_no_group() 
     run = Run(MemoryLink())
     records = RecordDict({"config": ConfigRecord({"server-round": 4, "lr": 0.1})})
     [reply] = run.grid.send_and_receive([Message(records, 100, "train")])
-    assert next(iter(run.link.messages.values())).group == "4"
+    pushed = next(iter(run.link.messages.values()))
+    assert (pushed.group, pushed.grouped) == ("4", False)
     assert reply.metadata.group_id == ""
     assert run.of(MessagesPushed) == [MessagesPushed("train", "4", 1, 0)]
+    run.grid.push_messages([message(101, group="4")])
+    assert [one.grouped for one in run.link.messages.values()] == [False, True]
 
 
 def test_reply_that_nobody_can_read_is_an_error_reply() -> None:

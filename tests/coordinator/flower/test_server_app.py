@@ -149,6 +149,14 @@ def test_app_that_exits(tmp_path: Path, code: str, status: str) -> None:
     assert link.runs["trial"].status == status
 
 
+def test_repro_state_that_cannot_be_saved_at_the_end_fails_the_run(tmp_path: Path) -> None:
+    server = HEAD + "    context.state['big'] = ConfigRecord({'number': 10**5000})\n"
+    link = MemoryLink()
+    with pytest.raises(ServerAppRaised, match="cannot be sent"):
+        start(write_app(tmp_path / "app", server=server), link)
+    assert link.runs["trial"].status == "failed"
+
+
 def test_run_that_an_operator_stops_is_no_fault_of_the_app(tmp_path: Path) -> None:
     link = MemoryLink()
 

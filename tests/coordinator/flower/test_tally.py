@@ -72,6 +72,17 @@ def test_what_is_said_of_a_server_app_that_waits() -> None:
     assert awaited(7, {}).startswith("The ServerApp waits for more devices: 7 devices are there")
 
 
+def test_a_server_app_that_waits_for_more_nodes_than_are_simulated_is_told_so() -> None:
+    lines: list[object] = []
+    RunTally(lines.append, simulation=4).happened(NodesAwaited(4))
+    assert lines == [
+        (
+            "The ServerApp waits for more nodes than the 4 that are simulated, and no more will come: stop it and give "
+            "--simulation a higher number, or have the strategy ask for fewer (min_available_nodes)."
+        )
+    ]
+
+
 def test_a_reason_is_one_line_of_bearable_length() -> None:
     assert first_line("a\n  b") == "a b"
     assert len(first_line("x" * 500)) == 160

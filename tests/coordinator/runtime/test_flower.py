@@ -32,6 +32,15 @@ def world() -> FlowerWorld:
     return made
 
 
+def test_a_device_gets_the_metadata_of_a_message_that_waited_as_they_were(world: FlowerWorld) -> None:
+    world.push(world.message(0), world.message(1, grouped=False))
+    began = world.task(0).created_at
+    world.clock.at += 400.0
+    own, shown = world.task(0), world.task(1)
+    assert (own.created_at, own.ttl_s, own.expires_in_s) == (began, 600.0, 200.0)
+    assert [(task.group, task.grouped) for task in (own, shown)] == [("1", True), ("1", False)]
+
+
 def test_a_message_goes_to_its_device_and_its_reply_comes_back(world: FlowerWorld) -> None:
     first, second = world.message(0), world.message(1)
     assert world.push(first, second).known == ()

@@ -108,7 +108,7 @@ class FlowerContract:
             tx.put_flower_content(flower.content(a, run="f9"))
 
     def test_messages_come_in_the_order_of_their_push_and_once(self, store: Store) -> None:
-        first, second, other = flower.message(2), flower.message(1), flower.message(1, run="f2")
+        first, second, other = flower.message(2, grouped=False), flower.message(1), flower.message(1, run="f2")
         with store.transaction() as tx:
             world(tx)
             tx.insert_flower_messages([first, second])

@@ -65,7 +65,8 @@ def _schema(connection: object) -> dict[str, list[str]]:
 
 def _parts(text: str) -> list[str]:
     """The columns and constraints of a statement: a column that was added later follows on the same line."""
-    return [part for part in re.split(r"\n|, (?=\w+ (?:TEXT|BIGINT))|\) (?=WITHOUT)", text) if part.strip(" \t,)")]
+    between = r"\n|, (?=\w+ (?:TEXT|BIGINT|BOOLEAN))|\) (?=WITHOUT)"
+    return [part for part in re.split(between, text) if part.strip(" \t,)")]
 
 
 def test_opening_again_changes_nothing(tmp_path: Path) -> None:
