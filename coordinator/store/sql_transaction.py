@@ -50,7 +50,8 @@ Values = dict[str, Any]
 
 
 class SqlTransaction(SqlReads, SqlFlowerWrites):
-    """The Transaction port on one connection. After an error it is void: it does not commit."""
+    """The Transaction port on one connection. After an error it is void: it does nothing more, and does not commit. The
+    database may have ended it, as SQLite does on a full disk: a statement would then be a transaction of its own."""
 
     def __init__(
         self, connection: Connection | SqliteConnection, upserts: sql.Upserts, audit_signer: Signer | None = None
@@ -291,6 +292,7 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
 
     @contextmanager
     def _voiding(self) -> Iterator[None]:
+        self.require_valid()
         try:
             with translated():
                 yield

@@ -155,6 +155,29 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(store: SqlStore) -> None:
         assert tx.append("r1", [(0.0, "small", {})]).seq == 2
 
 
+def test_repro_nothing_more_is_written_by_a_transaction_that_the_full_disk_took_back(store: SqlStore) -> None:
+    """SQLite ends the transaction itself. What was written after that, where the error was swallowed, was each a
+    transaction of its own."""
+    with store.transaction() as tx:
+        rows.world(tx)
+        tx.append("r1", [(0.0, "k", {})])
+    store.engine.dispose()
+
+    def make_small(connection: sqlite3.Connection, _record: object) -> None:
+        for pragma in ("max_page_count=100", "cache_size=5"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    event.listen(store.engine, "connect", make_small)
+    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
+        with pytest.raises(StoreFull):
+            tx.append("r1", [(0.0, "k", {"text": "x" * 3000})] * 200)
+        with pytest.raises(StoreError, match="was ignored"):
+            tx.append("r1", [(0.0, "small", {})])
+        with pytest.raises(StoreError, match="was ignored"):
+            tx.head("r1")
+    assert (store.head("r1"), [found.kind for found in store.events("r1", 0)]) == (1, ["k"])
+
+
 def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
     with store.transaction() as tx:
         rows.world(tx)
