@@ -11,13 +11,14 @@ REASON_LIMIT = 2000
 
 
 class ErrorCode(IntEnum):
-    """flwr's ``ErrorCode``, of which a device uses these."""
+    """flwr's ``ErrorCode``, of which a device and the Grid use these."""
 
     UNKNOWN = 0
     LOAD_CLIENT_APP_EXCEPTION = 1
     CLIENT_APP_RAISED_EXCEPTION = 2
     MESSAGE_UNAVAILABLE = 3
     REPLY_MESSAGE_UNAVAILABLE = 4
+    NODE_UNAVAILABLE = 5
     CLIENT_APP_CRASHED = 8
 
 

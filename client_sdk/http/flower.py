@@ -99,7 +99,7 @@ class FlowerOperator:
 
     def push(self, run: str, request: PushMessages) -> Pushed:
         """Push messages whose contents are stored; all are durable when this returns, or none is. ProblemError
-        ``conflict`` where a content is not stored (any more), or there is no such node."""
+        ``conflict`` where a content is not stored (any more). ``Pushed.nowhere``: those whose node does not exist."""
         return self._transport.ask("POST", Route.FLOWER_MESSAGES.format(run=run), Pushed, request)
 
     def pull(self, run: str, request: PullReplies) -> Replies:

@@ -130,6 +130,8 @@ class PushMessages(Message):
 class Pushed(Message):
     known: tuple[MessageId, ...]
     """Those that had been pushed before, in the order of the request."""
+    nowhere: tuple[MessageId, ...] = ()
+    """Those to nodes that do not exist, or no more: they were not pushed. In the order of the request."""
 
 
 class PullReplies(Message):

@@ -23,7 +23,7 @@ from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.happenings import MessagesPushed, OnHappening, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.message_ids import MessageIds
-from coordinator.flower.messages import SentMessage, groups_of, incoming, outgoing, pushes
+from coordinator.flower.messages import SentMessage, groups_of, incoming, nobody, outgoing, pushes
 from coordinator.flower.patience import Patience, StillAway
 from coordinator.flower.waiting import WaitingForNodes
 
@@ -72,6 +72,8 @@ class QuorateGrid(Grid):
         self._ids = MessageIds()
         self._sent: dict[str, SentMessage] = {}
         """Messages whose replies have not been handed over."""
+        self._nowhere = set[str]()
+        """Messages to nodes that do not exist, which the coordinator has not got: each is answered here."""
         self._waiting = WaitingForNodes(on_happening, clock)
         self._lock = RLock()
         self._run = flwr_private.run_of(run.number, run.app.name, run.app.version, run.app.digest, run.config)
@@ -110,11 +112,13 @@ class QuorateGrid(Grid):
                 pushed.append(outgoing(message, content, drafted))
             known = set[str]()
             for request in pushes(one for one, _ in pushed):
-                known.update(self._patience.ask(partial(self._link.push, self._view.run, request)).known)
+                answer = self._patience.ask(partial(self._link.push, self._view.run, request))
+                known.update(answer.known)
+                self._nowhere.update(answer.nowhere)
             self._ids = drafted
             self._sent.update((one.message, replace(sent, known=one.message in known)) for one, sent in pushed)
             for (kind, group), ids in groups_of(one for one, _ in pushed).items():
-                self._tell(MessagesPushed(kind, group, len(ids), len(known & ids)))
+                self._tell(MessagesPushed(kind, group, len(ids), len((known | self._nowhere) & ids)))
             if pushed:
                 self._after_push()
             return [one.message for one, _ in pushed]
@@ -159,9 +163,13 @@ class QuorateGrid(Grid):
         asked = tuple(message for message in wanted if message in self._sent)
         if not asked:
             return {}
-        request = PullReplies(messages=asked, hold_s=hold_s)
         found: dict[str, Message] = {}
-        for reply in self._patience.ask(partial(self._link.pull, self._view.run, request), until).replies:
+        replies = [nobody(self._sent[message]) for message in asked if message in self._nowhere]
+        pushed = tuple(message for message in asked if message not in self._nowhere)
+        if pushed:
+            request = PullReplies(messages=pushed, hold_s=0.0 if replies else hold_s)
+            replies += self._patience.ask(partial(self._link.pull, self._view.run, request), until).replies
+        for reply in replies:
             origin = self._sent.get(reply.message)
             if origin is None:  # another thread was faster
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,8 +10,9 @@ from flwr.app import Error, Message, Metadata
 from pydantic import ValidationError
 
 from client_sdk.flower import flwr_private
+from client_sdk.flower.error_codes import ErrorCode
 from client_sdk.flower.records import RecordsError, decode
-from client_sdk.protocol.flower import PUSH_LIMIT, TTL_MAX_S, FlowerMessage, FlowerReply, PushMessages
+from client_sdk.protocol.flower import PUSH_LIMIT, TTL_MAX_S, FlowerError, FlowerMessage, FlowerReply, PushMessages
 from client_sdk.protocol.names import message_of
 from coordinator.flower.message_ids import MessageIds
 
@@ -111,6 +113,13 @@ def incoming(
         return flwr_private.received_message(decode(fetch(reply.content)), metadata)
     except RecordsError as unreadable:
         return flwr_private.received_message(Error(UNREADABLE, f"The reply cannot be read: {unreadable}"), metadata)
+
+
+def nobody(sent: SentMessage) -> FlowerReply:
+    """In place of a reply to a message whose node does not exist: Flower's error of a node that is away for good."""
+    reason = f"there is no device with the node id {sent.node} (any more)"
+    error = FlowerError(code=ErrorCode.NODE_UNAVAILABLE, reason=reason)
+    return FlowerReply(message=sent.message, node=sent.node, at=time.time(), error=error)
 
 
 def groups_of(messages: Iterable[FlowerMessage]) -> dict[tuple[str, str], set[str]]:

@@ -92,11 +92,14 @@ class MemoryLink:
         self._there()
         with self.changed:
             known = tuple(one.message for one in request.messages if one.message in self.messages)
+            nodes = {node.node for node in self.there}
+            nowhere = tuple(one.message for one in request.messages if one.node not in nodes)
             for one in request.messages:
                 assert one.content in self.contents
-                self.messages.setdefault(one.message, one)
+                if one.message not in nowhere:
+                    self.messages.setdefault(one.message, one)
             self.settle()
-        return Pushed(known=known)
+        return Pushed(known=known, nowhere=nowhere)
 
     def settle(self) -> None:
         """Have nodes answer what they can answer now."""

@@ -6,7 +6,7 @@ All messages of one request become durable in one transaction, or none does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from client_sdk.protocol.flower import (
@@ -39,7 +39,8 @@ class Messages:
 
     def push(self, run: str, request: PushMessages) -> Pushed:
         """Makes the messages durable, and offers them. Those that were pushed before are left as they are; where they
-        have expired without a reply they are offered again. ProblemError *conflict*: nothing was pushed."""
+        have expired without a reply they are offered again. Those to a node that does not exist are left out, and
+        named in the answer. ProblemError *conflict*: nothing was pushed."""
         now = self._ground.now
         with self._core.store.transaction(run) as tx:
             row = self._ground.running(run, tx)
@@ -51,24 +52,25 @@ class Messages:
                 if not found.answered and found.expires_at <= now:
                     tx.offer_flower_message(run, found.message, now + wanted[found.message].ttl_s)
             fresh = [message for name, message in wanted.items() if name not in known]
-            devices |= self._insert(tx, row, fresh, now)
-        self._ground.wake(run, devices)
-        return Pushed(known=tuple(name for name in wanted if name in known))
+            addressed = tx.flower_nodes_among({message.node for message in fresh})
+            nowhere = tuple(message.message for message in fresh if message.node not in addressed)
+            self._insert(tx, row, fresh, addressed, now)
+        self._ground.wake(run, {*devices, *addressed.values()})
+        return Pushed(known=tuple(name for name in wanted if name in known), nowhere=nowhere)
 
-    def _insert(self, tx: Transaction, row: FlowerRunRow, fresh: Sequence[FlowerMessage], now: float) -> set[str]:
-        """Inserts the messages, and returns their devices."""
+    def _insert(
+        self, tx: Transaction, row: FlowerRunRow, fresh: Sequence[FlowerMessage], devices: Mapping[int, str], now: float
+    ) -> None:
+        """Inserts the messages to these nodes, which are given with their devices."""
+        fresh = [message for message in fresh if message.node in devices]
         if not fresh:
-            return set()
+            return
         if row.messages + len(fresh) > MESSAGES_LIMIT:
             raise problem("conflict", f"a Flower run has {MESSAGES_LIMIT} messages at most: begin another run")
         sizes = tx.flower_contents_among(row.run, {message.content for message in fresh})
         missing = sorted({message.content for message in fresh} - sizes.keys())
         if missing:
             raise problem("conflict", f"the content {missing[0]} is not stored: send it before its messages")
-        devices = tx.flower_nodes_among({message.node for message in fresh})
-        strange = sorted({message.node for message in fresh} - devices.keys())
-        if strange:
-            raise problem("conflict", f"there is no node {strange[0]}: ask again which nodes there are")
         rounds, last = self._rounds(tx, row, fresh)
         tx.insert_flower_messages(
             [
@@ -93,7 +95,6 @@ class Messages:
         latest_at = max(row.latest_at, now)
         changed = replace(row, messages=row.messages + len(fresh), rounds=last, largest=largest, latest_at=latest_at)
         tx.change_flower_run(changed)
-        return set(devices.values())
 
     @staticmethod
     def _rounds(tx: Transaction, row: FlowerRunRow, fresh: Sequence[FlowerMessage]) -> tuple[dict[str, int], int]:

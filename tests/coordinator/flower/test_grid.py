@@ -303,6 +303,21 @@ def test_metadata_that_no_message_can_have_is_one_sentence(node: int, ttl: float
     assert run.link.messages == {}
 
 
+def test_repro_node_that_has_left_is_an_error_reply_and_the_others_go_on() -> None:
+    run = Run(MemoryLink(nodes=3))
+    nodes = run.grid.get_node_ids()
+    del run.link.there[1]
+    replies = run.grid.send_and_receive([message(node, float(node)) for node in nodes])
+    assert [one.metadata.src_node_id for one in replies] == nodes
+    assert (replies[1].error.code, replies[1].error.reason) == (
+        5, "there is no device with the node id 101 (any more)",
+    )  # fmt: skip
+    assert values([replies[0], replies[2]]) == [100.0, 102.0]
+    [gone] = run.grid.push_messages([message(101)])
+    assert [one.error.code for one in run.grid.pull_messages([gone, gone])] == [5]
+    assert run.grid.pull_messages([gone]) == []
+
+
 def test_push_that_fails_names_nothing() -> None:
     link = MemoryLink()
     run, other = Run(link), Run(MemoryLink())

@@ -105,10 +105,6 @@ def test_a_push_is_all_or_nothing(world: FlowerWorld) -> None:
     good, missing = world.message(0), world.message(1, b"not sent")
     kind, detail = refusal(lambda: world.push(good, missing))
     assert (kind, missing.content in detail) == ("conflict", True)
-    strange = good.model_copy(update={"message": "5" * 64, "node": 12345})
-    assert refusal(lambda: world.push(good, strange)) == (
-        "conflict", "there is no node 12345: ask again which nodes there are",
-    )  # fmt: skip
     twice = good.model_copy(update={"kind": "evaluate"})
     assert "twice" in refusal(lambda: world.push(good, twice))[1]
     assert world.view().messages == 0
@@ -354,7 +350,10 @@ def test_the_state_of_the_serverapp_is_a_content(world: FlowerWorld) -> None:
 def test_a_device_that_leaves_is_a_node_no_more(world: FlowerWorld) -> None:
     world.coordinator.identities.leave(world.rows[0])
     assert len(world.flower.nodes.there("vision").nodes) == 2
-    assert "no node" in refusal(lambda: world.push(world.message(0)))[1]
+    left, there = world.message(0), world.message(1)
+    assert world.push(left, there).nowhere == (left.message,)
+    assert (world.view().messages, world.task(1).message) == (1, there.message)
+    assert world.push(left).nowhere == (left.message,)
 
 
 def test_a_flower_run_has_no_plan_and_a_run_with_a_plan_takes_no_messages(world: FlowerWorld) -> None:
