@@ -52,8 +52,9 @@ class AppProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = b""
 
-    def start(self) -> None:
-        """Have the process, with the app loaded. AppNotLoaded where it cannot be; Interrupted."""
+    def start(self, ends_at: float = _NEVER, over: Callable[[], bool] | None = None) -> None:
+        """Have the process, with the app loaded. AppNotLoaded where it cannot be, or not before ``ends_at`` (monotonic
+        seconds) or until ``over``; Interrupted."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -66,12 +67,15 @@ class AppProcess:
             env=self._environment,
             start_new_session=True,
         )
-        match self._hear(_NEVER):
+        match self._hear(ends_at, over):
             case AppReady():
                 return
             case NotLoaded(reason=reason):
                 self.close()
                 raise AppNotLoaded(reason)
+            case None if self._process is not None and self._process.poll() is None and ends_at <= time.monotonic():
+                self.close()
+                raise AppNotLoaded("The ClientApp was still being loaded when the message's time was over.")
             case None:
                 raise AppNotLoaded(f"The process that loads the ClientApp {self._ending()} before it was ready.")
             case other:
@@ -80,11 +84,11 @@ class AppProcess:
     def run(self, work: AppWork, within_s: float, over: Callable[[], bool] | None = None) -> Worked | AppFailed:
         """Let the ClientApp work on one message, for at most ``within_s`` seconds, and no longer than until ``over``.
         Interrupted."""
+        ends_at = time.monotonic() + within_s
         try:
-            self.start()
+            self.start(ends_at, over)
         except AppNotLoaded as not_loaded:
             return AppFailed(error=error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, str(not_loaded)))
-        ends_at = time.monotonic() + within_s
         try:
             self._tell(work.model_dump_json().encode() + b"\n")
             said = self._hear(ends_at, over)

@@ -111,6 +111,7 @@ class FlowerDevice:
     def answer(self, task: FlowerTask) -> bool:
         """Answer one message: with what the journal has, or by letting the ClientApp work. Whether the coordinator has
         the answer now."""
+        received = time.monotonic()
         if self._poll.secure_only:
             return self._send_error(task, error(ErrorCode.MESSAGE_UNAVAILABLE, SECURE_ONLY))
         if task.app not in self._poll.apps:
@@ -138,7 +139,8 @@ class FlowerDevice:
                 over.set()
 
         with present(busy) if self._presence else nullcontext():
-            said = self._process.run(work, task.expires_in_s - min(SPARE_S, 0.05 * task.expires_in_s), over.is_set)
+            left_s = task.expires_in_s - (began - received) - min(SPARE_S, 0.05 * task.expires_in_s)
+            said = self._process.run(work, left_s, over.is_set)
         if over.is_set():
             self._notify("stopped", "The run is over, and the ClientApp was stopped.", task.run, task)
             self._journal.forget(key)

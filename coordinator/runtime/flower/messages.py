@@ -27,6 +27,8 @@ MESSAGES_LIMIT = 1_000_000
 """Messages of one run."""
 MESSAGE_UNAVAILABLE = 3
 """Flower's ``ErrorCode`` of a message whose time to live is over."""
+NODE_UNAVAILABLE = 5
+"""Flower's ``ErrorCode`` of a message whose device has left."""
 
 
 class Messages:
@@ -109,7 +111,8 @@ class Messages:
         return numbers, last
 
     def pull(self, run: str, request: PullReplies) -> Replies | None:
-        """The replies that there are, in the order of the push; None: there is none yet. ProblemError *conflict* for a
+        """The replies that there are, in the order of the push; None: there is none yet. A message whose time is over,
+        or whose device has left, has an error. ProblemError *conflict* for a
         message that was not pushed, and where the run has ended and there is no reply."""
         store, now = self._core.store, self._ground.now
         row = self._ground.run(run)
@@ -118,10 +121,11 @@ class Messages:
         if unknown:
             raise ended(row) if row.over else problem("conflict", f"message {min(unknown)} was not pushed to run {run}")
         answers = store.flower_replies(run, request.messages)
+        nodes = store.flower_nodes_among({found.node for found in rows if found.message not in answers})
         replies = [
-            _reply(found, answers.get(found.message))
+            _reply(found, answers.get(found.message), gone=found.node not in nodes)
             for found in rows
-            if found.message in answers or found.expires_at <= now
+            if found.message in answers or found.expires_at <= now or found.node not in nodes
         ]
         if replies:
             return Replies(replies=tuple(replies))
@@ -165,8 +169,11 @@ def _require_same(row: FlowerMessageRow, message: FlowerMessage) -> None:
         raise problem("conflict", f"message {row.message} was pushed before, with another node, kind, group or content")
 
 
-def _reply(message: FlowerMessageRow, found: FlowerReplyRow | None) -> FlowerReply:
-    """The reply to a message; of one that has none, that its time is over."""
+def _reply(message: FlowerMessageRow, found: FlowerReplyRow | None, *, gone: bool) -> FlowerReply:
+    """The reply to a message; of one that has none, that its device is ``gone`` or its time is over."""
+    if found is None and gone:
+        error = FlowerError(code=NODE_UNAVAILABLE, reason="the device has left before there was a reply")
+        return FlowerReply(message=message.message, node=message.node, at=message.created_at, error=error)
     if found is None:
         reason = "the message's time to live was over before there was a reply"
         error = FlowerError(code=MESSAGE_UNAVAILABLE, reason=reason)

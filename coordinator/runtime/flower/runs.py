@@ -16,6 +16,10 @@ from coordinator.store.port import Conflict
 _VALUES = 5
 """Values of the configuration that a refusal names."""
 STOPPED = "stopped by the operator"
+_WRITTEN = (
+    "where the app itself has written into its folder (a .json, .md or .yaml), remove that file, and name such files "
+    "in the app's .gitignore, which leaves them out of the hash"
+)
 
 
 class Runs:
@@ -125,6 +129,8 @@ def _difference(row: FlowerRunRow, request: CreateFlowerRun) -> str:
     ]
     if row.digest != request.app.digest and row.digest[:12] == request.app.digest[:12]:
         found.append("the hash of the app's files is another")
+    if row.digest != request.app.digest and row.version == request.app.version:
+        found.append(_WRITTEN)
     config: dict[str, object] = dict(request.config)
     names = sorted(name for name in row.config.keys() | config.keys() if not _same(row.config, config, name))
     found += [f"{name} is {row.config.get(name)!r}, not {config.get(name)!r}" for name in names[:_VALUES]]

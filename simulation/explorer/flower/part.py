@@ -116,9 +116,10 @@ class FlowerPart:
         request = PushMessages(messages=messages)
         pushed = self._ask("flower-push", lambda coordinator: coordinator.flower.messages.push(RUN, request))
         if isinstance(pushed, Pushed):
-            self.account.acknowledged_push([message.message for message in messages])
+            self.account.acknowledged_push([one.message for one in messages if one.message not in pushed.nowhere])
+        if isinstance(pushed, Pushed) and not pushed.nowhere:
             self._later(self._pull, [message.message for message in messages])
-        else:
+        else:  # also until each of its devices has polled once
             self._later(self._send)
 
     def _pull(self, life: int, waiting: list[str]) -> None:

@@ -16,8 +16,9 @@ from client_sdk.flower.app_process import AppNotLoaded, AppProcess
 from client_sdk.flower.journal import NodeJournal
 from client_sdk.flower.notices import FlowerNotice
 from client_sdk.flower.serving import FlowerDevice
-from client_sdk.protocol.problems import problem
-from tests.client_sdk.flower.apps import CLIENTAPP, write_app
+from client_sdk.protocol.flower import FlowerTask
+from client_sdk.protocol.problems import Problem, problem
+from tests.client_sdk.flower.apps import CLIENT, CLIENTAPP, write_app
 from tests.client_sdk.flower.messages import APP, LATE, ScriptedPort
 
 pytestmark = pytest.mark.slow
@@ -212,6 +213,41 @@ def test_an_app_that_hangs_is_stopped_when_the_time_of_its_message_is_over(node:
     assert node.port.errors[message].code == 8
     assert "The ClientApp was stopped: it had not finished after 1 s" in node.port.errors[message].reason
     assert node.calls(after) == 1
+
+
+def test_repro_an_app_that_hangs_while_it_is_loaded_again_holds_the_device_no_longer_than_its_message(
+    tmp_path: Path,
+) -> None:
+    again = tmp_path / "again"
+    client = f"import pathlib, time\nif pathlib.Path({str(again)!r}).exists():\n    time.sleep(600)\n{CLIENT}"
+    with AppProcess(write_app(tmp_path / "app", client), CLIENTAPP) as process:
+        node = Node(tmp_path, process)
+        node.port.add(1, "train.dies")
+        process.start()
+        again.touch()
+        held = node.port.add(2, expires_in_s=2.0)
+        node.serve()
+        assert node.port.errors[held].code == 1
+        assert "was still being loaded when the message's time was over" in node.port.errors[held].reason
+        again.unlink()
+        after = node.port.add(3)
+        node.serve()
+        assert node.calls(after) == 1
+
+
+def test_repro_the_time_in_which_a_content_was_fetched_is_over_for_the_app(node: Node) -> None:
+    fetch = node.port.fetch
+
+    def slowly(task: FlowerTask) -> Path | Problem:
+        time.sleep(1.0)
+        return fetch(task)
+
+    node.port.fetch = slowly  # type: ignore[method-assign]
+    message = node.port.add(1, "train.hangs", expires_in_s=2.0)
+    began = time.monotonic()
+    node.serve()
+    assert time.monotonic() - began < 2.6
+    assert node.port.errors[message].code == 8
 
 
 def test_while_the_app_works_the_device_says_that_it_is_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

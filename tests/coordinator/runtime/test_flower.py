@@ -292,7 +292,7 @@ def test_the_same_run_is_found_again_and_another_one_of_its_name_is_refused(worl
         ),
         (
             {"config": {"lr": 0.1}, "app": FlowerApp(name=APP.name, version=APP.version, digest="e" * 64)},
-            "the hash of the app",
+            "in the app's .gitignore, which leaves them out of the hash",
         ),
     ):
         kind, detail = refusal(lambda fields=fields: world.begin(**fields))
@@ -354,6 +354,18 @@ def test_a_device_that_leaves_is_a_node_no_more(world: FlowerWorld) -> None:
     assert world.push(left, there).nowhere == (left.message,)
     assert (world.view().messages, world.task(1).message) == (1, there.message)
     assert world.push(left).nowhere == (left.message,)
+
+
+def test_repro_a_message_to_a_device_that_leaves_is_an_error_at_once_and_its_reply_stays(world: FlowerWorld) -> None:
+    waiting, answered, other = world.message(0), world.message(0, kind="evaluate"), world.message(1)
+    world.push(waiting, answered, other)
+    world.reply(0, answered, b"update")
+    world.coordinator.identities.leave(world.rows[0])
+    gone, kept = world.pull(waiting, answered, other)
+    assert gone.error is not None
+    assert (gone.message, gone.error.code, "has left" in gone.error.reason) == (waiting.message, 5, True)
+    assert (kept.message, kept.content) == (answered.message, digest_of(b"update"))
+    assert world.pull(other) == []
 
 
 def test_a_flower_run_has_no_plan_and_a_run_with_a_plan_takes_no_messages(world: FlowerWorld) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,14 @@ def _push_in_part() -> Patches:
     whole = Messages._insert
 
     def insert(
-        self: Messages, tx: Transaction, row: FlowerRunRow, fresh: Sequence[FlowerMessage], now: float
-    ) -> set[str]:
-        return whole(self, tx, row, fresh[:-1] if len(fresh) > 1 else fresh, now)
+        self: Messages,
+        tx: Transaction,
+        row: FlowerRunRow,
+        fresh: Sequence[FlowerMessage],
+        devices: Mapping[int, str],
+        now: float,
+    ) -> None:
+        whole(self, tx, row, fresh[:-1] if len(fresh) > 1 else fresh, devices, now)
 
     return [(Messages, "_insert", insert)]
 
