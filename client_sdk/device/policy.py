@@ -33,7 +33,9 @@ def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
         return how
     epochs = epochs_asked(task, offer.examples)
     if policy.max_epochs is not None and epochs > policy.max_epochs:
-        wanted = f"{task.steps} steps, {epochs} epochs of its data" if task.steps is not None else f"{epochs} epochs"
+        wanted = f"{epochs} epochs"
+        if task.steps is not None:  # the number of epochs would say how much data it has
+            wanted = f"{task.steps} steps, " + ("which are more" if policy.secure_only else f"{wanted} of its data")
         return f"This device's owner allows {policy.max_epochs} epochs a round; the plan asks for {wanted}."
     try:
         if assignment.secure is None:

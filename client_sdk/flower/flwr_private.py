@@ -81,13 +81,14 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def parse_overrides(given: list[str]) -> dict[str, Any]:
     """Overrides of the run's configuration, typed as TOML. ValueError where they cannot be read."""
-    from click import ClickException
     from flwr.common.config import parse_config_args
 
     try:
         return parse_config_args(given)
-    except ClickException as error:
-        raise ValueError(error.message) from None
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - click's own, of whichever copy of click flwr has
+        raise ValueError(getattr(error, "message", str(error))) from None
 
 
 def packed_files(folder: Path, config: dict[str, Any]) -> Iterator[tuple[str, bytes]]:

@@ -34,7 +34,7 @@ _SENT_S = 600.0
 """Seconds in which one part of a long body is sent, or its answer comes: a disk may be slow to make 2 GB durable."""
 
 
-class Content(Protocol):
+class FlowerContent(Protocol):
     """The bytes of a message, which can be sent more than once."""
 
     @property
@@ -69,7 +69,7 @@ class FlowerOperator:
         """The devices that are there, and why others cannot serve the run."""
         return self._transport.ask("GET", Route.FLOWER_NODES.format(run=run), FlowerNodes)
 
-    def upload(self, run: str, content: Content) -> None:
+    def upload(self, run: str, content: FlowerContent) -> None:
         """Store a content; it is durable when this returns."""
         url = Route.FLOWER_CONTENT.format(run=run, digest=content.digest)
         extra = {

@@ -7,12 +7,12 @@ not now) is what the Grid waits out. They are called from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from client_sdk.flower.app import AppFolder
+from client_sdk.http.flower import FlowerContent
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
     EndFlowerRun,
@@ -24,21 +24,6 @@ from client_sdk.protocol.flower import (
     PushMessages,
     Replies,
 )
-
-
-class FlowerContent(Protocol):
-    """A content that can be sent: ``client_sdk.flower.records.Encoded`` is one."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the bytes, in hexadecimal."""
-
-    @property
-    def length(self) -> int:
-        """Of the bytes."""
-
-    def parts(self) -> Iterator[memoryview]:
-        """The bytes in parts of some MiB; once more with each call, for a request that is sent again."""
 
 
 class FlowerLink(Protocol):

@@ -6,6 +6,7 @@
     a foreign key refuses a row                    StoreError   (it names a run or device that does not exist)
     the disk is full                               StoreFull
     locked, read only, not a database ...          StoreError
+    a number or a text that no column can hold     StoreError   (the driver raises it before the database sees it)
 """
 
 from __future__ import annotations
@@ -56,11 +57,14 @@ def to_store_error(error: SQLAlchemyError) -> StoreError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the port's errors in place of SQLAlchemy's."""
+    """Raises the port's errors in place of SQLAlchemy's, and of the drivers' for values that they cannot write."""
     try:
         yield
     except SQLAlchemyError as error:
         raise to_store_error(error) from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        why = f"{type(error).__name__}: {_first_line(error)}"
+        raise StoreError(f"A value can't be stored, or looked for: {why}.") from error
 
 
 def _first_line(error: BaseException) -> str:

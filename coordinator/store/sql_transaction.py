@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult, Executable
-from sqlalchemy.exc import SQLAlchemyError
 
 from client_sdk.identity import Signer
 from coordinator.store import statements as sql
 from coordinator.store.bodies import finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
-from coordinator.store.driver_errors import to_store_error
+from coordinator.store.driver_errors import translated
 from coordinator.store.flower_sql import SqlFlowerWrites
 from coordinator.store.flower_statements import NAME_RUN
 from coordinator.store.insight import HOUR_S, ReplicaRow
@@ -51,7 +50,8 @@ Values = dict[str, Any]
 
 
 class SqlTransaction(SqlReads, SqlFlowerWrites):
-    """The Transaction port on one connection. After an error it is void: it does not commit."""
+    """The Transaction port on one connection. After an error it is void: it does nothing more, and does not commit. The
+    database may have ended it, as SQLite does on a full disk: a statement would then be a transaction of its own."""
 
     def __init__(
         self, connection: Connection | SqliteConnection, upserts: sql.Upserts, audit_signer: Signer | None = None
@@ -292,12 +292,11 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
 
     @contextmanager
     def _voiding(self) -> Iterator[None]:
+        self.require_valid()
         try:
-            yield
-        except SQLAlchemyError as error:
-            self._void = True
-            raise to_store_error(error) from error
-        except StoreError:
+            with translated():
+                yield
+        except BaseException:  # some rows of several may be written
             self._void = True
             raise
 

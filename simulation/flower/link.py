@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 
+from client_sdk.http.flower import FlowerContent
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
     EndFlowerRun,
@@ -17,7 +18,6 @@ from client_sdk.protocol.flower import (
     Replies,
 )
 from client_sdk.protocol.names import Route
-from coordinator.flower.link import FlowerContent
 from simulation.flower.requests import InProcess
 
 

@@ -258,8 +258,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     # operators
     "create-run": (
         operators.CreateRun,
-        {"plan": {"name": "mnist"}, "init": _D["a"], "origin": "a file"},
-        ("origin",),
+        {"plan": {"name": "mnist"}, "init": _D["a"], "init_proof": _D["b"], "origin": "a file"},
+        ("init_proof", "origin"),
     ),
     "funnel": (operators.Funnel, _FUNNEL, tuple(_FUNNEL)),
     "run-view": (
@@ -283,6 +283,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "seq": 70,
             "funnel": _FUNNEL,
             "kind": "secure",
+            "flower": {"app": "acme/vision", "version": "1.0.0", "messages": 9, "replies": 7, "errors": 1},
             "authority": "inside",
             "exhausted": "too many have signed",
             "devices_spent": 3,
@@ -294,6 +295,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         (
             "clock",
             "kind",
+            "flower",
             "authority",
             "exhausted",
             "devices_spent",
@@ -314,6 +316,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "round": 7,
             "attempt": 2,
             "kind": "datacenter",
+            "group": "7",
             "because": "too few wait",
             "status": "committed",
             "reason": "as asked",
@@ -334,6 +337,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         (
             "attempt",
             "kind",
+            "group",
             "because",
             "reason",
             "collecting_at",

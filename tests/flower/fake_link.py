@@ -11,6 +11,7 @@ from itertools import count
 from flwr.app import RecordDict
 
 from client_sdk.flower.records import decode, encode
+from client_sdk.http.flower import FlowerContent
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
     EndFlowerRun,
@@ -28,7 +29,6 @@ from client_sdk.protocol.flower import (
     Replies,
 )
 from client_sdk.protocol.problems import problem
-from coordinator.flower.link import FlowerContent
 
 APP = FlowerApp(name="tests/tiny", version="1.2.0", digest="a" * 64)
 Answer = Callable[[FlowerMessage, RecordDict], RecordDict | FlowerError | None]

@@ -174,9 +174,10 @@ def test_the_end_says_the_rounds_of_each_kind_and_the_time(tmp_path: Path) -> No
 # ------------------------------------------------------------ the whole command
 
 
-def demo(*options: str, folder: Path, data: Path, environment: dict[str, str]) -> str:
+def demo(*options: str, data: Path, environment: dict[str, str]) -> str:
+    """A demo in a folder of its own choice, as ``make demo`` runs it: a new one in TMPDIR."""
     done = subprocess.run(
-        [sys.executable, "-m", "client_sdk.cli", "demo", "--data", str(data), "--folder", str(folder), *options],
+        [sys.executable, "-m", "client_sdk.cli", "demo", "--data", str(data), *options],
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
@@ -200,11 +201,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_secure_rounds_follow_on_the_plain_ones(tmp_path: Path, data: Path) -> None:
-    report = tmp_path / "r.json"
-    out = demo(
-        *SMALL, "--rounds", "2", "--secure-rounds", "1",
-        folder=tmp_path / "demo", data=data, environment={"DEMO_JSON": str(report)},
-    )  # fmt: skip
+    """And a demo that is started next is not refused as plain after secure."""
+    report, again = tmp_path / "r.json", tmp_path / "again.json"
+    environment = {"DEMO_JSON": str(report), "TMPDIR": str(tmp_path)}
+    out = demo(*SMALL, "--rounds", "2", "--secure-rounds", "1", data=data, environment=environment)
+    demo(
+        *SMALL, "--rounds", "1", "--secure-rounds", "0", data=data, environment=environment | {"DEMO_JSON": str(again)}
+    )
+    assert [line["round"] for line in json.loads(again.read_text())["rounds"]] == [1]
+    assert len(list(tmp_path.glob("quorate-demo-*"))) == 2
     found = json.loads(report.read_text())
     assert [line["round"] for line in found["rounds"]] == [1, 2]
     (line,) = found["secure_rounds"]
@@ -219,8 +224,8 @@ def test_secure_rounds_follow_on_the_plain_ones(tmp_path: Path, data: Path) -> N
 @pytest.mark.slow
 def test_all_rounds_can_be_secure(tmp_path: Path, data: Path) -> None:
     report = tmp_path / "r.json"
-    environment = {"DEMO_JSON": str(report), "SECURE": "1"}
-    out = demo(*SMALL, "--rounds", "2", "--json", folder=tmp_path / "demo", data=data, environment=environment)
+    environment = {"DEMO_JSON": str(report), "SECURE": "1", "TMPDIR": str(tmp_path)}
+    out = demo(*SMALL, "--rounds", "2", "--json", data=data, environment=environment)
     found = json.loads(report.read_text())
     assert found["rounds"] == []
     assert len(found["secure_rounds"]) == 2

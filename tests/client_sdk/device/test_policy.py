@@ -170,6 +170,17 @@ def test_a_device_that_takes_secure_rounds_only_says_no_size() -> None:
     assert refusal(assignment(secure=True, steps=6, batch_size=10), secret.changed(examples=60)) is None
 
 
+@pytest.mark.parametrize("steps", [40, 1_000_000])
+def test_repro_a_device_that_says_no_size_says_none_when_it_refuses_steps(steps: int) -> None:
+    """It said how many passes over its data they were: with many steps, exactly how much data it has."""
+    policy = Policy(secure_only=True, max_epochs=5)
+    said = {
+        refusal(assignment(secure=True, steps=steps, batch_size=10), offer(examples=size, policy=policy))
+        for size in (61, 67, 71)
+    }
+    assert said == {f"This device's owner allows 5 epochs a round; the plan asks for {steps} steps, which are more."}
+
+
 def test_a_device_without_learners_says_so() -> None:
     assert learner_refusal(Task(learner="x:y"), {}) == (
         "This device has not got the learner x:y; it has no learner at all."

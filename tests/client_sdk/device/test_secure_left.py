@@ -9,6 +9,7 @@ import pytest
 from client_sdk.credentials.certificate import certify
 from client_sdk.device.actions import Failed, Reply, RequestRefused, Save, Send, Unreachable
 from client_sdk.device.contribution import ClearContribution
+from client_sdk.device.secure_round import NO_PLACE
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
@@ -249,3 +250,26 @@ def test_repro_a_certificate_that_is_renewed_in_an_attempt_changes_no_byte_of_it
     finish(world, [phone])
     assert phone.history == [(1, "receipt")]
     assert len(phone.sent[1, 0, "advertise"]) == 1
+
+
+@pytest.mark.parametrize("why", sorted(NO_PLACE))
+@pytest.mark.parametrize("step", list(Step))
+def test_however_a_coordinator_says_that_a_round_is_over_no_secret_of_it_is_left(why: str, step: Step) -> None:
+    """Every refusal that ends it, where the device stands at any step; its outcome is never told."""
+    world, (phone,) = world_with(1, n=6, cohort={"quorum": 0.5})
+    world.play(done=lambda _: steps(phone) == [step])
+    asked: list[int] = []
+
+    def over(send: Send) -> Reply:
+        if send.route in (Route.SECURE, Route.SECURE_MESSAGE, Route.SECURE_ANSWER):
+            return RequestRefused(problem(why, "It is over.").problem, world.at)
+        asked.append(len(phone.storage.load_secure().live))
+        return Unreachable("gone", world.at)
+
+    phone.interfere = over
+    for _ in range(40):
+        phone.turn(world)
+        world.at = max(world.at + 1, phone.not_before)
+    assert asked, "it asks what became of its part"
+    assert not any(asked)
+    assert not phone.storage.load_secure().live

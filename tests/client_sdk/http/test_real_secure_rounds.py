@@ -3,20 +3,23 @@ started again, and one that is stopped while it waits."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 
 from client_sdk.device.storage import FileStorage
-from client_sdk.protocol.devices import Task
+from client_sdk.protocol.devices import Policy, SecureBounds, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, SecureFleet
+from tests.coordinator.secure.world import STAGES
 from tests.coordinator.service.conftest import Server
 
 pytestmark = pytest.mark.slow
@@ -81,6 +84,63 @@ def test_two_rounds_of_clients_are_summed_and_nothing_clear_is_left_anywhere(rea
             assert storage.load_secure().learners == {LEARNER}
             assert [(entry.result, entry.update_digest) for entry in storage.history()] == [("receipt", None)] * ROUNDS
         assert fleet.learners[slot].trainings == ROUNDS
+
+
+class Tap(httpx2.BaseTransport):
+    """Copies each request, as it goes to the network."""
+
+    def __init__(self, inner: httpx2.BaseTransport, sent: list[httpx2.Request]) -> None:
+        self._inner, self._sent = inner, sent
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.read()
+        self._sent.append(request)
+        return self._inner.handle_request(request)
+
+
+def names_in(found: Any) -> set[str]:
+    """The names of all fields, at any depth."""
+    if isinstance(found, dict):
+        return set(found).union(*map(names_in, found.values()))
+    return set().union(*map(names_in, found)) if isinstance(found, list) else set()
+
+
+def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only(real: Server, tmp_path: Path) -> None:
+    sent: list[httpx2.Request] = []
+    run = create(real, PLAN, {"marks": np.zeros((DEVICES, ROUNDS), np.float32)})
+    networks = {2: lambda inner: Tap(inner, sent)}
+    fleet = SecureFleet(real, tmp_path / "devices", [Mark(slot) for slot in range(DEVICES)], networks)
+    try:
+        view = wait_for_end(real, run)
+        fleet.wait_for(2, "under masks.", times=ROUNDS)
+    finally:
+        fleet.end()
+    assert view.version == ROUNDS
+    fields: dict[str, set[str]] = {}
+    for request in sent:
+        headers = "".join(f"{name}: {value}\n" for name, value in request.headers.items())
+        for told in (request.content, headers.encode(), str(request.url).encode()):
+            assert not any(word in told for word in (b"loss", b"0.123456", b"seconds", b"metric"))
+        if request.headers.get("content-type") == "application/json":
+            message = json.loads(request.content)
+            assert message.get("examples", 0) == 0, "it has 12"
+            fields.setdefault(request.url.path.rsplit("/", 1)[-1], set()).update(names_in(message))
+        else:
+            assert not request.content or request.method == "PUT"
+    rules = set(Policy.model_fields) | set(SecureBounds.model_fields)
+    assert fields.pop("checkins") - rules == {"examples", "learners", LEARNER, "policy", "secure", "hold_s"} - rules
+    assert fields == {
+        "devices": {"certificate", "examples", "label"},
+        "started": {"attempt"},
+        "secure": {"hold_s"},
+        "answer": {"hold_s"},
+    }
+    lengths: dict[str, set[int]] = {}
+    for request in sent:
+        if request.method == "PUT":
+            lengths.setdefault(request.url.path.rsplit("/", 1)[-1], set()).add(len(request.content))
+    assert lengths.keys() == set(STAGES), "the exchanges alone"
+    assert [len(lengths[stage]) for stage in ("advertise", "mask")] == [1, 1], "as long whatever the data"
 
 
 @pytest.mark.parametrize("moment", ["Has shown its keys", "Has sent its update", "Has signed"])

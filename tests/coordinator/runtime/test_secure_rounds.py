@@ -18,6 +18,7 @@ from coordinator.engine import effects as fx
 from coordinator.runtime import driver as drivers
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
+from coordinator.secure import performing
 from coordinator.secure.performing import SecureWork
 from tests.coordinator.runtime.test_driver import driven, until
 from tests.coordinator.served import RUN, SECTION, Served
@@ -199,25 +200,30 @@ def test_two_replicas_that_open_one_sum_make_one_commit(world: Served) -> None:
 
 
 def test_an_opening_takes_no_thread_of_the_other_actions(world: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a sum is opened, a plain round of another run is drawn, summed and committed."""
+    """While a sum is opened, the only thread for other actions performs them, and the run takes events."""
     world.begin()
     to_the_opening(world)
-    begun, go_on, opening = threading.Event(), threading.Event(), SecureWork._open
+    begun, go_on, opened = threading.Event(), threading.Event(), performing.open_sum
+    threads: list[str] = []
 
-    def slow(work: Any, action: Any) -> None:
+    def slow(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
         begun.set()
         assert go_on.wait(30)
-        opening(work, action)
+        return opened(*args)
 
-    monkeypatch.setattr(SecureWork, "_open", slow)
+    monkeypatch.setattr(performing, "open_sum", slow)
     tasks = [world.coordinator.take_task(openings=True) for _ in range(2)]
     assert tasks == [(RUN, fx.Open(round=1, attempt=0)), None]
     world.coordinator.put_back((RUN, fx.Open(round=1, attempt=0)))
-    driver = Driver(world.coordinator, workers=2)
+    driver = Driver(world.coordinator, workers=1)
     driver.start()
     try:
         assert begun.wait(10)
-        assert not world.coordinator.core.log(RUN).locked()
+        assert threads == ["quorate-opening"]
+        log = world.coordinator.core.log(RUN)
+        assert not log.locked()
+        log.submit(lambda tx, state, at: None)
         done = [threading.Event() for _ in range(4)]
         monkeypatch.setattr(world.coordinator, "perform", lambda task: task[1].set())
         for event in done:

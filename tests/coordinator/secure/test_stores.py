@@ -5,7 +5,9 @@ nothing wrong with it.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,3 +262,31 @@ def test_what_is_wrong_with_the_short_messages_of_a_round_under_way_is_found(sto
         tx.insert_messages([row])
     found = [wrong.what for wrong in verify(world.store, world.blobs)]
     assert set(found) == {f"a message of the round is left: {short(digest)}"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [
+        ("digest", b"\0" * 32, "a message is stored that the log does not name: "),
+        ("digest", 5, "a message is stored that the log does not name: 5"),
+        ("round", "one", "a message is stored that the log does not name: "),
+        ("content", "text", "a message of the round, "),
+        ("content", 10**15, "a message of the round, "),
+    ],
+    ids=["digest of bytes", "digest of a number", "round in words", "content of text", "content of a number"],
+)
+def test_repro_a_row_of_a_message_with_a_value_of_another_type_is_found(
+    tmp_path: Path, column: str, value: object, what: str
+) -> None:
+    """SQLite stores what somebody else gives it. ``quorate verify`` ended with a TypeError, and a number as content
+    was read as so many zeros."""
+    made = open_store(f"sqlite:///{tmp_path / 'quorate.sqlite3'}")
+    world = StoredWorld(made, tmp_path / "blobs", 4)
+    world.play(lambda w: w.state.phase == "masking")
+    digest = next(iter(made.message_rounds("run-1")))
+    with closing(sqlite3.connect(tmp_path / "quorate.sqlite3")) as connection:
+        connection.execute(f"UPDATE secure_messages SET {column} = ? WHERE digest = ?", (value, digest))
+        connection.commit()
+    found = [wrong.what for wrong in verify(made, world.blobs)]
+    assert any(wrong.startswith(what) for wrong in found), found
+    made.close()

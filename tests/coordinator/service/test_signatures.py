@@ -56,7 +56,7 @@ class Asking:
         method, route = name.split(" ", 1)
         entry = next((entry for entry in ENTRIES if f"{entry.method} {entry.route}" == name), None)
         digest = self.world.coordinator.operators.run("marks").checkpoint
-        path = route.format(run="marks", round=1, attempt=0, digest=digest, stage="share")
+        path = route.format(run="marks", round=1, attempt=0, digest=digest, stage="share", message="0" * 64)
         certified = more.pop("certified", key)
         usual: dict[str, Any] = {"at": self.world.clock.at}
         if entry is not None and isinstance(entry.shape, Body):

@@ -14,7 +14,7 @@ from sqlalchemy import column, insert, table
 from client_sdk.identity import DeviceKey
 from coordinator.store import open_store
 from coordinator.store.migrate import _config
-from coordinator.store.port import Conflict, Store
+from coordinator.store.port import Conflict, ContributionRow, Store, StoreError
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata
 from coordinator.verify import AuditWitness, verify
@@ -81,6 +81,24 @@ def test_devices_and_workers_of_the_fifth_schema_keep_their_ids_and_times(server
     assert store.claims() == [rows.claim("d2")]
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [rows.contribution("d4", weight=2**63), rows.contribution("d4", digest="\ud800"), rows.contribution("d\0")],
+    ids=["more than 64 bits", "half of a surrogate pair", "zero byte"],
+)
+def test_a_value_that_cannot_be_stored_takes_back_its_transaction_also_where_it_is_swallowed(
+    server: postgres.Server, template: str, wrong: ContributionRow
+) -> None:
+    store = open_store(server.url(server.create(template)))
+    with store.transaction() as tx:
+        rows.world(tx)
+    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:
+        with pytest.raises(StoreError):
+            tx.insert_contributions([rows.contribution("d3"), wrong])
+    assert store.contributions("r1", 1) == []
     store.close()
 
 

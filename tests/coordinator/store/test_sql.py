@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -16,8 +17,10 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 
 from coordinator.store import open_store, statements
+from coordinator.store.messages import MessageRow
 from coordinator.store.port import Store, StoreError, StoreFull
 from coordinator.store.sql import SqlStore
+from coordinator.store.sql_transaction import SqlTransaction
 from tests.coordinator import databases
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract import StoreContract
@@ -56,9 +59,15 @@ def test_commits_are_durable_and_checked(store: SqlStore) -> None:
     with store.engine.connect() as connection:
         settings = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "secure_delete")
         }
-    assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+    assert settings == {
+        "journal_mode": "wal",
+        "synchronous": 2,
+        "foreign_keys": 1,
+        "busy_timeout": 30_000,
+        "secure_delete": 1,
+    }
 
 
 def test_readers_do_not_wait_for_a_writer(store: SqlStore) -> None:
@@ -153,6 +162,62 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(store: SqlStore) -> None:
     assert [found.seq for found in store.events("r1", 0)] == [1]
     with store.transaction("r1") as tx:
         assert tx.append("r1", [(0.0, "small", {})]).seq == 2
+
+
+def test_repro_nothing_more_is_written_by_a_transaction_that_the_full_disk_took_back(store: SqlStore) -> None:
+    """SQLite ends the transaction itself. What was written after that, where the error was swallowed, was each a
+    transaction of its own."""
+    with store.transaction() as tx:
+        rows.world(tx)
+        tx.append("r1", [(0.0, "k", {})])
+    store.engine.dispose()
+
+    def make_small(connection: sqlite3.Connection, _record: object) -> None:
+        for pragma in ("max_page_count=100", "cache_size=5"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    event.listen(store.engine, "connect", make_small)
+    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
+        with pytest.raises(StoreFull):
+            tx.append("r1", [(0.0, "k", {"text": "x" * 3000})] * 200)
+        with pytest.raises(StoreError, match="was ignored"):
+            tx.append("r1", [(0.0, "small", {})])
+        with pytest.raises(StoreError, match="was ignored"):
+            tx.head("r1")
+    assert (store.head("r1"), [found.kind for found in store.events("r1", 0)]) == (1, ["k"])
+
+
+def test_messages_that_are_dropped_are_overwritten_in_the_file(store: SqlStore, tmp_path: Path) -> None:
+    """They hold shares. A build of SQLite that does not overwrite by itself keeps their pages as they were."""
+    rng = random.Random(3)
+    contents = [rng.randbytes(size) for size in (60_000, 9_000, 400)]
+
+    def found() -> list[bool]:
+        """Of each content, whether a piece of it that no two pages divide is in the file."""
+        with store.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = (tmp_path / "quorate.db").read_bytes()
+        pieces = [[content[at : at + 16] for at in range(0, len(content), 16)] for content in contents]
+        return [any(piece in data for piece in each) for each in pieces]
+
+    messages = [
+        MessageRow(run="r1", round=1, digest=f"{number:064x}", content=content)
+        for number, content in enumerate(contents)
+    ]
+    with store.transaction() as tx:
+        tx.insert_run(rows.run("r1"))
+        tx.insert_messages(messages)
+    assert found() == [True, True, True]
+    with store.transaction("r1") as tx:
+        tx.drop_messages("r1", 1)
+    assert found() == [False, False, False]
+    with store.transaction("r1") as tx:
+        tx.insert_messages(messages)
+    with store.transaction("r1") as tx:
+        assert isinstance(tx, SqlTransaction)
+        tx._connection.exec_driver_sql("PRAGMA secure_delete=OFF")
+        tx.drop_messages("r1", 1)
+    assert any(found()), "the control: the search finds what is in free pages"
 
 
 def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:

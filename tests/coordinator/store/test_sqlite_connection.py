@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from coordinator.store import open_store
 from coordinator.store import statements as sql
+from coordinator.store.port import AuthorityRow, ContributionRow, StoreError
 from coordinator.store.sql import SqlStore
-from coordinator.store.sqlite_connection import SqliteConnection
+from coordinator.store.sqlite_connection import SqliteConnection, _compiled
 from tests.coordinator.store import flower_rows as flower
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_messages import message
@@ -110,6 +112,89 @@ def test_an_empty_list_is_a_condition_that_nothing_meets(store: SqlStore) -> Non
     ours = SqliteConnection(store.engine)
     assert not ours.execute(sql.message_statements.MESSAGES, {"run": "r1", "digests": []}).fetchall()
     ours.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (rows.contribution("d4", weight=2**63), "OverflowError: Python int too large to convert to SQLite INTEGER"),
+        (rows.contribution("d4", digest="\ud800"), "UnicodeEncodeError: 'utf-8' codec can't encode character"),
+    ],
+    ids=["more than 64 bits", "half of a surrogate pair"],
+)
+def test_repro_a_value_that_cannot_be_stored_takes_back_its_transaction_also_where_it_is_swallowed(
+    store: SqlStore, wrong: ContributionRow, words: str
+) -> None:
+    """The rows before it were stored, and the error was none of the store's."""
+    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
+        with pytest.raises(StoreError) as caught:
+            tx.insert_contributions([rows.contribution("d3"), wrong])
+        assert str(caught.value).startswith(f"A value can't be stored, or looked for: {words}")
+    assert [row.device for row in store.contributions("r1", 1)] == ["d1", "d2"]
+
+
+def test_any_error_in_a_statement_takes_back_its_transaction(store: SqlStore) -> None:
+    with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:  # noqa: PT012
+        tx.insert_contributions([rows.contribution("d3")])
+        with pytest.raises(TypeError):
+            tx.insert_contributions(None)  # type: ignore[arg-type]
+    assert [row.device for row in store.contributions("r1", 1)] == ["d1", "d2"]
+
+
+def test_what_cannot_be_in_a_database_is_not_found_but_refused(store: SqlStore) -> None:
+    with pytest.raises(StoreError, match="UnicodeEncodeError"):
+        store.device_by_key("\ud800")
+    with pytest.raises(StoreError, match="OverflowError"):
+        store.rounds("r1", 2**63)
+
+
+def test_a_connection_that_died_is_not_used_again(store: SqlStore) -> None:
+    """It is found out by the first statement, which fails; nothing that follows does."""
+    pooled = store.engine.raw_connection()
+    assert pooled.driver_connection is not None
+    pooled.driver_connection.close()
+    pooled.close()
+    died = store.engine.raw_connection()
+    driver = died.driver_connection
+    died.close()
+    assert driver is not None
+    driver.close()  # in the pool
+    with pytest.raises(StoreError, match="closed database"):
+        store.head("r1")
+    assert store.head("r1") == 2
+    with store.transaction("r1") as tx:
+        assert tx.append("r1", [(3.0, "Ended", {})]).seq == 3
+    assert store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_truth_values_and_missing_ones_come_back_as_they_are(store: SqlStore) -> None:
+    with store.transaction() as tx:
+        for inside in (True, False):
+            tx.insert_authority(AuthorityRow(authority="a", inside=inside, since=1.0))
+        tx.insert_device(rows.device("d3", key_id=None, last_seen_at=None))
+    assert [row.inside for row in store.authorities()] == [True, False]
+    found = store.device("d3")
+    assert found is not None
+    assert (found.key_id, found.last_seen_at, found.left_at) == (None, None, None)
+
+
+def test_threads_that_compile_the_same_statements_at_once_get_their_own_rows(store: SqlStore) -> None:
+    _compiled.cache_clear()
+    barrier, wrong = threading.Barrier(8), list[object]()
+
+    def read(device: str) -> None:
+        barrier.wait(10)
+        for _ in range(50):
+            found = store.device(device)
+            if found is None or found.device != device:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=read, args=(f"d{1 + number % 2}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
 
 
 def test_errors_are_those_of_sqlalchemy_and_show_no_values(store: SqlStore) -> None:

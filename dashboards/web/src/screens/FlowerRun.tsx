@@ -19,7 +19,7 @@ export function FlowerRun({ run, flower }: { run: RunView; flower: FlowerSummary
         <Panel title="Messages of this round" note={`round ${count(run.round)}`}>
           <Funnel counts={run.funnel} goal={null} departures="" drawn flower />
         </Panel>
-        <RoundCharts rounds={all} virtual={run.clock === "virtual"} wide />
+        <RoundCharts rounds={all} virtual={run.clock === "virtual"} wide={false} />
         <LastRounds run={run.run} rounds={all} />
       </div>
     </>

@@ -17,7 +17,7 @@ export function RoundCharts({ rounds, virtual, wide }: { rounds: readonly RoundV
   if (!closed.length) return null;
   const last = closed.at(-1);
   const received = closed.some((round) => round.bytes_in > 0);
-  const ends = (["committed", "abandoned"] as const).filter((status) => closed.some((round) => round.status === status));
+  const ends = (["committed", "ended", "abandoned"] as const).filter((status) => closed.some((round) => round.status === status));
   const note = [virtual ? "virtual time" : "", closed.length === SHOWN ? `the last ${SHOWN}` : ""].filter(Boolean).join("; ");
   return (
     <Panel title="Time and bytes of each round" note={note} wide={wide}>
@@ -44,12 +44,12 @@ export function RoundCharts({ rounds, virtual, wide }: { rounds: readonly RoundV
             ...ends.map((status) => ({
               type: "bar",
               stack: "time",
-              name: status === "committed" ? "time" : "time, abandoned",
+              name: status === "abandoned" ? "time, abandoned" : "time",
               data: closed.map((round) => (round.status === status ? roundSeconds(round, 0) : null)),
               itemStyle:
-                status === "committed"
-                  ? { color: paint("series-1"), borderRadius: [2, 2, 0, 0] }
-                  : { color: paint("series-4"), borderRadius: [2, 2, 0, 0], decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 5], rotation: -0.8 } },
+                status === "abandoned"
+                  ? { color: paint("series-4"), borderRadius: [2, 2, 0, 0], decal: { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 5], rotation: -0.8 } }
+                  : { color: paint("series-1"), borderRadius: [2, 2, 0, 0] },
               barMaxWidth: 22,
               tooltip: { valueFormatter: (s: number | null) => (s == null ? "–" : duration(s)) },
             })),
