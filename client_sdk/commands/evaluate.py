@@ -52,6 +52,8 @@ def evaluate(
     catalogue = learners.catalogue_for(learner or [])  # after the data: learners may import torch, which takes seconds
     with OperatorClient(coordinator, key_file=key_file) as operator, stopped_by_signals() as stop:
         view = operator.run(run)
+        if view.flower is not None:
+            fail(f"{run} is a Flower run: it has no checkpoints, and its ServerApp scores its models itself.")
         task = view.plan.get("task")
         name = task.get("learner") if isinstance(task, dict) else None
         if not isinstance(name, str):

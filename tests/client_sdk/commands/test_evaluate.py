@@ -74,3 +74,15 @@ def test_people_get_the_same(evaluate: Callable[..., list[str]]) -> None:
     assert evaluate("--source", "ward") == [
         "run-1 is finished: reached 3 rounds. There was nothing to score: all of its checkpoints have metrics of ward."
     ]
+
+
+def test_a_flower_run_has_nothing_to_score(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = Coordinator()
+    genuine = coordinator.run
+    flower = {"app": "acme/vision", "version": "1.0", "messages": 0, "replies": 0, "errors": 0}
+    monkeypatch.setattr(coordinator, "run", lambda: {**genuine(), "plan": {}, "flower": flower})
+    monkeypatch.setattr("client_sdk.http.operator.OperatorClient", lambda url, **more: coordinator.client())
+    assert quorate("evaluate", "run-1", "--data", "mine.npz") == 1
+    assert "run-1 is a Flower run: it has no checkpoints" in capsys.readouterr().err
