@@ -89,6 +89,8 @@ class Notes:
     def _note(self, response: httpx2.Response) -> None:
         request = response.request
         path = request.url.raw_path.decode("ascii")
+        # Before the answer is read: with its last byte the socket may be closed.
+        connection = str(response.extensions["network_stream"].get_extra_info("client_addr"))
         length = int(response.headers.get("content-length", 0))
         head = len(f"{request.method} {path} HTTP/1.1\r\n\r\n") + _bytes_of(request.headers)
         answer_head = len(f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n\r\n")
@@ -103,7 +105,7 @@ class Notes:
             answer=b"" if is_file else response.read(),
             sent=head + int(request.headers.get("content-length", 0)),
             received=answer_head + _bytes_of(response.headers) + length,
-            connection=str(response.extensions["network_stream"].get_extra_info("client_addr")),
+            connection=connection,
             sent_at_cpu_s=self._sent_at_cpu_s,
         )
         self.requests.append(noted)

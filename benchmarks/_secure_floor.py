@@ -316,7 +316,7 @@ class Empty:
             empty = empty.with_entry(replace(entry, shape=held))
         for plain, call in ((devices.STARTED, self.started), (devices.OUTCOME, self.outcome)):
             empty = empty.with_entry(replace(plain, shape=Direct(call)))
-        body = replace(secure.SECURE_MESSAGE.shape, limit=self.limit, stored=self.message)
+        body = replace(secure.SECURE_MESSAGE.shape, limit=self.limit, stored=self.message, again=None)
         return empty.with_entry(replace(secure.SECURE_MESSAGE, shape=body))
 
 

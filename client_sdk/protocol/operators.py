@@ -14,7 +14,7 @@ from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, R
 
 Status = Literal["running", "paused", "finished", "stopped"]
 """Status of a run with a plan."""
-ShownStatus = Status | Literal["failed"]
+ShownStatus = Literal["running", "paused", "finished", "stopped", "failed"]
 """Status of a run as it is shown; *failed*: the ServerApp of a Flower run has failed."""
 Phase = Literal[
     "idle",
@@ -31,7 +31,7 @@ Phase = Literal[
 """Phase of the current round; idle: there is none."""
 Kind = Literal["federated", "secure", "datacenter"]
 """Kind of a round of a run with a plan."""
-ShownKind = Kind | Literal["flower"]
+ShownKind = Literal["federated", "secure", "datacenter", "flower"]
 """Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""
 
 

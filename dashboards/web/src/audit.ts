@@ -8,6 +8,8 @@ const ASKED: Readonly<Record<string, string>> = {
   "run.resume": "resume the run",
   "run.stop": "stop the run permanently",
   "run.advance": "advance an exhausted run",
+  "flower.create": "create a Flower run, or go on with it",
+  "flower.end": "end the Flower run",
   "device.register": "register a device",
   "device.leave": "leave the fleet",
   "device.unbar": "let a barred device take part again",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -112,8 +114,15 @@ def test_a_message_without_a_model_is_refused_in_a_sentence() -> None:
         )
 
 
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    """A folder with a short name: those of Ray's sockets have a limit of some 100 characters."""
+    with tempfile.TemporaryDirectory(prefix="fl", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
 @pytest.mark.slow
-def test_it_runs_under_flowers_own_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_under_flowers_own_simulation(monkeypatch: pytest.MonkeyPatch, scratch: str) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     from flwr.simulation import run_simulation
 
@@ -133,7 +142,10 @@ def test_it_runs_under_flowers_own_simulation(monkeypatch: pytest.MonkeyPatch) -
         server_app=server,
         client_app=app,
         num_supernodes=2,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        backend_config={
+            "init_args": {"_temp_dir": scratch},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        },
     )
     expected = dict(model)
     for number in (1, 2):

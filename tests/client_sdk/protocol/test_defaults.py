@@ -95,6 +95,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "RoundView": {
         "attempt": 0,
         "kind": "federated",
+        "group": "",
         "because": "",
         "reason": "",
         "collecting_at": None,
@@ -124,6 +125,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "RunView": {
         "clock": "wall",
         "kind": "federated",
+        "flower": None,
         "authority": None,
         "exhausted": "",
         "barred": {},

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
+from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE
 from coordinator.service.openapi import operation_id
 from tests.coordinator.service.conftest import Server
@@ -25,6 +26,7 @@ CONFIG = f"""\
 content_type_overrides:
   {TENSORS_MEDIA_TYPE}: application/octet-stream
   {REVOCATIONS_MEDIA_TYPE}: application/octet-stream
+  {FLOWER_MEDIA_TYPE}: application/octet-stream
 post_hooks: []
 """
 """The generator does not know our media types; docs/operators.md has the same lines."""
