@@ -50,6 +50,7 @@ _TAGS = [
     {"name": "fleet", "description": "The devices, as operators see them."},
     {"name": "checkpoints", "description": "Model versions, addressed by the SHA-256 of their bytes."},
     {"name": "devices", "description": "Requests of devices, in the order in which they send them."},
+    {"name": "flower", "description": "Flower runs: requests of their ServerApps and of the devices that serve them."},
     {"name": "workers", "description": "Requests of datacenter workers."},
     {"name": "access", "description": "API keys of operators, the audit, and the authority's revocation list."},
     {"name": "process", "description": "Health and meters of this process."},

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from coordinator.store.errors import NoSuchValue
 from coordinator.store.port import Conflict, StoreError, StoreFull
 
 _SENTENCES = {
@@ -64,7 +65,7 @@ def translated() -> Iterator[None]:
         raise to_store_error(error) from error
     except (OverflowError, UnicodeEncodeError) as error:
         why = f"{type(error).__name__}: {_first_line(error)}"
-        raise StoreError(f"A value can't be stored, or looked for: {why}.") from error
+        raise NoSuchValue(f"A value can't be stored, or looked for: {why}.") from error
 
 
 def _first_line(error: BaseException) -> str:

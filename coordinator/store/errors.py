@@ -5,7 +5,8 @@
     StoreError
      |- StoreFull    the disk is full: it may be repeated when there is space
      |- FenceLost    another replica commits in this one's place
-     `- Conflict     a unique key refused a row
+     |- Conflict     a unique key refused a row
+     `- NoSuchValue  no column can hold the value
 """
 
 from __future__ import annotations
@@ -31,3 +32,8 @@ class Conflict(StoreError):
 
     Nothing of the transaction was stored.
     """
+
+
+class NoSuchValue(StoreError, ValueError):
+    """A value that no column can hold, so that it cannot be looked for either: a number beyond 64 bits, a text that is
+    no Unicode."""

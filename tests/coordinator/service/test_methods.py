@@ -8,7 +8,7 @@ from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-HIDDEN = {"/v1/checkpoints/{digest}": {"HEAD"}}
+HIDDEN = {"/v1/checkpoints/{digest}": {"HEAD"}, "/v1/flower/runs/{run}/contents/{digest}": {"HEAD"}}
 """Methods that the OpenAPI document leaves out, since GET describes them."""
 VALUES = {
     "run": "mnist",
@@ -19,7 +19,7 @@ VALUES = {
     "key": "0" * 16,
     "device": "d1",
 }
-VALUES |= {"stage": "share"}
+VALUES |= {"stage": "share", "message": "0" * 64}
 
 
 def paths(server: Server) -> dict[str, set[str]]:
