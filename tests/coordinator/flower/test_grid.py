@@ -191,6 +191,7 @@ def test_coordinator_that_is_away_is_waited_out_and_named_once() -> None:
     assert len(said) == 8, "four outages, however many requests each refused"
 
 
+@pytest.mark.slow
 def test_away_until_the_timeout_gives_what_there_is() -> None:
     now = count()
     run = Run(MemoryLink(answer=lambda one, records: None), clock=lambda: float(next(now)))
