@@ -29,8 +29,8 @@ class World:
     """Of the simulated run."""
     cohort: int
     """Clients that are selected for a simulated round."""
-    steps: int
-    """Of a round in the datacenter."""
+    steps: int = 2000
+    """Of a round in the datacenter: enough for seconds on any machine, so that the picture shows a round under way."""
     datacenter_rounds: int
     """Committed ones before the picture of the fallback is taken."""
     select_s: int
@@ -64,7 +64,7 @@ finish = {{rounds = {self.rounds}}}
 name = "fallback"
 task = {{learner = "quorate:mnist-mlp", batch_size = 32, learning_rate = 0.1}}
 cohort = {{select = 4, goal = 3, quorum = 1.0, select_s = 5, collect_s = 60}}
-finish = {{rounds = 12}}
+finish = {{rounds = 40}}
 [datacenter]
 patience = 2
 data = "{DATA}"
@@ -93,7 +93,6 @@ SHOWN = World(
     after=4,
     rounds=12,
     cohort=60,
-    steps=2000,
     datacenter_rounds=2,
     select_s=20,
 )
@@ -107,7 +106,6 @@ CHECKED = World(
     epochs=1,
     rounds=3,
     cohort=24,
-    steps=200,
     datacenter_rounds=1,
     select_s=8,
 )
@@ -122,7 +120,6 @@ DEMO = World(
     epochs=3,
     rounds=12,
     cohort=60,
-    steps=2000,
     datacenter_rounds=2,
     select_s=20,
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.coordinator.service.conftest import Server
 CHROMIUM = "/usr/bin/chromium"
 AXE = Path(__file__).resolve().parents[2] / "dashboards" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 READY_MS = 20_000
+FIT_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,14 @@ class Visitor:
     def allow(self, error: str) -> None:
         """The same, where there may be none: whether Chromium notes an error depends on when a connection ended."""
         self.errors = [text for text in self.errors if not re.search(error, text)]
+
+    def fits(self) -> None:
+        """Waits until the page is as narrow as its window, which charts follow a moment later. AssertionError where
+        it stays wider."""
+        end = time.monotonic() + FIT_S
+        while (wider := self.page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
+            assert time.monotonic() < end, f"the page is {wider} pixels wider than its window"
+            time.sleep(0.05)
 
     def violations(self) -> list[str]:
         """What axe-core finds in the tab as it is now, each with its first place."""

@@ -81,7 +81,7 @@ def test_a_phone_shows_all_of_it(visitor: Visitor, screen: str) -> None:
     try:
         page = visitor.go(place(visitor, screen))
         page.locator("main h1").wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        visitor.fits()
     finally:
         visitor.page.set_viewport_size({"width": 1400, "height": 900})
 

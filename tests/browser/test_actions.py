@@ -78,7 +78,7 @@ def test_a_viewer_may_not_act_and_is_told_why(visit: Visit, server: Server) -> N
         assert button(page, name).evaluate(described) == why
     assert button(page, "Advance").count() == 0
     assert visitor.violations() == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    visitor.fits()
     ask = "path => fetch(path, {method: 'POST', headers: {'Quorate-Request': '1'}}).then(answer => answer.status)"
     assert page.evaluate(ask, Route.RUN_ACTION.format(run=run, action="pause")) == 403
     assert status(server, run) == "running"

@@ -41,6 +41,8 @@ export function Actions({ run }: { run: RunView }) {
         type="button"
         ref={asks ? stop : null}
         disabled={!offer.allowed || busy !== null}
+        aria-label={offer.text}
+        aria-busy={busy === offer.action}
         aria-describedby={offer.allowed ? undefined : why}
         aria-expanded={asks ? asking : undefined}
         onClick={() => (asks ? setAsking(true) : void act(offer.action))}
