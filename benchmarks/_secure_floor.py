@@ -53,6 +53,8 @@ from coordinator.store.port import DeviceRow
 MOST = 1 << 24
 """Bytes of the longest body."""
 CHECKED_IN = "check-in"
+UNANSWERED_S = 0.05
+"""How long a request is held that had no answer in the real round: it is held and expires as there, only sooner."""
 OWN = ("host", "content-length", PROTOCOL_HEADER.lower())
 """Headers that the connection sends by itself."""
 
@@ -156,7 +158,7 @@ class Replay:
             elif path.startswith(f"{Route.REVOCATIONS}/"):
                 path = Route.REVOCATION_LIST.format(digest=self._listed)
             if noted.status == 204 or (path == Route.CHECK_IN and _kind(noted) != "assignment"):
-                body = json.dumps({**json.loads(body), "hold_s": 0}).encode()
+                body = json.dumps({**json.loads(body), "hold_s": UNANSWERED_S}).encode()
             digest = hashlib.sha256(body).digest()
             sent = {name: value for name, value in noted.headers if name not in OWN}
             if "signature" in sent:
@@ -171,6 +173,11 @@ class Replay:
 
 
 # ------------------------------------------------------------ the server
+
+
+def _unanswered(message: CheckIn | SecureWait) -> bool:
+    """Whether this request had no answer in the real round."""
+    return message.hold_s <= UNANSWERED_S
 
 
 class Empty:
@@ -207,12 +214,12 @@ class Empty:
             return not self._left[exchange]
 
     def check_in(self, to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | None:
-        if message.hold_s:
+        if not _unanswered(message):
             self._came(to, CHECKED_IN)
         return self.assignment(to, device, message)
 
     def assignment(self, to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | None:
-        ready = message.hold_s and self._ready(CHECKED_IN, devices.waits_for(device, message))
+        ready = not _unanswered(message) and self._ready(CHECKED_IN, devices.waits_for(device, message))
         return self._assignment if ready else None
 
     def not_selected(self, to: Coordinator, device: DeviceRow, message: CheckIn) -> Wait:
@@ -229,7 +236,7 @@ class Empty:
     def header(
         self, to: Coordinator, device: DeviceRow, message: SecureWait, *, run: RunId, round: RoundNumber
     ) -> Octets | None:
-        return self._octets["header"] if message.hold_s else None
+        return None if _unanswered(message) else self._octets["header"]
 
     def limit(
         self,
@@ -300,7 +307,7 @@ class Empty:
         attempt: Attempt,
         stage: ExchangeName,
     ) -> Octets | None:
-        ready = message.hold_s and self._ready(stage, secure.waits_for(device, message))
+        ready = not _unanswered(message) and self._ready(stage, secure.waits_for(device, message))
         return self._octets[stage] if ready else None
 
     def table(self) -> Table:

@@ -5,7 +5,7 @@ round nine devices vanish: three before they share, three before they mask, thre
 CPU counts. ``--quick``: 40 devices, 20,000 parameters. Each round's sum is checked before a ratio is reported. The full
 run takes half an hour on a quiet machine, most of it waiting for devices that have vanished. An exchange waits three
 times as long as the longest exchange of a first round took, so that the devices that stay are in time on a busy machine
-too.
+too. The server, and its floor, has half of the machine's cores to itself (``_cores``).
 
     secure_round_server_cpu_vs_floor   CPU seconds of the server for a round, from the first check-in to the last
                                        answer, over its floor; median of a run's pairs, each a round and then its floor.
@@ -38,6 +38,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import _secagg_floor as floor
+from benchmarks._cores import halves, on
 from benchmarks._progress import counted
 from benchmarks._secagg_bytes import CASES, vector_bytes
 from benchmarks._secagg_crowd import STRICT, Crowd, header_of
@@ -70,7 +71,8 @@ class Rounds:
         self.opening: list[float] = []
         self.requests = 0
         self.stayed = Notes()
-        with ServerProcess(folder / "data") as server:
+        self._servers_cores, others = halves()
+        with on(others), self._server(folder / "data") as server:
             self.fleet = Fleet(server, n, parameters, MOST_EXCHANGE_S, 1)
             self.vanishing = self.fleet.vanishing(EACH)
             self.plain = plain_round(server, parameters)
@@ -88,7 +90,7 @@ class Rounds:
         requests = self._requests(answers)
         opening = self._opening()
         opening()
-        with ServerProcess(folder / "floor", "benchmarks._secure_floor", str(answers)) as server:
+        with self._server(folder / "floor", "benchmarks._secure_floor", str(answers)) as server:
             replay = Replay(server, self.fleet.members, self.fleet.model)
             replay.play(requests, quiet=True)
             for number in counted("secure rounds with their floor", range(1, pairs + 1)):
@@ -99,6 +101,10 @@ class Rounds:
                 self.quiet.append(replay.play(self._requests(answers), quiet=True))
                 self.opening.append(cost_s(opening, time.thread_time))
                 self.fleet.come_back(self.vanishing)
+
+    def _server(self, folder: Path, *program: str) -> ServerProcess:
+        with on(self._servers_cores):
+            return ServerProcess(folder, *program)
 
     def _requests(self, answers: Path, *, durable: bool = False) -> list[list[Noted]]:
         """Those of the last round, by device, without registrations. Writes what the floor answers to them, and whether

@@ -1,6 +1,7 @@
 """How many threads the numerical libraries of a process use: one, unless the user gives another number.
 
-A machine runs many devices or ranks beside each other, and each of them would otherwise take every core. In order:
+A machine runs many devices or ranks beside each other, and each of them would otherwise take every core; a
+coordinator's requests wait where such a library's threads look for work on every core. In order:
 ``--threads``, then OMP_NUM_THREADS of the environment, then 1. Libraries read the environment when they are loaded,
 so a process calls ``use_threads`` before it imports numpy or torch; a parent passes ``thread_variables`` to its
 children.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import errors_as_sentences
 from coordinator.commands.database_url import refuse_password
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
@@ -67,6 +68,7 @@ def serve(
     }
     refuse_password(database)
     configure_log(as_json)
+    use_threads(None)
     from coordinator.authority.inside import inside_authority
     from coordinator.service.process import serve as serve_until_stopped
     from coordinator.settings import Settings

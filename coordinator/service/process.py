@@ -47,6 +47,9 @@ from coordinator.store import open_store
 from coordinator.store.port import StoreError
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
+NEW_OBJECTS = 5_000
+"""A garbage collection comes after so many new objects: what some ten requests make that wait for each other. Python's
+700 let two of a hundred CPU seconds go to collections that found nothing."""
 
 
 class CannotServe(Exception):
@@ -209,6 +212,7 @@ def collect_only_what_is_new() -> None:
     one every few seconds."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
 
 
 def _give_memory_back() -> None:

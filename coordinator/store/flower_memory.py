@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -171,11 +172,12 @@ class MemoryFlowerReads:
         )
 
 
-class MemoryFlowerWrites(MemoryFlowerReads):
+class MemoryFlowerWrites(MemoryFlowerReads, ABC):
     """The FlowerWriter over ``tables``."""
 
+    @abstractmethod
     def _failed(self, error: StoreError) -> StoreError:
-        raise NotImplementedError
+        """The error, with which the transaction is void."""
 
     def insert_flower_run(self, row: FlowerRunRow) -> None:
         self._name_run(row.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import stat
@@ -68,6 +69,28 @@ def test_it_stops_cleanly_and_quickly_and_goes_on_where_it_was(tmp_path: Path) -
         assert device.check_in(0).json()["kind"] == "wait"
     finally:
         assert second.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.slow
+def test_its_numerical_libraries_have_one_thread_unless_its_user_says_otherwise(tmp_path: Path) -> None:
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+
+    def threads(**given: str) -> int:
+        """Of the whole process, once it is ready: numerical libraries start theirs when they are loaded."""
+        command = [sys.executable, "-m", "coordinator.cli", "serve", "--json", "--data", str(tmp_path / "data")]
+        started = subprocess.Popen(
+            [*command, "--port", "0"], env=others | given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert started.stdout is not None
+        assert started.stdout.readline()
+        found = len(list(Path(f"/proc/{started.pid}/task").iterdir()))
+        started.terminate()
+        started.communicate(timeout=30)
+        return found
+
+    alone = threads()
+    assert threads(OMP_NUM_THREADS="1") == alone
+    assert threads(OMP_NUM_THREADS="2") == alone + 1
 
 
 @pytest.mark.slow
