@@ -38,8 +38,8 @@ test: install ## Run the tests, fast ones first (ONLY=path or ONLY=marker narrow
 	@for package in chromium nginx postgresql systemd; do scripts/debian.sh $$package || true; done
 	@$(BIN)/python -m pytest $(call only,$(ONLY)) $(ARGS)
 
-fast: install ## Run what takes under two minutes on two cores: no slow tests (WORKERS=0 keeps to one process)
-	@$(BIN)/python -m pytest -q -m "not slow and not service" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+fast: install ## Run what takes under two minutes on two cores: no slow tests, no whole runs (WORKERS=0 keeps to one process)
+	@$(BIN)/python -m pytest -q -m "not slow and not whole and not service" -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: install ## Lint, format, types (strict) and import directions
 	$(BIN)/ruff check .

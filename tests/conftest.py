@@ -45,12 +45,12 @@ def pytest_report_header() -> str:
     return f"sample: {SAMPLE} (QUORATE_SAMPLE={SAMPLE} runs the same cases again, `make soak` runs all)"
 
 
-_ALL_MARKED = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.(slow|service)\b", re.MULTILINE)
+_ALL_MARKED = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.(slow|whole|service)\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file whose tests are all left out by `-m "not slow"` or `-m "not service"` is not even imported: every process
-    of `make fast` would pay for what it imports."""
+    """A file whose tests are all left out, by `-m "not whole"` for example, is not even imported: every process of
+    `make fast` would pay for what it imports."""
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
     left_out = config.getoption("markexpr").split(" and ")

@@ -55,6 +55,8 @@ from typer.main import get_command
 from tests.equivalence import pinned
 from tests.equivalence.pinned import Behaviour, History, Learner, Plan, simulate
 
+pytestmark = pytest.mark.whole
+
 GOLDEN = Path(__file__).with_name("golden.json")
 AGAIN = "`python -m tests.equivalence.test_golden --write` writes it anew, where the difference is meant"
 

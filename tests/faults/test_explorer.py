@@ -33,6 +33,8 @@ from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
 from tests.faults.mutants.__main__ import main as mutants_command
 from tests.faults.soak_page import add_to_count
 
+pytestmark = pytest.mark.whole
+
 SCHEDULES = int(os.environ.get("EXPLORE_SCHEDULES", "1000"))
 SEED = int(os.environ.get("EXPLORE_SEED", str(int(time.time() // 86_400) * 1_000_000)))
 SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"

@@ -22,6 +22,8 @@ from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import PHASES, Shape
 from simulation.explorer.world import World
 
+pytestmark = pytest.mark.whole
+
 MOST_SCHEDULES = 40
 """Schedules in which a focused fault must occur. Today the rarest needs 11, most need 1."""
 MOST_DEVICES = 7

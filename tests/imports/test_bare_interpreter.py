@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 KEPT_OUT = {"torch", "fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "flwr", "ray", "grpc"}
 OTHER_ROOMS = {"coordinator", "simulation", "dashboards"}
 

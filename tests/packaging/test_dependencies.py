@@ -20,6 +20,8 @@ import pytest
 from client_sdk.terminal import _MODULE_EXTRAS
 from tests.packaging.conftest import ROOT
 
+pytestmark = pytest.mark.whole
+
 BARE = "(bare install)"
 DEVELOPMENT = ("tests", "benchmarks", "scripts", "examples")
 PICTURES = "coordinator/pictures"

@@ -18,6 +18,8 @@ from simulation import Behaviour, History, SimulationError, Stalled, simulate
 from simulation.history.rounds import read_events
 from simulation.virtual.behaviour import Habits
 
+pytestmark = pytest.mark.whole
+
 D = 40
 INIT = {"w": np.zeros(D, np.float32)}
 

@@ -21,6 +21,8 @@ from simulation import History, simulate
 from simulation.engines import EngineName
 from simulation.virtual.simulation import Simulation
 
+pytestmark = pytest.mark.whole
+
 SIZES = (3, 9, 30, 4)
 INIT = {"w": np.linspace(-1, 1, 2100, dtype=np.float32), "b": np.zeros(3, np.float32), "steps": np.array(7)}
 

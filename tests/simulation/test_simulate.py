@@ -33,6 +33,8 @@ from simulation.history.ledger import copy_run
 from simulation.simulator.progress import RoundProgress
 from simulation.virtual.simulation import _Sizes
 
+pytestmark = pytest.mark.whole
+
 torch.set_num_threads(1)
 NET = Learner(
     model=lambda: nn.Linear(4, 3),

@@ -20,6 +20,8 @@ from simulation.commands.data import ShareOptions, shared_out, some_of
 from simulation.learners import mnist_mlp
 from tests.simulation import synthetic
 
+pytestmark = pytest.mark.whole
+
 PLAN = """
 name = "small"
 [task]

@@ -22,6 +22,8 @@ from simulation.virtual import simulation as virtual
 from simulation.virtual.behaviour import Conduct, work_done
 from simulation.virtual.simulation import garbage_frozen
 
+pytestmark = pytest.mark.whole
+
 FLEET = Behaviour(dropout=0.1, stragglers=0.3, speed_sigma=1.5, jitter_sigma=0.3, step_s=0.5)
 
 

@@ -18,6 +18,8 @@ from tests.client_sdk.commands.token_files import token_file
 from tests.client_sdk.http.http_authority import HttpAuthority, authority
 from tests.client_sdk.http.http_script import HttpScript, script, serving
 
+pytestmark = pytest.mark.whole
+
 LEARNER = "my_learner_of_tests:train"
 MARKS = Memory(revocations=4, spent=frozenset({bytes(32)}), learners=frozenset({"other:net"}))
 

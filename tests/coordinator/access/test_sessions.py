@@ -18,6 +18,8 @@ from coordinator.access.sessions import AGAIN_S, IN_A_ROW, LINK_S, MOST, SESSION
 from tests.coordinator.service.browser import Browser
 from tests.coordinator.world import World
 
+pytestmark = pytest.mark.whole
+
 HOUR_S = 3600.0
 
 

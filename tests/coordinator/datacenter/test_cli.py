@@ -21,7 +21,7 @@ from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, largest_difference, plain
 
-pytestmark = pytest.mark.datacenter
+pytestmark = [pytest.mark.whole, pytest.mark.datacenter]
 
 LEARNER = "tests.coordinator.datacenter.models:plain"
 

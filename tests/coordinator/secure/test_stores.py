@@ -32,6 +32,8 @@ from coordinator.store.port import CheckpointRow, DeviceRow, RunRow, Store
 from coordinator.verify import verify
 from tests.coordinator.secure.world import World
 
+pytestmark = pytest.mark.whole
+
 
 class Watched(RunLog):
     """The runtime's log, which shows the world what came of each event."""

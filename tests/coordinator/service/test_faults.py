@@ -44,6 +44,8 @@ from tests.coordinator.service.devices import Signing
 from tests.coordinator.service.test_edge import refused
 from tests.coordinator.service.test_rounds import until
 
+pytestmark = pytest.mark.whole
+
 HEADERS = {PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
 SIGNING = Signing(DeviceKey.create())
 """Signs requests, of which these tests check the form only."""

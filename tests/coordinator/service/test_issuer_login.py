@@ -25,6 +25,8 @@ from tests.coordinator.service.at_issuer import ORIGIN, PAGE, AtIssuer
 from tests.coordinator.service.browser import Browser
 from tests.coordinator.world import World
 
+pytestmark = pytest.mark.whole
+
 ENDED = (401, "/problems/unauthenticated")
 
 

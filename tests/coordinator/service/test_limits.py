@@ -29,6 +29,8 @@ from tests.coordinator.service.raw import RawAnswer, RawConnection, ask, head
 from tests.coordinator.service.test_checkpoints import upload
 from tests.coordinator.service.test_rounds import until
 
+pytestmark = pytest.mark.whole
+
 KIB = 1024
 MIB = 1024 * KIB
 SHORT = {"HEAD_S": "0.4", "BODY_IDLE_S": "0.4", "SEND_IDLE_S": "0.4", "BODY_RATE_MIN": "1000000"}

@@ -32,6 +32,8 @@ from tests.coordinator.certified import key_of
 from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
 
+pytestmark = pytest.mark.whole
+
 RUN = "marks"
 OTHER = "other"
 OPERATORS = [

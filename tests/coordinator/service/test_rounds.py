@@ -18,6 +18,8 @@ from client_sdk.tensors import from_bytes
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

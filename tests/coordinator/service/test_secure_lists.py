@@ -16,6 +16,8 @@ from tests.coordinator.certified import key_of
 from tests.coordinator.served import RUN, Phone, Served
 from tests.coordinator.service.wire import Sent, kind
 
+pytestmark = pytest.mark.whole
+
 COHORT = {"select": 6, "goal": 6, "quorum": 0.5, "select_s": 10, "collect_s": 60}
 
 

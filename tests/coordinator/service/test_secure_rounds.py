@@ -15,6 +15,8 @@ from client_sdk.secagg.actions import Transmit
 from tests.coordinator.served import RUN, STAGES, Phone, Served
 from tests.coordinator.service.wire import kind
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def world() -> Iterator[Served]:

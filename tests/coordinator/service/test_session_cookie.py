@@ -21,6 +21,8 @@ from coordinator.settings import Settings
 from tests.coordinator.service.browser import Browser
 from tests.coordinator.world import World
 
+pytestmark = pytest.mark.whole
+
 LOCAL = "http://127.0.0.1:8470"
 OURS = {"Origin": LOCAL, "Sec-Fetch-Site": "same-origin", REQUEST_HEADER: REQUEST_VALUE}
 PAUSE = "/v1/runs/marks/pause"

@@ -24,6 +24,8 @@ from tests.coordinator.service.conftest import Server, launch
 from tests.coordinator.service.devices import model_bytes, plan
 from tests.coordinator.service.raw import RawConnection, head
 
+pytestmark = pytest.mark.whole
+
 PREFIX = "/fl/one"
 
 

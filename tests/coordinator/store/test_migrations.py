@@ -28,6 +28,8 @@ from coordinator.store.tables import metadata
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import flower_rows, rows
 
+pytestmark = pytest.mark.whole
+
 
 def url_of(folder: Path) -> str:
     return f"sqlite:///{folder / 'quorate.db'}"

@@ -21,6 +21,8 @@ from tests.coordinator.store import flower_rows as flower
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract_messages import message
 
+pytestmark = pytest.mark.whole
+
 READS = {
     name: found for name, found in sql.all_statements("sqlite").items() if isinstance(found, Select | CompoundSelect)
 }

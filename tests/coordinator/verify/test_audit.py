@@ -22,6 +22,8 @@ from tests.coordinator.verify.audit_world import DOCTORINGS, LAST, checked, goes
 from tests.coordinator.verify.audit_world import row_changed_and_the_chain_computed_anew as computed_anew
 from tests.coordinator.verify.history import doctored
 
+pytestmark = pytest.mark.whole
+
 FIELDS = ("run", "at", "by", "action", "detail", "link", "signed_by", "signature")
 
 

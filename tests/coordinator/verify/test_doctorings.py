@@ -10,6 +10,8 @@ import pytest
 from tests.coordinator.verify.doctorings import DOCTORINGS, RETAINED_ONLY
 from tests.coordinator.verify.history import RUN, doctored, play, violations
 
+pytestmark = pytest.mark.whole
+
 RETENTIONS = (5, 0)
 
 

@@ -13,6 +13,8 @@ from client_sdk.update import Update
 from simulation import SimulationError, simulate
 from simulation.engines.learner_state import LearnerState, RemembersClients
 
+pytestmark = pytest.mark.whole
+
 SEEN: dict[str, float] = {}
 LENGTHS_CACHE: dict[int, int] = {}
 TABLE = np.zeros(2, np.float32)

@@ -32,6 +32,8 @@ from simulation.engines.processes import ProcessEngine
 from simulation.history.rounds import RoundSummary
 from simulation.simulator.checks import plan_of
 
+pytestmark = pytest.mark.whole
+
 FOUR = {"w": np.zeros(4, np.float32)}
 CHOICES: list[dict[str, Any]] = [
     {},

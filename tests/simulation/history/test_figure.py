@@ -18,6 +18,8 @@ from simulation.history import History, HistoryError
 from tests.coordinator.world import World
 from tests.simulation.history.runs import played, score
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def world() -> World:

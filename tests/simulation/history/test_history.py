@@ -25,6 +25,8 @@ from tests.coordinator.service.conftest import Server
 from tests.coordinator.world import World
 from tests.simulation.history.runs import played, score
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def world() -> World:
