@@ -197,7 +197,7 @@ def peak_models(n: int) -> float:
 
 def measure(quick: bool) -> Iterator[Row]:
     """All rows."""
-    n, parameters, least_s, pairs = (40, 20_000, 8.0, 3) if quick else (300, 200_000, 45.0, 7)
+    n, parameters, least_s, pairs = (40, 20_000, 8.0, 3) if quick else (300, 200_000, 45.0, 3)
     with tempfile.TemporaryDirectory(prefix="quorate-bench-") as folder:
         rounds = Rounds(Path(folder), n, parameters, least_s, pairs)
     yield from cpu(rounds)
