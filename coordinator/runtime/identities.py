@@ -13,7 +13,7 @@ Without an authority, or before its first list was seen, nobody is let in: *busy
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate, HolderClass
@@ -23,14 +23,10 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.audit import Audit
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.held_list import HeldList
+from coordinator.runtime.registered_keys import RegisteredKeys
 from coordinator.runtime.signals import Signals
 from coordinator.store.port import AuthorityRow, Conflict, DeviceRow, Store, WorkerRow
 
-_ROW_S = 5.0
-"""Seconds for which a row is cached after it was read: a round has four requests in a row. What another replica changes
-is seen after this time at the latest."""
-_ROWS = 20_000
-"""The most cached rows."""
 _NO_AUTHORITY = (
     "This coordinator has no authority, so it cannot tell whose keys are devices: start it with --authority URL "
     "--authority-key KEY, or with --dev-authority."
@@ -68,12 +64,6 @@ class Registrant:
     certificate: Certificate
 
 
-class _Known(NamedTuple):
-    row: DeviceRow | WorkerRow
-    certificate: Certificate
-    read_at: float
-
-
 class Identities:
     """The devices and workers of one coordinator. Safe from any thread."""
 
@@ -91,7 +81,7 @@ class Identities:
         self._store = store
         self._clock = clock
         self._examples_cap = examples_cap
-        self._rows: dict[str, _Known] = {}
+        self._keys = RegisteredKeys(store, clock)
         self._list = HeldList(store, clock, signals, audit)
         self.fetch_failure = ""
         """Why the list could not be fetched when that was last tried; empty: it could."""
@@ -121,7 +111,7 @@ class Identities:
 
     def public_key(self, key_id: str) -> bytes:
         """The key of this id (32 hexadecimal digits), which is registered. ProblemError *unregistered*."""
-        return self._known(key_id).certificate.public_key
+        return self._keys.of(key_id).certificate.public_key
 
     def device(self, signed: SignedBy) -> DeviceRow:
         """The device whose key has signed."""
@@ -139,15 +129,16 @@ class Identities:
 
     def peer(self, signed: SignedBy) -> DeviceRow | WorkerRow:
         """The device or the worker whose key has signed, and is certified, valid and good now."""
-        row, certificate, _ = self._known(signed.key_id)
-        self._require_good(certificate)
+        known = self._keys.of(signed.key_id)
+        row = known.row
+        self._require_good(known.certificate)
         if isinstance(row, WorkerRow) and row.revoked_at is not None:
             raise _revoked_here(row)
         return row
 
     def valid_s(self, signed: SignedBy) -> float:
         """How long the certificate of the key that has signed is still valid, in seconds."""
-        return max(0.0, self._known(signed.key_id).certificate.not_after - self._clock.now())
+        return max(0.0, self._keys.of(signed.key_id).certificate.not_after - self._clock.now())
 
     def require_certificate(self, certificate: Certificate, holder: HolderClass) -> None:
         """ProblemError unless the authority has signed this certificate for a ``holder``, and it is valid and good
@@ -227,7 +218,7 @@ class Identities:
 
     def forget_cached(self) -> None:
         """Reads every row anew from now on: one was changed."""
-        self._rows.clear()
+        self._keys.forget()
 
     def leave(self, device: DeviceRow) -> None:
         """Forgets the device's key, certificate and label. Its id, its times and its cap stay, and what it has counted
@@ -287,23 +278,6 @@ class Identities:
         return " ".join(found)
 
     # ------------------------------------------------------------ inside
-
-    def _known(self, key_id: str) -> _Known:
-        now, known = self._clock.now(), self._rows.get(key_id)
-        if known is not None and 0 <= now - known.read_at <= _ROW_S:
-            return known
-        row = self._store.device_by_key(key_id) or self._store.worker_by_key(key_id)
-        if row is None or not row.certificate:
-            raise problem("unregistered", "no certificate of this key is registered here; register again")
-        if known is not None and known.row.certificate == row.certificate:
-            certificate = known.certificate
-        else:
-            certificate = Certificate.parse(bytes.fromhex(row.certificate))
-        known = _Known(row, certificate, now)
-        if len(self._rows) >= _ROWS:
-            self._rows.clear()
-        self._rows[key_id] = known
-        return known
 
     def _require_good(self, certificate: Certificate) -> None:
         trusted, held = self.trusted()

@@ -87,6 +87,10 @@ class MemoryReads(MemoryInsightReads, MemoryMessageReads, MemoryFlowerReads):
             device = self._t.device_of_key.get(ALL, key_id)
             return None if device is None else self._t.devices.get(ALL, device)
 
+    def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]:
+        found = (self.device_by_key(key_id) for key_id in set(key_ids))
+        return [row for row in found if row is not None]
+
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         with self._guard:
             rows = self._t.devices.rows(ALL)

@@ -110,6 +110,9 @@ class SqlReads(SqlInsightReads, SqlMessageReads, SqlFlowerReads):
     def device_by_key(self, key_id: str) -> DeviceRow | None:
         return _first(_device, self._read(sql.DEVICE_BY_KEY, key_id=key_id))
 
+    def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]:
+        return [_device(row) for row in self._read(sql.DEVICES_BY_KEYS, key_ids=list(key_ids))]
+
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
 

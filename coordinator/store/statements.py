@@ -104,6 +104,7 @@ FIND_EVENT = (
 )
 DEVICE = _select(devices, port.DeviceRow).where(*_is(devices, "device"))
 DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "key_id"))
+DEVICES_BY_KEYS = _select(devices, port.DeviceRow).where(devices.c.key_id.in_(bindparam("key_ids", expanding=True)))
 REGISTERED_DEVICES = select(func.count()).select_from(devices).where(devices.c.left_at.is_(None))
 DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).order_by(devices.c.device).limit(_limit)
 WORKER = _select(workers, port.WorkerRow).where(*_is(workers, "worker"))

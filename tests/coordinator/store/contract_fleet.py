@@ -108,6 +108,17 @@ class FleetContract:
         assert store.device_by_key("key of d1") == row
         assert store.device_by_key("key of d3") is None
 
+    def test_devices_are_found_by_many_keys(self, store: Store) -> None:
+        assert store.devices_by_keys([]) == store.devices_by_keys(["key of d1"]) == []
+        with store.transaction() as tx:
+            for name in ("d1", "d2", "d3"):
+                tx.insert_device(rows.device(name))
+            tx.insert_device(rows.device("d4", key_id=None, certificate=""))
+            asked = ["key of d3", "key of d1", "key of d5", "key of d1"]
+            assert sorted(row.device for row in tx.devices_by_keys(asked)) == ["d1", "d3"]
+        found = {row.device: row for row in store.devices_by_keys([f"key of d{number}" for number in range(500)])}
+        assert found == {name: rows.device(name) for name in ("d1", "d2", "d3")}
+
     def test_device_id_and_key_are_taken_once(self, store: Store) -> None:
         with store.transaction() as tx:
             tx.insert_device(rows.device("d1"))

@@ -31,6 +31,7 @@ GIVEN: dict[str, Any] = {
     "round": 1,
     "device": "d1",
     "devices": ["d1", "d2"],
+    "key_ids": ["key of d1", "key of d2"],
     "runs": ["r1"],
     "digests": ["a" * 64, "b" * 64],
     "among": ["a" * 64, "1".zfill(64), 7],
