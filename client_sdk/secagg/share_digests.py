@@ -18,6 +18,8 @@ SHA-256 as a random function), no longer perfectly as by Shamir's polynomial alo
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from struct import Struct
 
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN
 
@@ -27,9 +29,15 @@ DIGESTS_BYTES = 2 * DIGEST_BYTES
 """Of a pair of shares: the digest of the self-mask share, then that of the mask-key share."""
 
 _PREFIX = DOMAIN + b"share digest"
+_ABOUT = Struct(">IIB").pack
 
 
 def share_digest(h: bytes, dealer: int, holder: int, kind: int, share: bytes) -> bytes:
     """SHA-256(domain, "share digest", h, dealer's place (4 bytes), holder's place (4 bytes), kind (1 byte), share)."""
-    about = dealer.to_bytes(4, "big") + holder.to_bytes(4, "big") + bytes([kind])
-    return hashlib.sha256(_PREFIX + h + about + share).digest()
+    return share_digests(h, holder, ((dealer, kind, share),))[0]
+
+
+def share_digests(h: bytes, holder: int, shares: Iterable[tuple[int, int, bytes]]) -> list[bytes]:
+    """``share_digest`` of each of a holder's shares (dealer, kind, share)."""
+    prefix = _PREFIX + h
+    return [hashlib.sha256(prefix + _ABOUT(dealer, holder, kind) + share).digest() for dealer, kind, share in shares]

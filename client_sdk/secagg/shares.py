@@ -35,6 +35,7 @@ SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 
 Row = tuple[int, bytes, bytes]
 """(place, 82 sealed bytes, 64 bytes of digests)."""
+_ROW = f">I{SEALED_BYTES}s{DIGESTS_BYTES}s"
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,10 +74,7 @@ class Bundle:
         out = WireWriter(KIND).number(self.owner, 4).number(int(bool(self.own)), 1)
         if self.own:
             out.fixed(self.own, DIGESTS_BYTES)
-        out.number(len(self.rows), 4)
-        for place, sealed, digests in self.rows:
-            out.number(place, 4).fixed(sealed, SEALED_BYTES).fixed(digests, DIGESTS_BYTES)
-        return out.done()
+        return out.number(len(self.rows), 4).rows(_ROW, self.rows).done()
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -92,7 +90,7 @@ class Bundle:
             raise BadMessage("share bundle: a flag is neither 0 nor 1")
         own = read.fixed(DIGESTS_BYTES) if has_own else b""
         count = read.count(4, 4 + SEALED_BYTES + DIGESTS_BYTES)
-        found = cls(owner, tuple(read.rows(f">I{SEALED_BYTES}s{DIGESTS_BYTES}s", count)), own)
+        found = cls(owner, tuple(read.rows(_ROW, count)), own)
         read.end()
         require_ascending(found.places, "share bundle", n)
         if owner >= n or owner in found.places:

@@ -17,6 +17,8 @@ from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
 KIND = 6
 PROOF_KIND = 7
+_ROW = f">I{SIGNATURE_BYTES}s"
+"""Of a proof: the place (4 bytes) of who has signed, the signature."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,8 @@ class Survivors:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes, which survivors sign together with h."""
-        out = WireWriter(KIND).number(len(self.places), 4)
-        for place in self.places:
-            out.number(place, 4)
-        return out.done()
+        places = [(place,) for place in self.places]
+        return WireWriter(KIND).number(len(places), 4).rows(">I", places).done()
 
     @classmethod
     def parse(cls, data: bytes, n: int) -> Survivors:
@@ -67,17 +67,14 @@ class Proof:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes."""
-        out = WireWriter(PROOF_KIND).number(len(self.signatures), 4)
-        for place, signature in self.signatures:
-            out.number(place, 4).fixed(signature, SIGNATURE_BYTES)
-        return out.done()
+        return WireWriter(PROOF_KIND).number(len(self.signatures), 4).rows(_ROW, self.signatures).done()
 
     @classmethod
     def parse(cls, data: bytes, n: int) -> Proof:
         """Decode a proof of a roster of ``n``. BadMessage for malformed bytes."""
         read = WireReader(data, PROOF_KIND, "proof of survivors")
         count = read.count(4, 4 + SIGNATURE_BYTES)
-        found = cls(tuple(read.rows(f">I{SIGNATURE_BYTES}s", count)))
+        found = cls(tuple(read.rows(_ROW, count)))
         read.end()
         require_ascending(tuple(place for place, _ in found.signatures), "proof of survivors", n)
         return found

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from struct import iter_unpack
+from struct import calcsize, iter_unpack
 
 from client_sdk.secagg.errors import BadMessage
 from client_sdk.secagg.shamir import SHARE_BYTES, require_shares
@@ -22,8 +22,9 @@ KIND = 8
 SURVIVED, GONE = SELF_MASK, MASK_KEY
 """The kind of share that is revealed of a survivor, and of a device that dropped out."""
 
-_ROW = 5 + SHARE_BYTES
+_LAYOUT = f">IB{SHARE_BYTES}s"
 """The dealer's place (4 bytes), the kind (1 byte), the share."""
+_ROW = calcsize(_LAYOUT)
 
 _SURVIVED = bytes([1]) + bytes(255)
 """Kind -> whether it is SURVIVED."""
@@ -52,10 +53,7 @@ class RevealedShares:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical bytes, which the device signs together with h."""
-        out = WireWriter(KIND).number(self.place, 4).number(len(self.shares), 4)
-        for dealer, kind, share in self.shares:
-            out.number(dealer, 4).number(kind, 1).fixed(share, SHARE_BYTES)
-        return out.done()
+        return WireWriter(KIND).number(self.place, 4).number(len(self.shares), 4).rows(_LAYOUT, self.shares).done()
 
     @classmethod
     def parse(cls, data: bytes, survivors: Survivors, n: int) -> RevealedShares:
@@ -66,7 +64,7 @@ class RevealedShares:
         count = read.count(4, _ROW)
         rows = read.fixed(count * _ROW)
         read.end()
-        shares = tuple(iter_unpack(f">IB{SHARE_BYTES}s", rows))
+        shares = tuple(iter_unpack(_LAYOUT, rows))
         dealers, kinds = [dealer for dealer, _, _ in shares], rows[4::_ROW]
         require_ascending(dealers, "unmask response", n)
         members = survivors.members

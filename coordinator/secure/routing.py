@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from client_sdk.secagg.roster import MaskingCohort
-from client_sdk.secagg.share_digests import DIGESTS_BYTES, share_digest
+from client_sdk.secagg.share_digests import DIGESTS_BYTES, share_digests
 from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 from client_sdk.secagg.statement import DIGEST_BYTES
 from client_sdk.secagg.survivors import Proof
@@ -34,11 +34,11 @@ class _Table:
     def dealers(self) -> frozenset[int]:
         return frozenset(self._rows)
 
-    def row(self, dealer: int, holder: int) -> bytes:
-        """The row of a dealer for one of its holders."""
+    def part(self, dealer: int, holder: int, at: int, length: int) -> bytes:
+        """So many bytes from there on of the row of a dealer for one of its holders."""
         places, pieces = self._rows[dealer]
-        start = bisect_left(places, holder) * self._width
-        return pieces[start : start + self._width]
+        start = bisect_left(places, holder) * self._width + at
+        return pieces[start : start + length]
 
 
 class Deliveries:
@@ -60,7 +60,7 @@ class Deliveries:
         dealers, found = self._table.dealers, []
         for dealer in self._cohort.graph.neighbours(place):
             if dealer in dealers:
-                row = self._table.row(dealer, place)
+                row = self._table.part(dealer, place, 0, SEALED_BYTES + DIGESTS_BYTES)
                 found.append((dealer, row[:SEALED_BYTES], row[SEALED_BYTES:]))
         return Bundle(place, tuple(found))
 
@@ -84,12 +84,12 @@ class DealtShares:
     def wrong(self, revealed: RevealedShares) -> list[int]:
         """The dealers of the revealed shares that are not those that were dealt. Each dealer must have dealt to the
         device that reveals."""
-        found = []
-        for dealer, kind, share in revealed.shares:
-            dealt = self._table.row(dealer, revealed.place)[DIGEST_BYTES * kind : DIGEST_BYTES * (kind + 1)]
-            if share_digest(self._h, dealer, revealed.place, kind, share) != dealt:
-                found.append(dealer)
-        return found
+        digests = share_digests(self._h, revealed.place, revealed.shares)
+        return [
+            dealer
+            for (dealer, kind, _), digest in zip(revealed.shares, digests, strict=True)
+            if self._table.part(dealer, revealed.place, DIGEST_BYTES * kind, DIGEST_BYTES) != digest
+        ]
 
 
 def proof(signatures: Iterable[tuple[int, bytes]]) -> Proof:

@@ -11,9 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -56,16 +53,20 @@ def to_store_error(error: SQLAlchemyError) -> StoreError:
     return StoreError(f"The database reported an error: {_first_line(cause)}.")
 
 
-@contextmanager
-def translated() -> Iterator[None]:
+class translated:  # noqa: N801 - used as a function, and made for each statement: a generator costs four times as much
     """Raises the port's errors in place of SQLAlchemy's, and of the drivers' for values that they cannot write."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise to_store_error(error) from error
-    except (OverflowError, UnicodeEncodeError) as error:
-        why = f"{type(error).__name__}: {_first_line(error)}"
-        raise NoSuchValue(f"A value can't be stored, or looked for: {why}.") from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SQLAlchemyError):
+            raise to_store_error(error) from error
+        if isinstance(error, OverflowError | UnicodeEncodeError):
+            why = f"{type(error).__name__}: {_first_line(error)}"
+            raise NoSuchValue(f"A value can't be stored, or looked for: {why}.") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,8 +8,7 @@ SQLAlchemy compiles the statement and keeps the pool of connections; the driver 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -80,8 +79,10 @@ class SqliteConnection:
     are raised as SQLAlchemy's."""
 
     def __init__(self, engine: Engine) -> None:
-        with _as_sqlalchemy_raises(""):
+        try:
             self._pooled = engine.raw_connection()
+        except sqlite3.Error as error:
+            raise _sqlalchemys("", error) from error
         self._driver = cast("sqlite3.Connection", self._pooled.driver_connection)
 
     def execute(self, statement: Executable, values: Values | Sequence[Values] = ()) -> SqliteResult:
@@ -89,29 +90,40 @@ class SqliteConnection:
         if isinstance(values, Mapping):
             compiled = _compiled(statement, tuple(values))
             text, parameters = compiled.with_values(values)
-            with _as_sqlalchemy_raises(text):
+            try:
                 cursor = self._driver.execute(text, parameters)
                 rows = cursor.fetchall()
+            except sqlite3.Error as error:
+                raise _sqlalchemys(text, error) from error
             return SqliteResult(_converted(rows, compiled.columns), cursor.rowcount)
         if not values:
             return self.execute(statement, {})
         compiled = _compiled(statement, tuple(values[0]))
-        with _as_sqlalchemy_raises(compiled.text):
-            cursor = self._driver.executemany(compiled.text, [compiled.with_values(row)[1] for row in values])
+        rows_of_parameters = [compiled.with_values(row)[1] for row in values]
+        try:
+            cursor = self._driver.executemany(compiled.text, rows_of_parameters)
+        except sqlite3.Error as error:
+            raise _sqlalchemys(compiled.text, error) from error
         return SqliteResult([], cursor.rowcount)
 
     def exec_driver_sql(self, text: str) -> None:
         """Runs this text."""
-        with _as_sqlalchemy_raises(text):
+        try:
             self._driver.execute(text)
+        except sqlite3.Error as error:
+            raise _sqlalchemys(text, error) from error
 
     def commit(self) -> None:
-        with _as_sqlalchemy_raises("COMMIT"):
+        try:
             self._driver.commit()
+        except sqlite3.Error as error:
+            raise _sqlalchemys("COMMIT", error) from error
 
     def rollback(self) -> None:
-        with _as_sqlalchemy_raises("ROLLBACK"):
+        try:
             self._driver.rollback()
+        except sqlite3.Error as error:
+            raise _sqlalchemys("ROLLBACK", error) from error
 
     def close(self) -> None:
         """Gives the connection back to the pool."""
@@ -144,9 +156,6 @@ def _converted(rows: list[tuple[Any, ...]], columns: tuple[Convert | None, ...])
     ]
 
 
-@contextmanager
-def _as_sqlalchemy_raises(text: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True, dialect=_DIALECT) from error
+def _sqlalchemys(text: str, error: sqlite3.Error) -> Exception:
+    """SQLAlchemy's error in place of the driver's."""
+    return DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True, dialect=_DIALECT)

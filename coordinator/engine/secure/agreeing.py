@@ -15,8 +15,15 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
-from coordinator.engine.secure.attempts import awaited, enter, exchange_deadline, route, under_way
-from coordinator.engine.secure.holders import lacking
+from coordinator.engine.secure.attempts import (
+    awaited,
+    count_awaited,
+    enter,
+    exchange_deadline,
+    route,
+    under_way,
+)
+from coordinator.engine.secure.holders import lacking, none_lacks
 from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.unmasking import begin as begin_unmasking
@@ -48,11 +55,13 @@ def signed(state: RunState, event: ev.Signed) -> Step:
 def agree_if_complete(state: RunState, at: float) -> Step:
     """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
     secure, _ = under_way(state)
-    waiting = awaited(state, secure.masked.keys(), secure.signed.keys())
-    shown = len(secure.signed) >= secure.signers and not lacking(secure, secure.signed, secure.masked)
-    if shown or not waiting:
+    have = len(secure.signed)
+    if have >= secure.signers and none_lacks(secure, secure.signed, secure.masked):
         return agreed(state, at)
-    if len(secure.signed) + len(waiting) < secure.signers:
+    left = count_awaited(state, secure.masked.keys(), secure.signed.keys(), most=max(1, secure.signers - have))
+    if not left:
+        return agreed(state, at)
+    if have + left < secure.signers:
         return _too_few_signed(state, at)
     return state, []
 

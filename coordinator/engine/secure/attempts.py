@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 
 from coordinator.engine import effects as fx
 from coordinator.engine.phases.lifecycle import abandon
@@ -67,10 +68,16 @@ def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(d for d in devices if d not in gone and members[d].status != "withdrawn"))
 
 
-def awaited(state: RunState, devices: Set[str], came: Set[str]) -> tuple[str, ...]:
-    """Those of ``devices`` that are present and have not ``came``, sorted. Every message of an exchange asks for them,
-    so those that came are left out first, at once."""
-    return present(state, devices - came)
+def awaited(state: RunState, devices: Iterable[str], came: Set[str]) -> tuple[str, ...]:
+    """Those of ``devices`` that are present and have not ``came``, sorted."""
+    return present(state, (device for device in devices if device not in came))
+
+
+def count_awaited(state: RunState, devices: Iterable[str], came: Set[str], *, most: int) -> int:
+    """How many they are, counted up to ``most``: all that nearly every message of an exchange needs to know."""
+    members, gone = state.current.members, state.current.excluded
+    there = (d for d in devices if d not in came and d not in gone and members[d].status != "withdrawn")
+    return sum(1 for _ in islice(there, most))
 
 
 def route(state: RunState, devices: Iterable[str]) -> fx.SendAnswers:
@@ -132,24 +139,27 @@ def close_or_wait(
     did: str,
     came: Collection[str],
     of: Collection[str],
-    silent: tuple[str, ...],
+    answered: Set[str],
     following: Callable[[RunState, float], Step],
     time_is_up: bool,
 ) -> Step:
     """Ends an exchange before the list is fixed, or goes on waiting. It ends when nobody is silent, when too few could
     still come, or when the time is up: the ``following`` one begins where enough came, else a new attempt.
 
-    ``did``: what the exchange is for, for people; ``came``: who has done it, ``of`` whom; ``silent``: who may still."""
+    ``did``: what the exchange is for, for people; ``came``: who has done it, ``of`` whom; ``answered``: they, and who
+    has reported that it cannot. The others may still do it, where they are present."""
     secure, _ = under_way(state)
     quorum, have = state.plan.cohort.quorum_count, len(came)
     wanted, complete = needed(quorum, secure), enough(quorum, secure, came, secure.shared)
-    if silent and not time_is_up and have + len(silent) >= wanted:
-        return until_quiet(state, at) if complete else state, []
+    if not time_is_up:
+        left = count_awaited(state, of, answered, most=max(1, wanted - have))
+        if left and have + left >= wanted:
+            return until_quiet(state, at) if complete else state, []
     if complete:
         return following(state, at)
     lack = f"; it takes {wanted}" if have < wanted else ", too few of them share holders of one device"
     reason = f"{have} of {len(of)} devices {did} in attempt {state.current.attempt}{lack}"
-    return fresh(state, at, reason, silent if time_is_up else ())
+    return fresh(state, at, reason, awaited(state, of, answered) if time_is_up else ())
 
 
 def at_fault(complaints: Mapping[str, Sequence[str]]) -> dict[str, str]:

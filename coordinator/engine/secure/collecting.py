@@ -21,6 +21,7 @@ from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.phases.selecting import not_selecting
 from coordinator.engine.secure.attempts import (
     awaited,
+    count_awaited,
     exchange_deadline,
     present,
     route,
@@ -109,8 +110,8 @@ def gather_if_complete(state: RunState, at: float) -> Step:
     secure, plan = under_way(state)
     members = state.current.members
     have = len(secure.advertised)  # who leaves takes its advertisement along
-    left = have + len(awaited(state, members.keys(), secure.advertised.keys()))
     fewest = plan.fewest_advertisers(state.plan.cohort)
+    left = have + count_awaited(state, members, secure.advertised.keys(), most=max(1, fewest - have))
     if have >= plan.most_advertisers(state.plan.cohort) or (have == left and have >= fewest):
         return gather(state, at)
     if left < fewest:

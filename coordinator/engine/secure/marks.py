@@ -6,17 +6,21 @@ alone: only there does a device bound how often it advertises on a checkpoint.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from typing import Literal
 
 from coordinator.engine import effects as fx
 from coordinator.engine.reasons import printable
-from coordinator.engine.state import RunState
+from coordinator.engine.state import RunState, altered
 
 
 def with_spent(state: RunState, device: str) -> tuple[RunState, fx.RecordMark]:
     """The state in which this device is spent, and its mark."""
-    return replace(state, spent=tuple(sorted({*state.spent, device}))), _mark(state, device, "spent")
+    at = bisect_left(state.spent, device)
+    known = state.spent[at : at + 1] == (device,)
+    spent = state.spent if known else (*state.spent[:at], device, *state.spent[at:])
+    return altered(state, spent=spent), _mark(state, device, "spent")
 
 
 def with_declined(state: RunState, device: str, reason: str) -> tuple[RunState, fx.RecordMark]:

@@ -9,6 +9,7 @@ Where too few have masked, a new attempt begins (``attempts.fresh``).
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
@@ -26,6 +27,7 @@ from coordinator.engine.secure.attempts import (
     with_secure,
 )
 from coordinator.engine.secure.messages import accepted, answered, not_a_member, with_message, wrong_phase
+from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState, altered
 
 
@@ -67,10 +69,9 @@ def complained(state: RunState, event: ev.Complained) -> Step:
     return go_on(state, event.at)
 
 
-def _awaited(state: RunState) -> tuple[str, ...]:
-    """The devices that may still mask."""
-    secure, _ = under_way(state)
-    return awaited(state, secure.shared.keys(), secure.masked.keys() | secure.complaints.keys())
+def _answered(secure: SecureRound) -> Set[str]:
+    """The devices that have masked, or have reported that they cannot."""
+    return secure.masked.keys() | secure.complaints.keys() if secure.complaints else secure.masked.keys()
 
 
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
@@ -82,11 +83,12 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
         did="masked",
         came=secure.masked,
         of=secure.shared,
-        silent=_awaited(state),
+        answered=_answered(secure),
         following=begin_agreeing,
         time_is_up=time_is_up,
     )
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    return [route(state, _awaited(state))]
+    secure, _ = under_way(state)
+    return [route(state, awaited(state, secure.shared, _answered(secure)))]

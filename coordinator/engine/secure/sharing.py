@@ -91,12 +91,6 @@ def shared(state: RunState, event: ev.Shared) -> Step:
     return following, [accepted(event), *more]
 
 
-def _awaited(state: RunState) -> tuple[str, ...]:
-    """The devices that may still share."""
-    secure, _ = under_way(state)
-    return awaited(state, set(secure.order), secure.shared.keys())
-
-
 def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
     """Goes on to the masks where all have shared or the time is up; begins a new attempt where too few have."""
     secure, _ = under_way(state)
@@ -106,7 +100,7 @@ def go_on(state: RunState, at: float, *, time_is_up: bool = False) -> Step:
         did="shared",
         came=secure.shared,
         of=secure.order,
-        silent=_awaited(state),
+        answered=secure.shared.keys(),
         following=begin_masking,
         time_is_up=time_is_up,
     )
@@ -119,4 +113,7 @@ def time_is_up(state: RunState, at: float) -> Step:
 
 
 def pending(state: RunState) -> list[fx.Action]:
-    return [route(state, _awaited(state)) if under_way(state)[0].roster else gather_action(state)]
+    secure, _ = under_way(state)
+    if not secure.roster:
+        return [gather_action(state)]
+    return [route(state, awaited(state, secure.order, secure.shared.keys()))]

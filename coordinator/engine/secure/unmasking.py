@@ -17,6 +17,7 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure.attempts import (
     awaited,
+    count_awaited,
     enter,
     exchange_deadline,
     route,
@@ -25,7 +26,7 @@ from coordinator.engine.secure.attempts import (
     with_secure,
 )
 from coordinator.engine.secure.barring import with_barred
-from coordinator.engine.secure.holders import lacking
+from coordinator.engine.secure.holders import lacking, none_lacks
 from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
@@ -49,7 +50,7 @@ def open_if_complete(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     if secure.opening:
         return state, []
-    if not lacking(secure, secure.revealed, secure.shared):
+    if none_lacks(secure, secure.revealed, secure.shared):
         opening = fx.Open(round=state.round_number, attempt=state.current.attempt)
         return with_secure(state, replace(secure, opening=True)), [opening]
     return (state, []) if _may_reveal(state) else _too_few_revealed(state, at)
@@ -115,7 +116,7 @@ def pending(state: RunState) -> list[fx.Action]:
 def _may_reveal(state: RunState) -> bool:
     """Whether a survivor may still reveal its shares: also one that has not signed yet."""
     secure, _ = under_way(state)
-    return bool(awaited(state, secure.masked.keys(), secure.revealed.keys()))
+    return count_awaited(state, secure.masked.keys(), secure.revealed.keys(), most=1) > 0
 
 
 def _too_few_revealed(state: RunState, at: float) -> Step:
