@@ -32,9 +32,8 @@ Make = Callable[[Transaction, RunState, float], events.Event | None]
 
 _ACTIONS = get_args(fx.Action)
 _PAGE = 5000
-RECENT_S = 1.0
-"""Seconds for which ``recent`` does not ask the store again: the clock's thread asks it as often, and wakes whoever
-waits for what another replica did."""
+RECENT_S = 0.1
+"""Seconds for which ``recent`` does not ask the store again."""
 
 
 def start_of(row: RunRow) -> tuple[RunState, int]:

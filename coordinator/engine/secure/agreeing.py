@@ -23,7 +23,7 @@ from coordinator.engine.secure.attempts import (
     route,
     under_way,
 )
-from coordinator.engine.secure.holders import lacking, none_lacks
+from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.unmasking import begin as begin_unmasking
@@ -56,7 +56,7 @@ def agree_if_complete(state: RunState, at: float) -> Step:
     """End the exchange when every survivor can be sent enough signatures, or no device is awaited."""
     secure, _ = under_way(state)
     have = len(secure.signed)
-    if have >= secure.signers and none_lacks(secure, secure.signed, secure.masked):
+    if have >= secure.signers and not lacking(secure, secure.signed, secure.masked):
         return agreed(state, at)
     left = count_awaited(state, secure.masked.keys(), secure.signed.keys(), most=max(1, secure.signers - have))
     if not left:

@@ -33,13 +33,6 @@ def lacking(secure: SecureRound, present: Collection[str], wanted: Iterable[str]
     return tuple(sorted(short & set(wanted)))
 
 
-def none_lacks(secure: SecureRound, present: Collection[str], wanted: Iterable[str]) -> bool:
-    """Whether all of ``wanted`` have enough share holders among ``present``: of a complete graph a count tells."""
-    if secure.ring:
-        return not lacking(secure, present, wanted)
-    return len(present) >= secure.threshold or not any(True for _ in wanted)
-
-
 def needed(quorum: int, secure: SecureRound) -> int:
     """How many sharers, and how many survivors, an attempt needs: the largest of the plan's quorum, the threshold, and
     the shortest list that a device signs."""
@@ -49,4 +42,4 @@ def needed(quorum: int, secure: SecureRound) -> int:
 def enough(quorum: int, secure: SecureRound, present: Collection[str], sharers: Iterable[str]) -> bool:
     """Whether an attempt can continue with ``present`` alone, so that every secret of the ``sharers`` can be
     rebuilt."""
-    return len(present) >= needed(quorum, secure) and none_lacks(secure, present, sharers)
+    return len(present) >= needed(quorum, secure) and not lacking(secure, present, sharers)

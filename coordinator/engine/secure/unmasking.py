@@ -26,7 +26,7 @@ from coordinator.engine.secure.attempts import (
     with_secure,
 )
 from coordinator.engine.secure.barring import with_barred
-from coordinator.engine.secure.holders import lacking, none_lacks
+from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
 
@@ -50,7 +50,7 @@ def open_if_complete(state: RunState, at: float) -> Step:
     secure, _ = under_way(state)
     if secure.opening:
         return state, []
-    if none_lacks(secure, secure.revealed, secure.shared):
+    if not lacking(secure, secure.revealed, secure.shared):
         opening = fx.Open(round=state.round_number, attempt=state.current.attempt)
         return with_secure(state, replace(secure, opening=True)), [opening]
     return (state, []) if _may_reveal(state) else _too_few_revealed(state, at)

@@ -141,9 +141,9 @@ def _revoked_worker_served() -> Patches:
     """A worker that an operator has revoked is served."""
 
     def peer(self: Identities, signed: Any) -> Any:
-        row, certificate, _ = self._known(signed.key_id)
-        self._require_good(certificate)
-        return row
+        known = self._keys.of(signed.key_id)
+        self._require_good(known.certificate)
+        return known.row
 
     return [(Identities, "peer", peer)]
 
