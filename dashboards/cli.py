@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, KeyFile, Url, errors_as_sentences, fail, say
+from client_sdk.terminal import DEFAULT_URL, KeyFile, Url, errors_as_sentences, fail, note, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -43,7 +43,7 @@ def dashboard(
 
     from client_sdk.http.transport import trust
     from coordinator.service.process import bind
-    from dashboards.proxy import create_proxy
+    from dashboards.proxy import create_proxy, why_silent
     from dashboards.site import page
 
     shown = page()
@@ -52,7 +52,11 @@ def dashboard(
     listener = bind("127.0.0.1", port)
     listener.listen()  # who reads the line below may connect at once
     taken = listener.getsockname()[1]
-    proxied = create_proxy(coordinator, taken, shown, trust())
+    tls = trust()
+    proxied = create_proxy(coordinator, taken, shown, tls)
+    silence = why_silent(coordinator, tls)
+    if silence:
+        note(f"{coordinator} does not answer now: {silence}. The page works as soon as it does.")
     say(f"The dashboard of {coordinator} is at http://127.0.0.1:{taken}/. Ctrl-C ends it.")
     options = uvicorn.Config(proxied, log_level="warning", server_header=False, timeout_graceful_shutdown=1, ws="none")
     uvicorn.Server(options).run([listener])

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from client_sdk.http.transport import open_http
 from client_sdk.http.urls import check_url, is_loopback
 from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE
 from client_sdk.protocol.names import Route as ApiRoute
@@ -52,6 +53,8 @@ _STANDING = {
 }
 """Headers of an answer that has none of that name itself, as the page has."""
 _NO_ANSWER = "The coordinator at {url} does not answer: {why}. Is it running, and can this machine reach it?"
+_LOOK_S = 3.0
+"""The longest wait for a first answer, in seconds."""
 
 
 class ProxyToCoordinator:
@@ -132,6 +135,16 @@ class ProxyToCoordinator:
             lasts_s = int(said["max-age"]) if said.get("max-age", "").isdecimal() else None
             value = value.strip('"')
             answer.set_cookie(self._ours, value, max_age=lasts_s, path="/", httponly=True, samesite="strict")
+
+
+def why_silent(coordinator: str, tls: ssl.SSLContext | None = None) -> str:
+    """Why no coordinator answers at this URL now; empty: one does. Arguments as of ``create_proxy``."""
+    with open_http(coordinator, tls=tls) as http:
+        try:
+            http.get("/healthz", timeout=_LOOK_S)
+        except httpx2.TransportError as error:
+            return str(error) or type(error).__name__
+    return ""
 
 
 def create_proxy(

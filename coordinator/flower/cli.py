@@ -120,13 +120,12 @@ def run(
     except ServerAppEnded as ended:
         if ended.frames:
             note(ended.frames)
+        if ended.left:
+            note(f"Unless the run {ended.left} is over, {_how_to_go_on(ended.left)}")
         fail(str(ended))
     except KeyboardInterrupt:
         if begun and simulation is None:
-            note(
-                f"Stopped. The run {begun[0]} is kept: --run {begun[0]} goes on with it, and 'quorate flower stop "
-                f"{begun[0]}' ends it."
-            )
+            note(f"Stopped. The run {begun[0]} is kept: {_how_to_go_on(begun[0])}")
         raise
     totals = {key: end[key] for key in ("rounds", "replies", "errors", "seconds")}
     if as_json:
@@ -136,6 +135,10 @@ def run(
             f"Done: {totals['rounds']} rounds, {totals['replies']} replies, {totals['errors']} errors, "
             f"{totals['seconds']:.1f} s."
         )
+
+
+def _how_to_go_on(run: str) -> str:
+    return f"--run {run} goes on with it, and 'quorate flower stop {run}' ends it."
 
 
 @flower.command(epilog="Example: quorate flower stop trial-1")

@@ -22,9 +22,10 @@ OnEvent = Callable[[dict[str, Any]], None]
 class ServerAppEnded(Exception):
     """The process of the ServerApp is over before the ServerApp was."""
 
-    def __init__(self, sentence: str, frames: str = "") -> None:
+    def __init__(self, sentence: str, frames: str = "", left: str = "") -> None:
+        """``frames``: of the app, where it raised; ``left``: the run, where nobody has ended it by this."""
         super().__init__(sentence)
-        self.frames = frames
+        self.frames, self.left = frames, left
 
 
 def follow(orders: Orders, on_event: OnEvent) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def follow(orders: Orders, on_event: OnEvent) -> dict[str, Any]:
 
     Raises ServerAppEnded where there is none.
     """
-    run = orders.run
+    run, left = orders.run, ""
     with _started(orders) as (process, lines):
         for line in lines:
             event = json.loads(line)
@@ -42,9 +43,10 @@ def follow(orders: Orders, on_event: OnEvent) -> dict[str, Any]:
                     return dict(event)
                 case "failed":
                     process.wait()
-                    raise ServerAppEnded(event["text"], event["frames"])
+                    raise ServerAppEnded(event["text"], event["frames"], "" if event["frames"] else left)
                 case "run":
                     run = event["run"]
+                    left = "" if orders.simulation is not None else run
                 case _:
                     pass
             on_event(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from coordinator.store.port import EventRow
@@ -10,26 +11,26 @@ from simulation.explorer.followed_run import FollowedRun
 from simulation.explorer.round_ending import RoundEnding
 
 
-class Following(FollowedRun):
+class Following(FollowedRun, ABC):
     """The methods that each part calls."""
 
     __slots__ = ()
 
+    @abstractmethod
     def _abandon(self, short: bool = False, returned: bool = False) -> list[RoundEnding]:
         """The round ends without a checkpoint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         """The round ends with this checkpoint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _wait(self) -> None:
         """The phase waits: for devices, or for a worker."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _require_deadline(self, event: EventRow, what: str) -> None:
         """``Broken`` where the phase ends before its deadline."""
-        raise NotImplementedError
 
     def _odd(self, event: EventRow, why: str) -> Broken:
         return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

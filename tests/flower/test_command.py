@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.coordinator.service.conftest import Server
 from tests.flower.folders import write_app
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -87,6 +88,32 @@ def helper():
         "Error: The ServerApp raised ValueError: too few layers (at server_app.py:13). Mend it, and start a new run."
     )
     assert "site-packages" not in done.stderr
+
+
+def test_a_refusal_ends_the_command_and_it_says_what_can_become_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORATE_MAX_CHECKPOINT_BYTES", "4096")
+    server_app = (
+        HEAD
+        + """
+    context.state["large"] = MetricRecord({"x": [1.0] * 10_000})
+"""
+    )
+    server = Server.start(tmp_path / "data")
+    try:
+        options = ("--run", "trial", "--coordinator", server.url)
+        done = flower_run(write_app(tmp_path / "app", server=server_app), *options, QUORATE_API_KEY=server.key)
+        assert done.returncode == 1
+        *_, how, error = done.stderr.splitlines()
+        assert how == (
+            "Unless the run trial is over, --run trial goes on with it, and 'quorate flower stop trial' ends it."
+        )
+        assert error.startswith("Error: ")
+        assert "4096" in error
+        assert server.http.get("/v1/flower/runs/trial").json()["status"] == "running"
+    finally:
+        server.stop()
 
 
 def test_client_app_that_hangs_does_not_hold_the_run_for_longer_than_the_timeout(tmp_path: Path) -> None:
