@@ -102,7 +102,12 @@ class RegisteredKeys:
             if isinstance(known.row, DeviceRow) and 0 <= now - known.asked_at <= LATELY_S
         ]
         rows = self._store.devices_by_keys(wanted) if wanted else []
-        self._store_all({row.key_id: _made(row, oldest[row.key_id], now) for row in rows if row.key_id}, forgotten)
+        read = {
+            row.key_id: _made(row, oldest[row.key_id], now)
+            for row in rows
+            if row.key_id is not None and row.certificate
+        }
+        self._store_all(read, forgotten)
 
     def _store_all(self, read: dict[str, RegisteredKey], forgotten: int) -> None:
         with self._storing:

@@ -183,6 +183,19 @@ def test_what_was_read_before_the_rows_were_forgotten_is_not_cached_after_it(
     assert there.ours.of(name).row.certificate == renewed[0]
 
 
+def test_a_row_without_a_certificate_is_of_nobody_who_is_registered() -> None:
+    there = Registry(2)
+    there.ask(*there.ids)
+    device = there.ours.of(there.ids[1]).row
+    assert isinstance(device, DeviceRow)
+    with there.store.transaction() as tx:
+        tx.certify_device(device.device, there.ids[1], "")
+    there.clock.at += ROW_S + 1
+    assert there.ask(there.ids[0]) == [2]
+    with pytest.raises(ProblemError, match="register again"):
+        there.ours.of(there.ids[1])
+
+
 def test_while_a_thread_reads_many_rows_the_others_read_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     there = Registry(3)
     there.ask(*there.ids)
