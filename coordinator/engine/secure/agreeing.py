@@ -15,14 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
-from coordinator.engine.secure.attempts import (
-    awaited,
-    count_awaited,
-    enter,
-    exchange_deadline,
-    route,
-    under_way,
-)
+from coordinator.engine.secure.attempts import awaited, count_awaited, enter, exchange_deadline, route, under_way
 from coordinator.engine.secure.holders import lacking
 from coordinator.engine.secure.marks import with_spent
 from coordinator.engine.secure.messages import accepted, answered, with_message

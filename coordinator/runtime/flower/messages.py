@@ -112,8 +112,8 @@ class Messages:
 
     def pull(self, run: str, request: PullReplies) -> Replies | None:
         """The replies that there are, in the order of the push; None: there is none yet. A message whose time is over,
-        or whose device has left, has an error. ProblemError *conflict* for a
-        message that was not pushed, and where the run has ended and there is no reply."""
+        or whose device has left, has an error. ProblemError *conflict* for a message that was not pushed, and where the
+        run has ended and there is no reply."""
         store, now = self._core.store, self._ground.now
         row = self._ground.run(run)
         rows = store.flower_messages_among(run, request.messages)

@@ -6,12 +6,14 @@ from collections.abc import Collection
 
 import pytest
 
+from client_sdk.credentials.certificate import Certificate
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.problems import ProblemError
 from coordinator.runtime.registered_keys import LATELY_S, ROW_S, TOGETHER, RegisteredKeys
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import DeviceRow, WorkerRow
 from tests.coordinator.certified import Certifier, key_id, key_of
+from tests.coordinator.store import rows
 
 CERTIFIER = Certifier()
 
@@ -37,8 +39,13 @@ class CountingStore(MemoryStore):
 
     def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]:
         self.reads.append(len(key_ids))
-        rows = (MemoryStore.device_by_key(self, key_id) for key_id in key_ids)
-        return [row for row in rows if row is not None]
+        found = (MemoryStore.device_by_key(self, key_id) for key_id in key_ids)
+        return [row for row in found if row is not None]
+
+
+def certified(certificate: Certificate) -> dict[str, str]:
+    """The columns of a row that say whose it is."""
+    return {"key_id": certificate.key_id.hex(), "certificate": certificate.encoded.hex()}
 
 
 class Registry:
@@ -52,16 +59,7 @@ class Registry:
     def register(self, key: DeviceKey) -> str:
         certificate = CERTIFIER.certificate(key, at=self.clock.at)
         with self.store.transaction() as tx:
-            tx.insert_device(
-                DeviceRow(
-                    device=certificate.id,
-                    key_id=key_id(key).hex(),
-                    certificate=certificate.encoded.hex(),
-                    label="",
-                    examples_cap=10,
-                    enrolled_at=self.clock.at,
-                )
-            )
+            tx.insert_device(rows.device(certificate.id, **certified(certificate)))
         return key_id(key).hex()
 
     def renew(self, number: int) -> str:
@@ -173,9 +171,9 @@ def test_what_was_read_before_the_rows_were_forgotten_is_not_cached_after_it(
         return row
 
     def read_many(keys: Collection[str]) -> list[DeviceRow]:
-        rows = many(keys)
+        found = many(keys)
         renew()
-        return rows
+        return found
 
     monkeypatch.setattr(there.store, "device_by_key", read_one)
     monkeypatch.setattr(there.store, "devices_by_keys", read_many)
@@ -215,15 +213,7 @@ def test_a_worker_is_known_by_its_key_too_and_its_revocation_is_seen() -> None:
     there, key = Registry(1), key_of("a worker")
     certificate = CERTIFIER.certificate(key, at=there.clock.at, holder="worker")
     with there.store.transaction() as tx:
-        tx.insert_worker(
-            WorkerRow(
-                worker=certificate.id,
-                key_id=key_id(key).hex(),
-                certificate=certificate.encoded.hex(),
-                label="",
-                created_at=there.clock.at,
-            )
-        )
+        tx.insert_worker(rows.worker(certificate.id, **certified(certificate)))
     name = key_id(key).hex()
     there.ask(there.ids[0], name)
     with there.store.transaction() as tx:
