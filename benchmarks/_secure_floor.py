@@ -42,7 +42,7 @@ from client_sdk.secagg.statement import require_signed
 from coordinator.blobs import Spool
 from coordinator.cli import app as command
 from coordinator.requests import TABLE, Table, devices, secure
-from coordinator.requests.entry import Attempt, Direct, RoundNumber
+from coordinator.requests.entry import Attempt, Direct, RoundNumber, Uncommitted
 from coordinator.requests.secure import ExchangeName
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.group_commit import GroupCommit
@@ -262,18 +262,18 @@ class Empty:
         round: RoundNumber,
         attempt: Attempt,
         stage: ExchangeName,
-    ) -> protocol.Noted:
+    ) -> protocol.Noted | Uncommitted:
         signed = bytes.fromhex(message.body) if stage == "mask" else body.handle.read()
         bound = self._bound["header" if stage == "advertise" else "roster"]
         require_signed(self._public(device), bytes.fromhex(message.signature), bound, stage, signed, device.device)
         if stage == "mask":
             body.commit()
         elif self._durable:
-            self._store(to, signed + bytes.fromhex(message.signature))
+            return self._stored(to, stage, signed + bytes.fromhex(message.signature))
         self._came(to, stage)
         return protocol.Noted()
 
-    def _store(self, to: Coordinator, content: bytes) -> None:
+    def _stored(self, to: Coordinator, exchange: str, content: bytes) -> Uncommitted:
         """Makes a message durable as a row, together with those that come meanwhile. The rows stay."""
         run = to.core.logs()[0].run
 
@@ -286,7 +286,14 @@ class Empty:
         row = MessageRow(run=run, round=self._rounds, digest=digest, content=content)
         with self._lock:
             commits = self._stores.setdefault(run, GroupCommit(write))
-        commits.submit(row)
+        entered = commits.enter(row)
+
+        def settle() -> protocol.Noted:
+            entered()
+            self._came(to, exchange)
+            return protocol.Noted()
+
+        return Uncommitted(run, settle)
 
     def _public(self, device: DeviceRow) -> str:
         """The device's public key in hexadecimal."""

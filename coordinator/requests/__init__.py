@@ -6,7 +6,7 @@ It is synchronous and has no sockets. The caller is resolved first (``callers``)
 """
 
 from coordinator.requests.callers import Caller, Credentials, Permission, check_credentials, identify
-from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, Request, Shape
+from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, Request, Shape, Uncommitted
 from coordinator.requests.table import TABLE, Table
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Request",
     "Shape",
     "Table",
+    "Uncommitted",
     "check_credentials",
     "identify",
 ]

@@ -20,7 +20,18 @@ from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Attempt, Audited, Body, Direct, Entry, Held, NotYet, Request, RoundNumber
+from coordinator.requests.entry import (
+    Attempt,
+    Audited,
+    Body,
+    Direct,
+    Entry,
+    Held,
+    NotYet,
+    Request,
+    RoundNumber,
+    Uncommitted,
+)
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.runtime.fleet import PoolPlace
@@ -83,11 +94,16 @@ def leave(to: Coordinator, device: DeviceRow, message: CheckIn, hold: PoolPlace)
     to.devices.stop_waiting(hold)
 
 
-def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Noted:
+def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Uncommitted:
     """The device has the checkpoint and begins to train. It is shown to people only: losing this request loses
     nothing."""
-    to.devices.started(device.device, run, round, message.attempt)
-    return Noted()
+    taken = to.devices.take_started(device.device, run, round, message.attempt)
+
+    def noted() -> Noted:
+        taken()
+        return Noted()
+
+    return Uncommitted(run, noted)
 
 
 def started_together(to: Coordinator, requests: Sequence[Request]) -> list[Noted]:
@@ -105,13 +121,13 @@ def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber,
 
 def update(
     to: Coordinator, device: DeviceRow, body: Spool, *, run: RunId, round: RoundNumber, attempt: Attempt
-) -> Receipt:
+) -> Uncommitted:
     """The device's update: safetensors with an UpdateReport in its metadata. Streamed, never held in memory.
 
     An acknowledged update is durable. The same bytes again get the same receipt; other bytes are refused
     (*duplicate*): the first update counts. `Content-Digest` is checked where the request has it.
     """
-    return to.devices.report(device, run, round, attempt, body)
+    return Uncommitted(run, to.devices.take_report(device, run, round, attempt, body))
 
 
 def updates_in_memory(to: Coordinator, arrivals: Sequence[ArrivedUpdate]) -> list[Receipt | ProblemError]:

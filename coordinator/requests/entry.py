@@ -8,6 +8,8 @@
     Body     one call returns the limit before the first byte of a long body is read; another handles the stored body.
              Where the body counts already, one call returns the answer without it
 
+The main function of a direct request, or of one with a body, may return ``Uncommitted`` in place of its answer.
+
 The functions of a shape are called as ``function(coordinator, caller, message, ..., **path)``, without the message
 where the entry has none. The parameters in the path and in the query are keyword-only parameters.
 """
@@ -57,6 +59,16 @@ class NotYet:
 
     hold: Any
     """Names this hold of the peer to ``Held.gone``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """An answer that acknowledges what is queued for a transaction and not durable yet."""
+
+    run: str
+    """What is queued for one run shares transactions."""
+    settle: Callable[[], Any]
+    """Makes durable what is queued, unless that is done; returns the answer or raises ProblemError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,17 +240,23 @@ class Request:
     path: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, step: Handler, coordinator: Coordinator, *more: Any) -> Any:
-        """Calls a function of the entry's shape with the caller, the message and the path of this request."""
+        """Calls a function of the entry's shape with the caller, the message and the path of this request. What its
+        answer acknowledges is durable."""
+        answer = self.begin(step, coordinator, *more)
+        return answer.settle() if isinstance(answer, Uncommitted) else answer
+
+    def begin(self, step: Handler, coordinator: Coordinator, *more: Any) -> Any:
+        """The same; but the answer may be ``Uncommitted``, for who settles it together with others."""
         if self.entry.message is None:
             return step(coordinator, self.caller, *more, **self.path)
         return step(coordinator, self.caller, self.message, *more, **self.path)
 
     def act(self, coordinator: Coordinator, *more: Any) -> Any:
         """Calls the main function of the entry's shape. The audit has the request before it is carried out; and after
-        it, what it created, or that it was refused."""
+        it, what it created, or that it was refused. The answer of what is not audited may be ``Uncommitted``."""
         call, audited = self.entry.shape.main, self.entry.audited
         if audited is None:
-            return self.call(call, coordinator, *more)
+            return self.begin(call, coordinator, *more)
         record = coordinator.access.audit.record
         by = caller_id(self.caller)
         run, action = self.path.get("run"), audited.action.format(**self.path)

@@ -26,7 +26,18 @@ from client_sdk.protocol.secure import (
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
-from coordinator.requests.entry import OCTETS, About, Attempt, Beside, Body, Direct, Entry, Held, RoundNumber
+from coordinator.requests.entry import (
+    OCTETS,
+    About,
+    Attempt,
+    Beside,
+    Body,
+    Direct,
+    Entry,
+    Held,
+    RoundNumber,
+    Uncommitted,
+)
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signals import secure_key
 from coordinator.secure.arrived import ArrivedMessage
@@ -90,7 +101,7 @@ def secure_message(
     round: RoundNumber,
     attempt: Attempt,
     stage: ExchangeName,
-) -> Noted:
+) -> Uncommitted:
     """The device's message of an exchange, with its signature in the header `Quorate-Secure`. The body is the message;
     of *mask* it is the packed vector, streamed, and the message is in the header.
 
@@ -109,8 +120,14 @@ def secure_message(
         vector=body if masked else None,
     )
     with _late_vectors(to, device, run, round, stage):
-        to.secure.of(run).requests.receive(arrived)
-    return Noted()
+        taken = to.secure.of(run).requests.take(arrived)
+
+    def noted() -> Noted:
+        with _late_vectors(to, device, run, round, stage):
+            taken()
+        return Noted()
+
+    return Uncommitted(run, noted)
 
 
 def secure_answer(

@@ -141,11 +141,20 @@ class Core:
 
     def submit(self, run: str, make: Callable[[float], ev.Event]) -> list[fx.Effect]:
         """Applies the event and returns its effects once they are durable. ProblemError where the event is refused."""
-        effects = self.log(run).submit(lambda tx, state, at: make(at))
-        for effect in effects:
-            if isinstance(effect, fx.Refused):
-                raise problem(effect.kind, effect.reason)
-        return effects
+        return self.enter(run, make)()
+
+    def enter(self, run: str, make: Callable[[float], ev.Event]) -> Callable[[], list[fx.Effect]]:
+        """The same in two steps: the event is queued, and the function that it returns does the rest."""
+        entered = self.log(run).enter(lambda tx, state, at: make(at))
+
+        def settle() -> list[fx.Effect]:
+            effects = entered()
+            for effect in effects:
+                if isinstance(effect, fx.Refused):
+                    raise problem(effect.kind, effect.reason)
+            return effects
+
+        return settle
 
     # ------------------------------------------------------------ pending actions
 

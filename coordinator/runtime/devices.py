@@ -1,6 +1,10 @@
 """Answers the requests of devices: check-ins, updates, outcomes. Translates a request to an event, and the
 event's effects to the answer.
 
+What counts hundreds of times a round, ``started`` and ``report``, can be taken in two steps: ``take_started`` and
+``take_report`` check it and queue its event, and the function that they return makes it durable, together with all that
+was queued meanwhile, and returns the answer.
+
 Raises ``ProblemError`` for an error of the device; ``StoreError`` and ``BlobError`` pass through where the database or
 the disk failed.
 """
@@ -120,7 +124,10 @@ class DeviceRequests:
         self._fleet.stop_waiting(place)
 
     def started(self, device: str, run: str, round: int, attempt: int) -> None:
-        self._core.submit(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
+        self.take_started(device, run, round, attempt)()
+
+    def take_started(self, device: str, run: str, round: int, attempt: int) -> Callable[[], object]:
+        return self._core.enter(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
 
     def started_all(self, run: str, round: int, attempt: int, devices: Sequence[str]) -> None:
         """The same for many devices. Those that have no place in the round are skipped."""
@@ -183,9 +190,13 @@ class DeviceRequests:
 
         The same digest again gives the same receipt.
         """
+        return self.take_report(device, run, round, attempt, spool)()
+
+    def take_report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Callable[[], Receipt]:
         before = self._outcomes.settled(device.device, run, round)
         if before is not None:
-            return self._outcomes.receipt(before, spool.digest, device.device, run, round, attempt)
+            receipt = self._outcomes.receipt(before, spool.digest, device.device, run, round, attempt)
+            return lambda: receipt
         aggregator = self._core.aggregator(run)
         plan = self._core.log(run).state.plan
         try:
@@ -197,17 +208,22 @@ class DeviceRequests:
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
-        try:
-            return self.count(device, report, digest, size, still_there=lambda: self._core.blobs.has(digest))
-        except StoreError:
-            self._uncertain.add(run, round, digest)
-            raise
-        except ProblemError:
-            self._uncertain.drop_unless_counted(run, round, digest)
-            ended = self._outcomes.settled(device.device, run, round)
-            if ended is None:
+        counted = self.count(device, report, digest, size, still_there=lambda: self._core.blobs.has(digest))
+
+        def settle() -> Receipt:
+            try:
+                return counted()
+            except StoreError:
+                self._uncertain.add(run, round, digest)
                 raise
-            return self._outcomes.receipt(ended, digest, device.device, run, round, attempt)
+            except ProblemError:
+                self._uncertain.drop_unless_counted(run, round, digest)
+                ended = self._outcomes.settled(device.device, run, round)
+                if ended is None:
+                    raise
+                return self._outcomes.receipt(ended, digest, device.device, run, round, attempt)
+
+        return settle
 
     def count(
         self,
@@ -217,8 +233,9 @@ class DeviceRequests:
         size: int,
         *,
         still_there: Callable[[], bool] = lambda: True,
-    ) -> Receipt:
-        """Counts a validated update that ``Sums`` can read under this digest. ProblemError where it is refused.
+    ) -> Callable[[], Receipt]:
+        """Queues a validated update that ``Sums`` can read under this digest. The function that it returns counts it;
+        ProblemError where it is refused.
 
         ``still_there`` is called under the run's lock.
         """
@@ -228,7 +245,8 @@ class DeviceRequests:
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
             return _reported(ArrivedUpdate(device, report, digest, size), at)
 
-        return _receipt(report, device.device, digest, self._core.submit(report.run, reported))
+        entered = self._core.enter(report.run, reported)
+        return lambda: _receipt(report, device.device, digest, entered())
 
     def count_all(self, run: str, arrivals: Sequence[ArrivedUpdate]) -> list[Receipt | ProblemError]:
         """The same for many validated updates of one run, each with its own time of arrival."""

@@ -5,6 +5,8 @@ queue and waits for the lock; the thread that gets the lock first takes all queu
 stores each result for the thread that submitted it ("flat combining", Hendler et al. 2010, doi
 10.1145/1810479.1810540). There is no thread of its own and no wait for a full batch: a single item is committed at
 once.
+
+Who can wait without a thread enters its item, and settles it later: meanwhile more items are entered.
 """
 
 from __future__ import annotations
@@ -43,18 +45,35 @@ class GroupCommit(Generic[T, R]):
         """Whether a thread commits a batch."""
         return self._turn.locked()
 
+    def enter(self, item: T) -> Callable[[], R]:
+        """Puts the item in the queue. The function that it returns settles the item: it commits the queue, unless
+        another thread has committed this item meanwhile, and returns its result or raises its error, once it is
+        durable. An item that nobody settles is committed with the next one that somebody settles."""
+        tickets = self._enter([item])
+
+        def settle() -> R:
+            (result,) = self._settle(tickets)
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        return settle
+
     def submit(self, item: T) -> R:
         """Commits the item, alone or with others. Returns its result, or raises its error, once it is durable."""
-        result = self.submit_all([item])[0]
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        return self.enter(item)()
 
     def submit_all(self, items: Sequence[T]) -> list[R | BaseException]:
         """Commits these items together. Returns the result or the error of each, in order, once they are durable."""
+        return self._settle(self._enter(items))
+
+    def _enter(self, items: Sequence[T]) -> list[_Ticket[T, R]]:
         tickets: list[_Ticket[T, R]] = [_Ticket(item) for item in items]
         with self._queue_lock:
             self._queue += tickets
+        return tickets
+
+    def _settle(self, tickets: Sequence[_Ticket[T, R]]) -> list[R | BaseException]:
         with self._turn:
             while any(not ticket.done for ticket in tickets):
                 self._take_turn()

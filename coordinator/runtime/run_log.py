@@ -98,7 +98,14 @@ class RunLog:
         ``fence``: FenceLost unless it is the run's newest; ``message``: stored in the event's transaction, where the
         event is logged and accepts it.
         """
-        return self._commits.submit(_Proposal(make, fence, self._cause(), message))
+        return self.enter(make, fence=fence, message=message)()
+
+    def enter(
+        self, make: Make, *, fence: int | None = None, message: MessageRow | None = None
+    ) -> Callable[[], list[fx.Effect]]:
+        """The same in two steps: the proposal is queued, and the function that it returns does the rest. Those that
+        are queued meanwhile share the transaction."""
+        return self._commits.enter(_Proposal(make, fence, self._cause(), message))
 
     def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
         """The same for many events at once: the effects or the error of each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -51,9 +51,12 @@ class SecureLog:
     def recent(self) -> RunState:
         return self._log.recent()
 
-    def submit(self, make: Make, short: ShortMessage | None = None) -> Sequence[fx.Effect]:
+    def submit(self, make: Make) -> Sequence[fx.Effect]:
+        return self.enter(make)()
+
+    def enter(self, make: Make, short: ShortMessage | None = None) -> Callable[[], Sequence[fx.Effect]]:
         row = None if short is None else MessageRow(run=self._log.run, **short._asdict())
-        return self._log.submit(lambda tx, state, at: make(state, at), message=row)
+        return self._log.enter(lambda tx, state, at: make(state, at), message=row)
 
     def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:
         return self._log.messages(digests)

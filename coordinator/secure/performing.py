@@ -60,9 +60,13 @@ class SecureRun(Protocol):
         """The newest durable state as of a moment ago: what costs nothing where many ask for it."""
         ...
 
-    def submit(self, make: Make, short: ShortMessage | None = None) -> Sequence[fx.Effect]:
-        """Apply the event under the run's lock, and return its effects once they are durable. ``short``: the message
-        that the event accepts, which becomes durable with it, or not at all."""
+    def submit(self, make: Make) -> Sequence[fx.Effect]:
+        """Apply the event under the run's lock, and return its effects once they are durable."""
+        ...
+
+    def enter(self, make: Make, short: ShortMessage | None = None) -> Callable[[], Sequence[fx.Effect]]:
+        """The same in two steps: the event is queued, and the function that it returns does the rest, for all that is
+        queued then. ``short``: the message that the event accepts, which becomes durable with it, or not at all."""
         ...
 
     def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:

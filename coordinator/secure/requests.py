@@ -6,6 +6,7 @@
     has_come    whether a vector is one that counts already: it is acknowledged again, and not read
     limit       how long the body of a message may be, before a byte of it is read
     receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason
+    take        the same in two steps: what is taken meanwhile becomes durable in the same transaction
     complain    dealers whose shares do not open
     refuse      the device takes part in no attempt on this checkpoint any more
     answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
@@ -118,6 +119,11 @@ class SecureRequests:
 
     def receive(self, arrived: ArrivedMessage) -> None:
         """Accept a message: when this returns, it is durable and counts. A repeated message is accepted again."""
+        self.take(arrived)()
+
+    def take(self, arrived: ArrivedMessage) -> Callable[[], None]:
+        """Check a message and queue its event. It is accepted when the returned function has returned: ``receive``.
+        Either may raise."""
         stored = StoredMessage.of(arrived)
         digest = stored.digest
 
@@ -139,17 +145,22 @@ class SecureRequests:
         if answer is not None:
             _raise_refused(answer[1])
             self._require_list(state, arrived)
-            return  # accepted before
+            return lambda: None  # accepted before
         self._verify(state, arrived, stored)
         short = stored.short(arrived.round)
         if short is not None:
-            _raise_refused(self._run.submit(lambda _, at: event(at), short))
-            return
+            entered = self._run.enter(lambda _, at: event(at), short)
+            return lambda: _raise_refused(entered())
         self._store(arrived, stored)
-        answers = self._run.submit(lambda _, at: event(at) if self._require_stored(digest) else None)
-        if _refused(answers):
-            drop(self._run, self._blobs, digest)
-        _raise_refused(answers)
+        stays = self._run.enter(lambda _, at: event(at) if self._require_stored(digest) else None)
+
+        def settle() -> None:
+            answers = stays()
+            if _refused(answers):
+                drop(self._run, self._blobs, digest)
+            _raise_refused(answers)
+
+        return settle
 
     def complain(self, device: str, round: int, attempt: int, dealers: tuple[str, ...]) -> None:
         """A device could not open the shares that these dealers sealed for it."""

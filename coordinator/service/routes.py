@@ -32,6 +32,7 @@ from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
 from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
 from coordinator.service.session_cookie import require_proof, with_session, without_session
+from coordinator.service.settling import Settling
 from coordinator.service.signatures import arrived, bearer
 from coordinator.service.uploads import Uploads, announced_digest
 
@@ -42,15 +43,15 @@ query."""
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
     """Returns a route for each entry, in order."""
-    holds = Holds(service)
+    holds, settling = Holds(service), Settling(service)
     prefix = service.settings.prefix
-    return [_route(entry, _respond(service, uploads, holds, entry), prefix) for entry in entries]
+    return [_route(entry, _respond(service, uploads, holds, settling, entry), prefix) for entry in entries]
 
 
 # ------------------------------------------------------------ one function for each shape
 
 
-def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shape]) -> Respond:
+def _respond(service: Service, uploads: Uploads, holds: Holds, settling: Settling, entry: Entry[Shape]) -> Respond:
     coordinator, shape = service.coordinator, entry.shape
 
     def request(given: Arrived | str, message: Any, path: dict[str, Any]) -> Request:
@@ -58,7 +59,7 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         return Request(entry, service.count(entry.caller(coordinator, credentials, path)), message, path)
 
     async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
-        return await service.work(lambda: request(given, message, path).act(coordinator))
+        return await settling.answer(await service.work(lambda: request(given, message, path).act(coordinator)))
 
     async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -81,7 +82,8 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shap
         def finish(spool: Spool) -> Any:
             return asked.act(coordinator, spool)
 
-        return await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
+        taken = await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
+        return await settling.answer(taken)
 
     return {Direct: direct, Held: held, Body: body}[type(shape)]
 

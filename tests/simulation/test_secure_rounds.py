@@ -214,13 +214,13 @@ def test_what_cannot_be_simulated_is_refused() -> None:
 def test_messages_of_one_moment_reach_the_log_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction for each message was most of the price of a quantized round."""
     batches: list[int] = []
-    submit_all = GroupCommit.submit_all
+    settle = GroupCommit._settle
 
-    def counted(self: Any, items: Sequence[Any]) -> Any:
-        batches.append(len(items))
-        return submit_all(self, items)
+    def counted(self: Any, tickets: Sequence[Any]) -> Any:
+        batches.append(len(tickets))
+        return settle(self, tickets)
 
-    monkeypatch.setattr(GroupCommit, "submit_all", counted)
+    monkeypatch.setattr(GroupCommit, "_settle", counted)
     history = play("quantized", data=clients(40), asked=plan(1, select=40, goal=40, reserve=0))
     messages = sum(came for _, came in exchanges(history).values())
     assert messages > 150

@@ -40,10 +40,17 @@ class Watched(RunLog):
 
     world: StoredWorld
 
-    def submit(self, make: Any, *, fence: int | None = None, message: MessageRow | None = None) -> list[fx.Effect]:
-        effects = super().submit(make, fence=fence, message=message)
-        self.world.effects += effects
-        return effects
+    def enter(
+        self, make: Any, *, fence: int | None = None, message: MessageRow | None = None
+    ) -> Callable[[], list[fx.Effect]]:
+        entered = super().enter(make, fence=fence, message=message)
+
+        def settle() -> list[fx.Effect]:
+            effects = entered()
+            self.world.effects += effects
+            return effects
+
+        return settle
 
 
 class StoredLog(SecureLog):

@@ -100,6 +100,9 @@ class Log:
     def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:
         return {digest: self.world.short[digest].content for digest in digests if digest in self.world.short}
 
+    def enter(self, make: Make, short: ShortMessage | None = None) -> Callable[[], list[fx.Effect]]:
+        return lambda: self.submit(make, short)
+
     def submit(self, make: Make, short: ShortMessage | None = None) -> list[fx.Effect]:
         points = self.world.points
         points.here()

@@ -187,12 +187,12 @@ def _short_messages_left() -> Patches:
 @mutant("short-messages-unwritten", "liveness", **CALM)
 def _short_messages_unwritten() -> Patches:
     """A message is acknowledged, and only its event is stored."""
-    submit = RunLog.submit
+    enter = RunLog.enter
 
     def without(self: RunLog, make: Any, **given: Any) -> Any:
-        return submit(self, make, **{**given, "message": None})
+        return enter(self, make, **{**given, "message": None})
 
-    return [(RunLog, "submit", without)]
+    return [(RunLog, "enter", without)]
 
 
 @mutant("late-maskers-held", "claims", focus=("secure-vanish", "masking"), **VANISHING)
