@@ -59,7 +59,10 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, settling: Settlin
         return Request(entry, service.count(entry.caller(coordinator, credentials, path)), message, path)
 
     async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
-        return await settling.answer(await service.work(lambda: request(given, message, path).act(coordinator)))
+        def act() -> Any:
+            return settling.alone(request(given, message, path).act(coordinator))
+
+        return await settling.together(await service.work(act))
 
     async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -80,10 +83,10 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, settling: Settlin
             return answer
 
         def finish(spool: Spool) -> Any:
-            return asked.act(coordinator, spool)
+            return settling.alone(asked.act(coordinator, spool))
 
         taken = await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
-        return await settling.answer(taken)
+        return await settling.together(taken)
 
     return {Direct: direct, Held: held, Body: body}[type(shape)]
 

@@ -2,16 +2,18 @@
 
 ::
 
-    alone                  the transaction begins at once
-    others come meanwhile  the next transaction begins GATHER_S after the last one's end, with all that have come
+    alone                                         the transaction begins at once, in the thread of the request
+    another of the run is settled at this moment  the next transaction begins after it, with all that have come; those
+                                                  after that one GATHER_S apart, until one of them has a single answer
 
 A round has hundreds of messages within seconds, and a transaction costs as much as several messages. Nobody waits in a
-thread: a device waits some milliseconds longer, and one that has the service for itself does not.
+thread: in a crowd a device waits some milliseconds longer, and one that has the service for itself does not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from contextvars import Context, copy_context
 from typing import Any
@@ -21,7 +23,7 @@ from coordinator.requests import Uncommitted
 from coordinator.service.core import Service
 from coordinator.store.port import StoreError
 
-GATHER_S = 0.05
+GATHER_S = 0.1
 """Seconds between two transactions of a run where answers wait for the next one. A device's exchange takes longer."""
 
 _Waiting = tuple[Context, Uncommitted, asyncio.Future[Any]]
@@ -32,11 +34,29 @@ class Settling:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._lock = threading.Lock()
+        self._alone: set[str] = set()
+        """Runs of which a thread settles a single answer."""
         self._waiting: dict[str, list[_Waiting]] = {}
         """A run is in it as long as a task settles its answers."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def answer(self, answer: Any) -> Any:
+    def alone(self, answer: Any) -> Any:
+        """Settles the answer in this thread where no other of its run is being settled or waits. Else it is returned as
+        it is, for ``together``."""
+        if not isinstance(answer, Uncommitted):
+            return answer
+        with self._lock:
+            if answer.run in self._alone or answer.run in self._waiting:
+                return answer
+            self._alone.add(answer.run)
+        try:
+            return answer.settle()
+        finally:
+            with self._lock:
+                self._alone.discard(answer.run)
+
+    async def together(self, answer: Any) -> Any:
         """The answer itself, once what it acknowledges is durable; raises what ``Uncommitted.settle`` raises.
         CancelledError where the service is closed before."""
         if not isinstance(answer, Uncommitted):
@@ -46,7 +66,8 @@ class Settling:
         if answer.run in self._waiting:
             self._waiting[answer.run].append(waiting)
         else:
-            self._waiting[answer.run] = [waiting]
+            with self._lock:
+                self._waiting[answer.run] = [waiting]
             task = loop.create_task(self._settle_all(answer.run))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -55,6 +76,7 @@ class Settling:
     async def _settle_all(self, run: str) -> None:
         """Until none waits."""
         batch: list[_Waiting] = []
+        crowded = True
         try:
             while batch := self._waiting[run]:
                 self._waiting[run] = []
@@ -67,10 +89,13 @@ class Settling:
                     else:
                         self._note(error)
                         future.set_exception(error)
-                if len(batch) > 1 or self._waiting[run]:
+                if crowded or len(batch) > 1:
                     await asyncio.sleep(GATHER_S)
+                crowded = False
         finally:
-            for _, _, future in batch + self._waiting.pop(run):
+            with self._lock:
+                left = self._waiting.pop(run)
+            for _, _, future in batch + left:
                 future.cancel()
 
     def _note(self, error: Exception) -> None:

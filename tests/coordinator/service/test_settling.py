@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,7 +39,7 @@ class Run:
         self.settled_as: list[str] = []
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
-        self.settling = Settling(service)
+        self.service, self.settling = service, Settling(service)
         self._log: GroupCommit[str, str] = GroupCommit(self._commit)
 
     def _commit(self, items: Sequence[str]) -> list[str | BaseException]:
@@ -60,7 +61,10 @@ class Run:
 
     async def _answer(self, item: str) -> str:
         WHO.set(item)
-        return str(await self.settling.answer(self.entered(item)))
+        return str(await self.settling.together(await self.service.work(self._taken, item)))
+
+    def _taken(self, item: str) -> Any:
+        return self.settling.alone(self.entered(item))
 
     def ask(self, item: str) -> asyncio.Task[str]:
         """A request whose answer waits."""
@@ -89,8 +93,9 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
 def test_an_answer_that_waits_for_nothing_is_the_answer() -> None:
     async def scenario() -> None:
         with serving() as service:
-            assert await Settling(service).answer("yes") == "yes"
-            assert await Settling(service).answer(None) is None
+            settling = Settling(service)
+            assert await settling.together(settling.alone("yes")) == "yes"
+            assert await settling.together(settling.alone(None)) is None
 
     play(scenario())
 
@@ -113,7 +118,7 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
             run = Run("a", service)
             first = await run.hold("first")
             others = [run.ask(f"other-{number}") for number in range(9)]
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
             assert not any(one.done() for one in (first, *others)), "nothing is answered that is not durable"
             run.go_on.set()
             assert [await one for one in others] == [f"OTHER-{number}" for number in range(9)]
@@ -134,16 +139,17 @@ def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pau
             run = Run("a", service)
             first = await run.hold("first")
             second = run.ask("second")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.05)
             run.go_on.set()
             await first
+            await second
             later = []
             for item in ("p", "q", "r"):  # one after another
                 later.append(run.ask(item))
                 await asyncio.sleep(0.02)
-            assert not second.done()
-            assert [await one for one in (second, *later)] == ["SECOND", "P", "Q", "R"]
-            assert run.batches == [["first"], ["second", "p", "q", "r"]]
+            assert not any(one.done() for one in later)
+            assert [await one for one in later] == ["P", "Q", "R"]
+            assert run.batches == [["first"], ["second"], ["p", "q", "r"]]
 
     play(scenario())
 
@@ -157,7 +163,7 @@ def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
             run = Run("a", service)
             first = await run.hold("first")
             second = run.ask("second")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.05)
             run.go_on.set()
             await asyncio.gather(first, second)
             await run.ask("alone")
@@ -173,7 +179,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             run = Run("a", service)
             first = await run.hold("first")
             others = [run.ask(item) for item in ("good", "wrong", "better")]
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
             run.go_on.set()
             found = await asyncio.gather(first, *others, return_exceptions=True)
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
@@ -208,7 +214,7 @@ def test_what_a_cancelled_request_has_queued_is_settled_and_the_others_are_answe
             run = Run("a", service)
             first = await run.hold("first")
             gone, stays = run.ask("gone"), run.ask("stays")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
             gone.cancel()
             run.go_on.set()
             assert await stays == "STAYS"
@@ -227,14 +233,16 @@ def test_a_service_that_is_closed_ends_all_that_wait() -> None:
             run = Run("a", service)
             first = await run.hold("first")
             second = run.ask("second")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            third = run.ask("third")
+            await asyncio.sleep(0.05)
             closing = asyncio.create_task(asyncio.to_thread(service.close))
             while not service._closed:
                 await asyncio.sleep(0.001)
             run.go_on.set()
-            assert await first == "FIRST", "it was under way"
+            assert [await first, await second] == ["FIRST", "SECOND"], "threads have them"
             with pytest.raises(asyncio.CancelledError):
-                await second
+                await third
             await closing
 
     play(scenario())
@@ -242,17 +250,19 @@ def test_a_service_that_is_closed_ends_all_that_wait() -> None:
 
 def test_updates_that_come_together_over_http_share_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     many = 24
-    world = World(many)
-    world.create(cohort={"select": many, "goal": many, "quorum": 1.0})
-    world.check_in()
     batches: list[int] = []
     commit = RunLog._commit
 
     def counted(self: RunLog, batch: Sequence[Any]) -> Any:
         batches.append(len(batch))
+        time.sleep(0.02)  # as on a disk
         return commit(self, batch)
 
     monkeypatch.setattr(RunLog, "_commit", counted)
+    world = World(many)
+    world.create(cohort={"select": many, "goal": many, "quorum": 1.0})
+    world.check_in()
+    batches.clear()
     path = Route.UPDATE.format(run="marks", round=1, attempt=0)
 
     async def scenario() -> list[httpx2.Response]:
