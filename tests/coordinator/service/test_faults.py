@@ -120,10 +120,10 @@ class Scripted:
     def update_limit(self, device: str, run: str, round_: int, attempt: int) -> int:
         return self.limit
 
-    def report(self, device: DeviceRow, run: str, round_: int, attempt: int, spool: Any) -> Receipt:
+    def take_report(self, device: DeviceRow, run: str, round_: int, attempt: int, spool: Any) -> Callable[[], Receipt]:
         self.asked.append("report")
         digest = spool.commit()
-        return Receipt(run=run, round=round_, attempt=attempt, device="d1", digest=digest, weight=1)
+        return lambda: Receipt(run=run, round=round_, attempt=attempt, device="d1", digest=digest, weight=1)
 
     def runs(self, sees: object = None) -> list[object]:
         if self.failure is not None:

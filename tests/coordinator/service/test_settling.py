@@ -242,7 +242,7 @@ def test_a_service_that_is_closed_ends_all_that_wait() -> None:
             run.go_on.set()
             assert [await first, await second] == ["FIRST", "SECOND"], "threads have them"
             with pytest.raises(asyncio.CancelledError):
-                await third
+                await asyncio.wait_for(third, 10)
             await closing
 
     play(scenario())
