@@ -77,6 +77,14 @@ class Run:
         await asyncio.to_thread(self.held.wait, 20)
         return first
 
+    async def crowd(self) -> None:
+        """Two requests that come at the same time are answered: now the next transaction is not begun at once."""
+        first = await self.hold("first")
+        second = self.ask("second")
+        await asyncio.sleep(0.05)
+        self.go_on.set()
+        assert [await first, await second] == ["FIRST", "SECOND"]
+
 
 @contextmanager
 def serving() -> Iterator[Service]:
@@ -137,12 +145,7 @@ def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pau
     async def scenario() -> None:
         with serving() as service:
             run = Run("a", service)
-            first = await run.hold("first")
-            second = run.ask("second")
-            await asyncio.sleep(0.05)
-            run.go_on.set()
-            await first
-            await second
+            await run.crowd()
             later = []
             for item in ("p", "q", "r"):  # one after another
                 later.append(run.ask(item))
@@ -161,11 +164,7 @@ def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         with serving() as service:
             run = Run("a", service)
-            first = await run.hold("first")
-            second = run.ask("second")
-            await asyncio.sleep(0.05)
-            run.go_on.set()
-            await asyncio.gather(first, second)
+            await run.crowd()
             await run.ask("alone")
             monkeypatch.setattr(settling, "GATHER_S", 3600)
             assert [await run.ask(item) for item in ("x", "y")] == ["X", "Y"]
