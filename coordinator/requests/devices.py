@@ -59,13 +59,16 @@ def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
     return Noted()
 
 
-def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | NotYet:
+def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | Uncommitted:
     """The device is available for training. Held open until there is an assignment, or until `hold_s` has passed.
 
     A repeated check-in returns the same assignment, so a lost answer costs nothing.
     """
-    answer = to.devices.check_in(device, message)
-    return NotYet(answer) if isinstance(answer, PoolPlace) else answer
+    taken = to.devices.take_check_in(device, message)
+    if not callable(taken):
+        return taken
+    place = taken
+    return Uncommitted("", lambda: NotYet(place()))
 
 
 def check_in_together(to: Coordinator, requests: Sequence[Request]) -> list[Assignment | Wait | None]:

@@ -8,7 +8,7 @@
     Body     one call returns the limit before the first byte of a long body is read; another handles the stored body.
              Where the body counts already, one call returns the answer without it
 
-The main function of a direct request, or of one with a body, may return ``Uncommitted`` in place of its answer.
+The main function of an entry may return ``Uncommitted`` in place of its answer.
 
 The functions of a shape are called as ``function(coordinator, caller, message, ..., **path)``, without the message
 where the entry has none. The parameters in the path and in the query are keyword-only parameters.
@@ -66,7 +66,7 @@ class Uncommitted:
     """An answer that acknowledges what is queued for a transaction and not durable yet."""
 
     run: str
-    """What is queued for one run shares transactions."""
+    """What is queued for one run shares transactions, and so do the check-ins of all runs: empty."""
     settle: Callable[[], Any]
     """Makes durable what is queued, unless that is done; returns the answer or raises ProblemError."""
 

@@ -39,6 +39,7 @@ from coordinator.requests.entry import (
     Uncommitted,
 )
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.secure_wakes import Place, place_of
 from coordinator.runtime.signals import secure_key
 from coordinator.secure.arrived import ArrivedMessage
 from coordinator.store.port import DeviceRow
@@ -152,10 +153,12 @@ def waits_for(device: DeviceRow, message: SecureWait, **path: object) -> str:
     return secure_key(device.device)
 
 
-def changes_of(to: Coordinator, *, run: RunId, **path: object) -> int:
-    """The number of the newest event of the run that this process has read: what the clock's thread keeps up to date
-    within a second, whichever replica wrote it."""
-    return to.core.log(run).seq
+def changes_of(to: Coordinator, *, run: RunId, **path: object) -> tuple[Place, int]:
+    """Where the round is, and how many devices it goes on without, by the newest state that this process has read: the
+    clock's thread keeps it up to date within a second, whichever replica wrote it. No message of another device changes
+    it, unless that is the last one that an exchange needs."""
+    state = to.core.log(run).state
+    return place_of(state), 0 if state.round is None else len(state.round.excluded)
 
 
 def is_device(device: DeviceRow, message: SecureWait, **path: object) -> str:

@@ -1,9 +1,9 @@
 """Answers the requests of devices: check-ins, updates, outcomes. Translates a request to an event, and the
 event's effects to the answer.
 
-What counts hundreds of times a round, ``started`` and ``report``, can be taken in two steps: ``take_started`` and
-``take_report`` check it and queue its event, and the function that they return makes it durable, together with all that
-was queued meanwhile, and returns the answer.
+What comes hundreds of times a round, check-ins, ``started`` and ``report``, can be taken in two steps:
+``take_check_in``, ``take_started`` and ``take_report`` check it and queue it, and the function that they return makes
+it durable, together with all that was queued meanwhile, and returns the answer.
 
 Raises ``ProblemError`` for an error of the device; ``StoreError`` and ``BlobError`` pass through where the database or
 the disk failed.
@@ -69,20 +69,22 @@ class DeviceRequests:
     def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | PoolPlace:
         """Returns an assignment, or why there is none for this device, or its place in the pool: the device waits, and
         its signal wakes it."""
-        return self.check_in_all([(device, check_in)])[0]
+        taken = self.take_check_in(device, check_in)
+        return taken() if callable(taken) else taken
+
+    def take_check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | Callable[[], PoolPlace]:
+        """The same in two steps where the device gets a place: the function that is returned makes it durable."""
+        answer, check_in = self._answered(device, check_in)
+        return self._fleet.enter(device, check_in) if answer is None else answer
 
     def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
         """The same for many devices, in one transaction."""
         answers: list[Assignment | Wait | None] = []
         waiting = []
         for device, check_in in arrivals:
-            answer: Assignment | Wait | None = self.assignment(device.device)
+            answer, check_in = self._answered(device, check_in)
             if answer is None:
-                if check_in.examples > device.examples_cap:
-                    check_in = check_in.model_copy(update={"examples": device.examples_cap})
-                answer = self._fleet.refusal(device.device, check_in, self._core.states())
-                if answer is None:
-                    waiting.append((device, check_in))
+                waiting.append((device, check_in))
             answers.append(answer)
         places = iter(self._fleet.wait_all(waiting) if waiting else ())
         return [next(places) if answer is None else answer for answer in answers]
@@ -271,6 +273,16 @@ class DeviceRequests:
         return self._outcomes.outcome(device, run, round)
 
     # ------------------------------------------------------------ inside
+
+    def _answered(self, device: DeviceRow, check_in: CheckIn) -> tuple[Assignment | Wait | None, CheckIn]:
+        """Returns the answer to a check-in, None where the device gets a place in the pool; and what it offers, with
+        its examples capped."""
+        assignment = self.assignment(device.device)
+        if assignment is not None:
+            return assignment, check_in
+        if check_in.examples > device.examples_cap:
+            check_in = check_in.model_copy(update={"examples": device.examples_cap})
+        return self._fleet.refusal(device.device, check_in, self._core.states()), check_in
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
         """Returns the checkpoint that every device of the round fetches; its size is read once."""

@@ -6,7 +6,7 @@ Check-ins that arrive together are written in one transaction. Cohorts are drawn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, Wait
@@ -52,22 +52,25 @@ class Fleet:
 
         ``check_in.examples`` is already capped.
         """
-        now = self._clock.now()
-        rows = [
-            WaitingRow(
-                device=device.device,
-                examples=check_in.examples,
-                offer=offer_of(check_in),
-                since=now,
-                expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
-            )
-            for device, check_in in arrivals
-        ]
+        rows = [self._arrival(device, check_in) for device, check_in in arrivals]
         for result in self._arrivals.submit_all(rows):
             if isinstance(result, BaseException):
                 raise result
         self._signals.wake("fleet")
-        return [PoolPlace(row.device, row.expires) for row in rows]
+        return [_place(row) for row in rows]
+
+    def enter(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], PoolPlace]:
+        """The same for one device in two steps: it is queued, and the function that is returned makes durable what is
+        queued."""
+        row = self._arrival(device, check_in)
+        entered = self._arrivals.enter(row)
+
+        def settle() -> PoolPlace:
+            entered()
+            self._signals.wake("fleet")
+            return _place(row)
+
+        return settle
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since, here or on another replica."""
@@ -151,11 +154,25 @@ class Fleet:
         rows = self._store.waiting(self._clock.now(), without)
         return Counter(without[row.device] for row in rows if _unfit(state, row.offer) is None)
 
+    def _arrival(self, device: DeviceRow, check_in: CheckIn) -> WaitingRow:
+        now = self._clock.now()
+        return WaitingRow(
+            device=device.device,
+            examples=check_in.examples,
+            offer=offer_of(check_in),
+            since=now,
+            expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
+        )
+
     def _write_waiting(self, rows: Sequence[WaitingRow]) -> list[None]:
         with self._store.transaction() as tx:
             tx.put_waiting(rows)
             tx.seen([row.device for row in rows], self._clock.now())
         return [None] * len(rows)
+
+
+def _place(row: WaitingRow) -> PoolPlace:
+    return PoolPlace(row.device, row.expires)
 
 
 def _unfit(state: RunState, offer: str) -> str | None:

@@ -32,7 +32,7 @@ Make = Callable[[Transaction, RunState, float], events.Event | None]
 
 _ACTIONS = get_args(fx.Action)
 _PAGE = 5000
-RECENT_S = 0.1
+RECENT_S = 1.0
 """Seconds for which ``recent`` does not ask the store again."""
 
 

@@ -94,7 +94,7 @@ class Attempts:
         with self._lock:
             if self._deliveries is None or self._deliveries[0] != secure.roster:
                 self._deliveries = None
-                self._deliveries = (secure.roster, Deliveries(attempt.cohort, self._bundles(attempt, secure)))
+                self._deliveries = (secure.roster, Deliveries(self._bundles(attempt, secure)))
             return self._deliveries[1]
 
     def dealt(self, secure: SecureRound) -> DealtShares:
@@ -103,7 +103,7 @@ class Attempts:
         with self._lock:
             if self._dealt is None or self._dealt[0] != secure.roster:
                 self._dealt = None
-                self._dealt = (secure.roster, DealtShares(attempt.cohort, self._bundles(attempt, secure)))
+                self._dealt = (secure.roster, DealtShares(attempt.cohort.h, self._bundles(attempt, secure)))
             return self._dealt[1]
 
     def proof(self, secure: SecureRound) -> bytes:

@@ -29,6 +29,7 @@ from coordinator.requests import Caller, Credentials, Entry, Held, NotYet, Reque
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service, until_gone
+from coordinator.service.settling import Settling
 
 
 class _Seen(NamedTuple):
@@ -41,8 +42,9 @@ class _Seen(NamedTuple):
 class Holds:
     """The requests held by this process, the latest of each peer."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, settling: Settling) -> None:
         self._service = service
+        self._settling = settling
         self._latest: dict[tuple[str, str], object] = {}
 
     async def answer(
@@ -66,10 +68,11 @@ class Holds:
             caller = service.count(entry.caller(coordinator, credentials, path))
             request = Request(entry, caller, message, path)
             seen = self._seen(request, shape)
-            answer = request.call(shape.first, coordinator)
+            answer = self._settling.alone(request.begin(shape.first, coordinator))
             return credentials, self._valid_s(credentials), caller, seen, answer
 
         credentials, valid_s, caller, seen, answer = await service.work(begin)
+        answer = await self._settling.together(answer)
         named: tuple[Any, ...] = ()
         if isinstance(answer, NotYet):
             named, answer = (answer.hold,), None

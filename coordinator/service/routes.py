@@ -43,7 +43,8 @@ query."""
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
     """Returns a route for each entry, in order."""
-    holds, settling = Holds(service), Settling(service)
+    settling = Settling(service)
+    holds = Holds(service, settling)
     prefix = service.settings.prefix
     return [_route(entry, _respond(service, uploads, holds, settling, entry), prefix) for entry in entries]
 

@@ -7,7 +7,8 @@
                                                   after that one GATHER_S apart, until one of them has a single answer
 
 A round has hundreds of messages within seconds, and a transaction costs as much as several messages. Nobody waits in a
-thread: in a crowd a device waits some milliseconds longer, and one that has the service for itself does not.
+thread: in a crowd a device waits up to GATHER_S longer, and one that has the service for itself does not. Check-ins
+belong to no run, and share transactions among themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from coordinator.requests import Uncommitted
 from coordinator.service.core import Service
 from coordinator.store.port import StoreError
 
-GATHER_S = 0.1
+GATHER_S = 0.25
 """Seconds between two transactions of a run where answers wait for the next one. A device's exchange takes longer."""
 
 _Waiting = tuple[Context, Uncommitted, asyncio.Future[Any]]

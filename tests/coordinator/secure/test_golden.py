@@ -40,7 +40,7 @@ def messages() -> dict[str, bytes]:
         for entry in attempt.cohort.roster.entries
     ]
     cohort = gather(attempt.header, map(parse_entry, entries[::-1]), attempt.authority.vouch)
-    deliveries = Deliveries(cohort, attempt.bundles.values())
+    deliveries = Deliveries(attempt.bundles.values())
     survivors = Survivors((0, 1, 2))
     signatures = [
         (place, signed(attempt.players[place].identity, cohort.h, "survivors", survivors.encoded))

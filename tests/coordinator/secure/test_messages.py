@@ -202,7 +202,7 @@ def test_a_signature_stands_under_the_one_list() -> None:
 
 def test_one_share_of_each_dealer_is_owed() -> None:
     attempt, survivors = played(6, silent_masking=(5,))
-    cohort, dealt = attempt.cohort, DealtShares(attempt.cohort, attempt.bundles.values())
+    cohort, dealt = attempt.cohort, DealtShares(attempt.cohort.h, attempt.bundles.values())
     whole = RevealedShares.of(0, attempt.players[0].held, survivors)
 
     def take(revealed: RevealedShares | bytes, place: int = 0) -> None:
@@ -224,7 +224,7 @@ def test_one_share_of_each_dealer_is_owed() -> None:
 def test_shares_reach_the_peers_that_they_are_for(n: int, rule: GraphRule) -> None:
     attempt = opened(n, rule=rule, minimum_cohort=3)
     share(attempt, silent=(2,))
-    deliveries = Deliveries(attempt.cohort, attempt.bundles.values())
+    deliveries = Deliveries(attempt.bundles.values())
     for place in range(n):
         found = Bundle.parse(deliveries.to(place).encoded, n)
         wanted = {
@@ -249,7 +249,7 @@ def test_a_proof_is_the_same_in_any_order() -> None:
 def test_every_refusal_is_one_of_ours() -> None:
     """What a peer sends never becomes a stack trace."""
     attempt, survivors = played(4)
-    dealt = DealtShares(attempt.cohort, attempt.bundles.values())
+    dealt = DealtShares(attempt.cohort.h, attempt.bundles.values())
     for size in (0, 1, 9, 40):
         junk = bytes(range(size))
         with pytest.raises(SecaggError):

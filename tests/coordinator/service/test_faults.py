@@ -31,12 +31,14 @@ from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.failures import Failures
+from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import Arrived
 from coordinator.service import create_app
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
+from coordinator.service.settling import Settling
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, StoreError, StoreFull
 from tests.coordinator.certified import signature
@@ -103,8 +105,9 @@ class Scripted:
     def operator(self, key: str) -> Operator:
         return LOCAL_OWNER
 
-    def check_in(self, device: DeviceRow, check_in: object) -> None:
+    def take_check_in(self, device: DeviceRow, check_in: object) -> Callable[[], PoolPlace]:
         self.asked.append("check_in")
+        return lambda: PoolPlace(device.device, 0.0)
 
     def assignment(self, device: str) -> Assignment | None:
         self.asked.append("assignment")
@@ -319,7 +322,7 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
-        holds = Holds(service)
+        holds = Holds(service, Settling(service))
 
         never = asyncio.Event()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
+from coordinator.service.settling import Settling
 from coordinator.settings import Settings
+from coordinator.store.port import StoreError, WaitingRow
 from tests.coordinator.certified import signature
 from tests.coordinator.world import LEARNER, World
 
@@ -69,10 +72,10 @@ def test_repro_a_connection_that_is_found_closed_late_costs_a_reconnected_device
 
     async def scenario() -> None:
         one, two = service_of(world.coordinator), service_of(world.replica())
-        old = Connection(Holds(one), arrived(world))
+        old = Connection(Holds(one, Settling(one)), arrived(world))
         await held(one)
         world.clock.at += 0.001
-        new = Connection(Holds(two), arrived(world))
+        new = Connection(Holds(two, Settling(two)), arrived(world))
         await held(two)
         await old.close()
         assert waiting() == 1, "it waits by its newer connection"
@@ -80,6 +83,64 @@ def test_repro_a_connection_that_is_found_closed_late_costs_a_reconnected_device
         assert waiting() == 0
         one.close()
         two.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_check_ins_of_a_moment_share_a_transaction_and_none_is_held_before_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(10)
+    world.create()
+    arrivals = world.coordinator.fleet._arrivals
+    write, written = arrivals._commit, list[int]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(rows: Sequence[WaitingRow]) -> Sequence[BaseException | None]:
+        written.append(len(rows))
+        begun.set()
+        assert go_on.wait(20)
+        return write(rows)
+
+    monkeypatch.setattr(arrivals, "_commit", slow)
+
+    async def scenario() -> None:
+        service = Service(world.coordinator, Settings(reread_s=60, threads=4), world.coordinator.core.signals)
+        holds = Holds(service, Settling(service))
+        connections = [Connection(holds, arrived(world))]
+        await asyncio.to_thread(begun.wait, 20)
+        connections += [Connection(holds, arrived(world, number)) for number in range(1, 10)]
+        await asyncio.sleep(0.1)
+        assert service.signals.waiting == 0
+        go_on.set()
+        while service.signals.waiting < 10:
+            await asyncio.sleep(0.001)
+        assert written == [1, 9]
+        assert len(world.store.waiting(world.clock.now())) == 10
+        for connection in connections:
+            await connection.close()
+        assert world.store.waiting(world.clock.now()) == []
+        service.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_check_in_that_could_not_be_stored_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1)
+    world.create()
+
+    def full(rows: Sequence[WaitingRow]) -> Sequence[BaseException | None]:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(world.coordinator.fleet._arrivals, "_commit", full)
+
+    async def scenario() -> None:
+        service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
+        connection = Connection(Holds(service, Settling(service)), arrived(world))
+        with pytest.raises(StoreError, match="the disk is full"):
+            await connection.answer
+        assert service.signals.waiting == 0
+        service.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
@@ -94,7 +155,7 @@ def held_until(world: World, happens: Callable[[], object]) -> ProblemError:
 
     async def scenario() -> ProblemError:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
-        connection = Connection(Holds(service), arrived(world))
+        connection = Connection(Holds(service, Settling(service)), arrived(world))
         await first_held(service)
         await asyncio.to_thread(happens)
         with pytest.raises(ProblemError) as refused:
@@ -127,7 +188,7 @@ def test_a_held_request_of_a_worker_ends_when_its_key_is_revoked() -> None:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
         one = signature(key, at=world.clock.at, uri=URI)
         given = Arrived(signature=one, method="POST", uri=URI, at=world.clock.at)
-        connection = Connection(Holds(service), given, POLL, poll)
+        connection = Connection(Holds(service, Settling(service)), given, POLL, poll)
         await first_held(service)
         encoded = world.authority.list(world.clock.at, key)
         await asyncio.to_thread(world.coordinator.identities.take_list, encoded)
@@ -161,7 +222,7 @@ def test_a_held_check_in_goes_on_where_its_certificate_was_renewed_meanwhile() -
 
     async def scenario() -> None:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
-        connection = Connection(Holds(service), arrived(world))
+        connection = Connection(Holds(service, Settling(service)), arrived(world))
         await first_held(service)
         world.coordinator.identities.register_device(world.authority.certificate(key, at=world.clock.at))
         world.clock.at += 1

@@ -11,10 +11,12 @@ import pytest
 from client_sdk.protocol.secure import Octets, SecureWait, Stage
 from client_sdk.secagg.roster import Roster
 from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
 from coordinator.requests.secure import SECURE, SECURE_ANSWER
 from coordinator.secure.requests import SecureRequests
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
+from coordinator.service.settling import Settling
 from coordinator.settings import Settings
 from tests.coordinator.served import RUN, Served
 from tests.coordinator.service.test_holds import Connection, arrived
@@ -65,7 +67,7 @@ def test_a_held_answer_is_woken_by_what_the_engine_says(world: Served) -> None:
 
     async def scenario() -> None:
         service = service_of(world)
-        holds = Holds(service)
+        holds = Holds(service, Settling(service))
         waiting = [answered(holds, world, number, "advertise") for number in range(5)]
         await until(lambda: service.signals.waiting == 5)
         assert not any(one.answer.done() for one in waiting)
@@ -89,7 +91,7 @@ def test_a_held_request_for_the_header_is_woken_when_it_is_announced(world: Serv
 
     async def scenario() -> None:
         service = service_of(world)
-        waiting = Connection(Holds(service), arrived(world, 2), SECURE, HOLD, run=RUN, round=1)
+        waiting = Connection(Holds(service, Settling(service)), arrived(world, 2), SECURE, HOLD, run=RUN, round=1)
         await until(lambda: service.signals.waiting == 1)
         await asyncio.to_thread(world.coordinator.perform, task)
         found = await waiting.answer
@@ -118,7 +120,7 @@ def test_three_hundred_held_requests_cost_nothing_until_there_is_an_answer(monke
 
     async def scenario() -> None:
         service = service_of(world)
-        holds = Holds(service)
+        holds = Holds(service, Settling(service))
         waiting = [answered(holds, world, number, "advertise") for number in range(MANY)]
         await until(lambda: service.signals.waiting == MANY)
         before, reads = len(asked), count_reads(world, monkeypatch)
@@ -142,7 +144,7 @@ def test_three_hundred_held_requests_cost_nothing_until_there_is_an_answer(monke
     world.close()
 
 
-def test_a_held_request_is_read_again_by_time_only_where_the_run_has_moved(
+def test_a_held_request_is_read_again_by_time_only_where_there_may_be_an_answer(
     world: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another replica moves it: the thread that keeps time sees that, and then each held request does."""
@@ -162,13 +164,17 @@ def test_a_held_request_is_read_again_by_time_only_where_the_run_has_moved(
 
     async def scenario() -> None:
         service = Service(world.coordinator, Settings(reread_s=0.02, threads=4), world.coordinator.core.signals)
-        waiting = answered(Holds(service), world, 0, "advertise")
+        waiting = answered(Holds(service, Settling(service)), world, 0, "advertise")
         await until(lambda: service.signals.waiting == 1)
         before = len(asked)
         await asyncio.sleep(0.3)
         assert len(asked) == before
-        device = world.rows[5].device
-        await asyncio.to_thread(replica.devices.withdraw, device, RUN, 1, 0, "its battery is low")
+        await asyncio.to_thread(replica.devices.withdraw, world.rows[5].device, RUN, 1, 0, "its battery is low")
+        await asyncio.to_thread(world.coordinator.tick)
+        await asyncio.sleep(0.3)
+        assert len(asked) == before, "the run's log is longer, and nobody has an answer by that"
+        faulted = ev.Faulted(at=world.clock.at, round=1, attempt=0, device=world.rows[4].device, reason="it lied")
+        await asyncio.to_thread(replica.core.log(RUN).submit, lambda tx, state, at: faulted)
         await asyncio.to_thread(world.coordinator.tick)
         await until(lambda: len(asked) > before)
         await waiting.close()

@@ -67,12 +67,12 @@ def _assignment_in_any_phase() -> Patches:
 @mutant("cap-not-applied", "draw")
 def _cap_not_applied() -> Patches:
     """A device waits in the pool with all examples that it says it has."""
-    check_in_all = DeviceRequests.check_in_all
+    take_check_in = DeviceRequests.take_check_in
 
-    def uncapped(self: DeviceRequests, arrivals: Any) -> Any:
-        return check_in_all(self, [(replace(device, examples_cap=2**31), said) for device, said in arrivals])
+    def uncapped(self: DeviceRequests, device: Any, said: Any) -> Any:
+        return take_check_in(self, replace(device, examples_cap=2**31), said)
 
-    return [(DeviceRequests, "check_in_all", uncapped)]
+    return [(DeviceRequests, "take_check_in", uncapped)]
 
 
 @mutant("outcome-always-dropped", "offer")
@@ -150,16 +150,21 @@ def _round_one_again() -> Patches:
 @mutant("full-pool-waits", "liveness", rates={}, replicas=1)
 def _full_pool_waits() -> Patches:
     """A check-in does not wake the clock: a full pool waits for the deadline."""
-    wait_all = Fleet.wait_all
+    enter = Fleet.enter
 
-    def silent(self: Fleet, arrivals: Any) -> Any:
-        signals, self._signals = self._signals, Signals()
-        try:
-            return wait_all(self, arrivals)
-        finally:
-            self._signals = signals
+    def silent(self: Fleet, device: Any, said: Any) -> Any:
+        entered = enter(self, device, said)
 
-    return [(Fleet, "wait_all", silent)]
+        def settle() -> Any:
+            signals, self._signals = self._signals, Signals()
+            try:
+                return entered()
+            finally:
+                self._signals = signals
+
+        return settle
+
+    return [(Fleet, "enter", silent)]
 
 
 @mutant("workers-not-woken", "liveness", rates={}, replicas=1, plan={**CENTER, "finish": {"rounds": 6}}, workers=2)
