@@ -21,7 +21,7 @@ from coordinator.blobs import Blobs
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.secure.blob_formats import body_of
-from coordinator.secure.routing import DealtShares, Deliveries, proof
+from coordinator.secure.routing import DealtShares, proof
 
 ReadShort = Callable[[Collection[str]], Mapping[str, bytes]]
 """Reads messages that are stored beside their events, see ``SecureRun.short_messages``."""
@@ -66,7 +66,6 @@ class Attempts:
         self._lock = threading.Lock()
         self._header: tuple[str, AttemptHeader] | None = None
         self._last: tuple[tuple[str, str], Attempt] | None = None
-        self._deliveries: tuple[str, Deliveries] | None = None
         self._dealt: tuple[str, DealtShares] | None = None
         self._signatures: tuple[str, dict[str, bytes]] = ("", {})
         self._proof: tuple[tuple[str, Mapping[str, str]], bytes] | None = None
@@ -88,17 +87,8 @@ class Attempts:
                 self._last = (key, Attempt(rejoin(self.header(secure), roster)))
             return self._last[1]
 
-    def deliveries(self, secure: SecureRound) -> Deliveries:
-        """All shares by receiver, once the phase of sharing is over. ``forget_shares`` frees them."""
-        attempt = self.read(secure)
-        with self._lock:
-            if self._deliveries is None or self._deliveries[0] != secure.roster:
-                self._deliveries = None
-                self._deliveries = (secure.roster, Deliveries(self._bundles(attempt, secure)))
-            return self._deliveries[1]
-
     def dealt(self, secure: SecureRound) -> DealtShares:
-        """The digests of all shares that were dealt, once the phase of sharing is over."""
+        """All shares that were dealt, by holder, once the phase of sharing is over."""
         attempt = self.read(secure)
         with self._lock:
             if self._dealt is None or self._dealt[0] != secure.roster:
@@ -117,23 +107,16 @@ class Attempts:
                 self._proof = (key, proof(signed).encoded)
             return self._proof[1]
 
-    def forget_shares(self) -> None:
-        """Free the memory of the deliveries."""
-        with self._lock:
-            self._deliveries = None
-
     def forget(self) -> None:
         """Free all memory: the round has ended."""
         with self._lock:
-            self._last = self._deliveries = self._dealt = self._proof = None
+            self._last = self._dealt = self._proof = None
             self._signatures = ("", {})
 
     def free(self, state: RunState) -> None:
-        """Free what no device asks for any more in this state, whichever replica has ended the phase or the round."""
+        """Free all memory where no round is under way in this state, whichever replica has ended it."""
         if state.secure is None or state.phase == "idle":
             self.forget()
-        elif state.phase not in ("sharing", "masking"):
-            self.forget_shares()
 
     def cache(self, header: str, roster: str, cohort: MaskingCohort) -> None:
         """Cache a cohort that was just made, so that it is not read again."""

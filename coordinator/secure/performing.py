@@ -179,7 +179,6 @@ class SecureWork:
         if not wanted(state, action) or state.secure is None or state.secure.sum:
             return
         secure = state.secure
-        self._attempts.forget_shares()
         try:
             attempt = self._attempts.read(secure)
             total = self._opened(attempt.cohort, secure)

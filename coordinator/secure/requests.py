@@ -326,7 +326,7 @@ class SecureRequests:
         if state.phase != "masking":
             raise problem("late", "the masked vectors of this attempt are in")
         place = self._attempts.read(secure).places[device]
-        return self._attempts.deliveries(secure).to(place).encoded
+        return self._attempts.dealt(secure).to(place).encoded
 
 
 def _refused(effects: Sequence[fx.Effect]) -> bool:

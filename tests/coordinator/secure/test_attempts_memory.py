@@ -48,26 +48,25 @@ def test_repro_each_signature_is_read_once_however_often_the_proof_grows(
     assert read == Counter(secure.signed.values())
 
 
-def test_a_replica_that_opens_nothing_frees_the_shares_when_masking_is_over_and_all_at_the_end(world: Served) -> None:
+def test_a_replica_that_opens_nothing_frees_the_shares_at_the_end(world: Served) -> None:
     """Devices fetch their shares from one replica; another one goes on with the round and opens the sum."""
     here, there = (world.coordinator, world.wire), world.replica()
     world.play(lambda: world.state.phase == "masking")
     for phone in world.phones:
         assert world.turn(phone)
     attempts = here[0].secure.of(RUN)._attempts
-    assert attempts._deliveries is not None
+    assert attempts._dealt is not None
     here[0].tick()
-    assert attempts._deliveries is not None, "devices may ask again"
+    assert attempts._dealt is not None, "devices may ask again"
     world.coordinator, world.wire = there, Wire(there)
     world.wires.append(world.wire)
     world.play(lambda: world.state.phase == "unmasking")
     here[0].secure.of(RUN).requests.header(world.rows[0].device, 1)
     assert here[0].core.log(RUN).catch_up().phase == "unmasking"
-    assert attempts._deliveries is not None
     here[0].tick()
-    assert (attempts._deliveries, attempts._last is None) == (None, False)
+    assert attempts._dealt is not None, "what devices reveal is compared with them"
     world.play()
     assert world.coordinator.operators.run(RUN).version == 1
     assert here[0].core.log(RUN).catch_up().version == 1
     here[0].tick()
-    assert attempts._last is None
+    assert (attempts._dealt, attempts._last) == (None, None)

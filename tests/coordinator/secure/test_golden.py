@@ -17,7 +17,7 @@ from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure.blob_formats import entry_bytes, parse_entry, sum_bytes
 from coordinator.secure.gathering import gather
 from coordinator.secure.opening import open_sum
-from coordinator.secure.routing import Deliveries, proof
+from coordinator.secure.routing import DealtShares, proof
 from tests.client_sdk.secagg.attempt import Attempt, mask, opened, share
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -40,7 +40,7 @@ def messages() -> dict[str, bytes]:
         for entry in attempt.cohort.roster.entries
     ]
     cohort = gather(attempt.header, map(parse_entry, entries[::-1]), attempt.authority.vouch)
-    deliveries = Deliveries(attempt.bundles.values())
+    dealt = DealtShares(cohort.h, attempt.bundles.values())
     survivors = Survivors((0, 1, 2))
     signatures = [
         (place, signed(attempt.players[place].identity, cohort.h, "survivors", survivors.encoded))
@@ -52,7 +52,7 @@ def messages() -> dict[str, bytes]:
     return {
         "kept advertisement": entries[0],
         "roster": cohort.roster.encoded,
-        **{f"delivery to {place}": deliveries.to(place).encoded for place in range(4)},
+        **{f"delivery to {place}": dealt.to(place).encoded for place in range(4)},
         "survivors": survivors.encoded,
         "proof": proof(signatures).encoded,
         "kept sum": sum_bytes(pack(total.lanes, cohort.roster.lane_bits), cohort.h),

@@ -22,7 +22,7 @@ from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import validation
 from coordinator.secure.blob_formats import entry_bytes, parse_entry
 from coordinator.secure.gathering import Spoiled, gather
-from coordinator.secure.routing import DealtShares, Deliveries, proof
+from coordinator.secure.routing import DealtShares, proof
 from coordinator.secure.validation import Faulty
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
 from tests.coordinator.secure.test_opening import played
@@ -224,9 +224,9 @@ def test_one_share_of_each_dealer_is_owed() -> None:
 def test_shares_reach_the_peers_that_they_are_for(n: int, rule: GraphRule) -> None:
     attempt = opened(n, rule=rule, minimum_cohort=3)
     share(attempt, silent=(2,))
-    deliveries = Deliveries(attempt.bundles.values())
+    dealt = DealtShares(attempt.cohort.h, attempt.bundles.values())
     for place in range(n):
-        found = Bundle.parse(deliveries.to(place).encoded, n)
+        found = Bundle.parse(dealt.to(place).encoded, n)
         wanted = {
             dealer: next(row[1:] for row in bundle.rows if row[0] == place)
             for dealer, bundle in attempt.bundles.items()
