@@ -117,9 +117,8 @@ class DeviceRequests:
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
         """Returns the answer to a check-in whose hold has expired."""
-        return self._fleet.refusal(device, check_in, self._core.states()) or self._fleet.hold_over(
-            check_in, self._core.states()
-        )
+        states = self._core.states()
+        return self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since."""
