@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,23 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
         thread.join(30)
     assert points.names.count("after a transaction is durable") == 3
     assert waiting(world) == list(range(20))
+
+
+def test_a_check_in_wakes_the_clock_once_it_is_durable(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a pool that is full is seen at once."""
+    signals, arrivals = world.coordinator.core.signals, world.coordinator.fleet._arrivals
+    write, before = arrivals._commit, list[int]()
+
+    def written(rows: Any) -> Any:
+        before.append(signals.version("fleet"))
+        return write(rows)
+
+    monkeypatch.setattr(arrivals, "_commit", written)
+    first = signals.version("fleet")
+    world.check_in(2)
+    world.check_in(3)
+    assert before[0] == first
+    assert first < before[1] < signals.version("fleet")
 
 
 def test_a_check_in_is_remembered_as_the_last_word_of_a_device(world: World) -> None:

@@ -125,6 +125,29 @@ def test_check_ins_of_a_moment_share_a_transaction_and_none_is_held_before_it_is
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
+def test_a_check_in_that_is_alone_takes_one_trip_into_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1)
+    world.create()
+
+    async def scenario() -> None:
+        service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
+        work, trips = service.work, list[object]()
+
+        async def counted(task: Callable[..., object], *given: object) -> object:
+            trips.append(task)
+            return await work(task, *given)
+
+        monkeypatch.setattr(service, "work", counted)
+        connection = Connection(Holds(service, Settling(service)), arrived(world))
+        await first_held(service)
+        assert len(trips) == 1
+        assert len(world.store.waiting(world.clock.now())) == 1
+        await connection.close()
+        service.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
 def test_a_check_in_that_could_not_be_stored_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1)
     world.create()
