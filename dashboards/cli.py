@@ -39,27 +39,24 @@ def dashboard(
         with OperatorClient(coordinator, key_file=key_file) as operator:
             say(operator.login_link())
         return
-    import uvicorn
-
     from client_sdk.http.transport import trust
     from coordinator.service.process import bind
     from dashboards.proxy import create_proxy, why_silent
+    from dashboards.server import PageServer
     from dashboards.site import page
 
     shown = page()
     if shown is None:
         fail("This installation has no page: there was no Node.js when it was made. Install a released package.")
     listener = bind("127.0.0.1", port)
-    listener.listen()  # who reads the line below may connect at once
     taken = listener.getsockname()[1]
     tls = trust()
     proxied = create_proxy(coordinator, taken, shown, tls)
     silence = why_silent(coordinator, tls)
     if silence:
         note(f"{coordinator} does not answer now: {silence}. The page works as soon as it does.")
-    say(f"The dashboard of {coordinator} is at http://127.0.0.1:{taken}/. Ctrl-C ends it.")
-    options = uvicorn.Config(proxied, log_level="warning", server_header=False, timeout_graceful_shutdown=1, ws="none")
-    uvicorn.Server(options).run([listener])
+    line = f"The dashboard of {coordinator} is at http://127.0.0.1:{taken}/. Ctrl-C ends it."
+    PageServer(proxied, listener, lambda: say(line)).run()
 
 
 if __name__ == "__main__":
