@@ -18,7 +18,7 @@ from client_sdk.codecs.linear_map import (
     SAMPLED_QUARTER_ROTATED,
     LinearMap,
 )
-from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin
+from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin, longest_body
 from client_sdk.codecs.seed import NOTHING_DRAWN, shared_seed
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
 from client_sdk.extensions import CannotLoad, extensions
@@ -45,6 +45,7 @@ __all__ = [
     "get",
     "linear",
     "linear_names",
+    "longest_body",
     "names",
     "seed_for",
     "shared_seed",

@@ -12,7 +12,7 @@ from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
 from client_sdk.codecs.reading import Read
 from client_sdk.tensors.floats import Float32, narrow, pieces, widen
 from client_sdk.tensors.manifest import NUMPY_DTYPES, Array, Manifest, OutOfRange, Tensors, shown
-from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
+from client_sdk.tensors.safetensors_file import TensorHeader
 
 NOBODY = Origin()
 
@@ -67,10 +67,6 @@ class Identity:
     def wire(self, manifest: Manifest) -> Manifest:
         """The same names and shapes, in this codec's dtype."""
         return manifest.with_dtype(self.dtype)
-
-    def max_bytes(self, manifest: Manifest) -> int:
-        """Bytes of the data, and of the longest header that is taken."""
-        return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
 
     def blocks(
         self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK

@@ -37,7 +37,7 @@ from client_sdk.codecs.seed import SEED_BYTES, shared_seed
 from client_sdk.tensors.flat import flatten, split
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec, shown
-from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
+from client_sdk.tensors.safetensors_file import TensorHeader
 
 VALUES = "linear.values"
 SEED = "linear.seed"
@@ -103,10 +103,6 @@ class LinearMap:
         shapes = {name: TensorSpec("F32", (0, *spec.shape)) for name, spec in manifest.items()}
         values = TensorSpec("F32", (self.count(manifest.elements),))
         return Manifest({**shapes, VALUES: values, SEED: TensorSpec("U8", (SEED_BYTES,))}).in_file_order()
-
-    def max_bytes(self, manifest: Manifest) -> int:
-        """Bytes of the data, and of the longest header that is taken."""
-        return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
 
     def seed_of(self, source: Path, header: TensorHeader) -> bytes:
         """The seed in the body of an update, which has the manifest of ``wire``."""

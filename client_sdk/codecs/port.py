@@ -22,7 +22,7 @@ from client_sdk.tensors.manifest import (
     dtype_name,
     shown,
 )
-from client_sdk.tensors.safetensors_file import TensorHeader
+from client_sdk.tensors.safetensors_file import TensorHeader, header_limit
 
 BLOCK = 65536
 """Elements of a block by default: 256 KiB of float32."""
@@ -76,9 +76,6 @@ class Codec(Protocol):
         """The manifest that travels for deltas of ``manifest``, whose dtypes do not matter. Raises ManifestMismatch
         where it has names that this codec cannot take."""
 
-    def max_bytes(self, manifest: Manifest) -> int:
-        """The longest body for deltas of ``manifest``, in bytes, header and report included."""
-
     def blocks(
         self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
     ) -> Iterator[Float32]:
@@ -112,6 +109,13 @@ class LinearCodec(Codec, Protocol):
     def back(self, read: Read, elements: int, seed: bytes) -> Read:
         """Reads the flat delta of ``elements`` values whose encoded values ``read`` reads, such as a mean of several.
         The same bits in whatever order it is read; reading in order is fast. What it returns must not be changed."""
+
+
+def longest_body(codec: Codec, manifest: Manifest) -> int:
+    """The longest body for deltas of ``manifest``, in bytes, header and report included. ManifestMismatch as
+    ``Codec.wire``."""
+    wire = codec.wire(manifest)
+    return 8 + header_limit(wire) + wire.nbytes
 
 
 def require_encodable(name: str, array: Array, codec: str) -> None:

@@ -27,7 +27,7 @@ from client_sdk.chance import labelled, sha256_bytes
 from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec
-from client_sdk.tensors.safetensors_file import HEADER_LIMIT, TensorHeader
+from client_sdk.tensors.safetensors_file import TensorHeader
 
 RUN = 1024
 """Values that share a scale: 0.4 % more bytes than the codes alone."""
@@ -79,10 +79,6 @@ class Stochastic8:
         runs = sum(_runs(spec.elements) for spec in manifest.values())
         codes = dict(manifest.with_dtype("I8"))
         return Manifest({**codes, SCALES: TensorSpec("F32", (runs,))}).in_file_order()
-
-    def max_bytes(self, manifest: Manifest) -> int:
-        """Bytes of the data, and of the longest header that is taken."""
-        return 8 + HEADER_LIMIT + self.wire(manifest).nbytes
 
     def blocks(
         self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK

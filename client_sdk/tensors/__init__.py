@@ -30,12 +30,15 @@ from client_sdk.tensors.manifest import (
 )
 from client_sdk.tensors.safetensors_file import (
     HEADER_LIMIT,
+    REPORT_ROOM,
+    SHORT_HEADER,
     Source,
     TensorHeader,
     canonical_bytes,
     digest,
     from_bytes,
     header_bytes,
+    header_limit,
     read_header,
     to_bytes,
 )
@@ -45,6 +48,8 @@ __all__ = [
     "FLOATING",
     "HEADER_LIMIT",
     "NUMPY_DTYPES",
+    "REPORT_ROOM",
+    "SHORT_HEADER",
     "Array",
     "Float32",
     "MalformedTensors",
@@ -66,6 +71,7 @@ __all__ = [
     "flatten",
     "from_bytes",
     "header_bytes",
+    "header_limit",
     "l2_norm",
     "l2_norm_of_blocks",
     "narrow",

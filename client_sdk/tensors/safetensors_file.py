@@ -5,7 +5,7 @@ name: {"dtype", "shape", "data_offsets": [begin, end]}}`` padded with spaces to 
 without gaps. Every length is checked before anything is read, so a hostile file costs at most its header.
 
 The library also accepts files that this parser refuses: duplicate names (the last wins), unknown keys, headers of up to
-100 MB.
+100 MB. Bodies of peers are held to ``header_limit``, which is near what the run's own tensors need.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ from client_sdk.tensors.manifest import (
     shown,
 )
 
-HEADER_LIMIT = 64 * 1024
-"""Most bytes of a header, the eight of its length not counted."""
+HEADER_LIMIT = 4 << 20
+"""Most bytes of any header, the eight of its length not counted: some 40,000 tensors."""
+REPORT_ROOM = 16 * 1024
+"""Bytes of an update's header that its report may need: 128 metrics with names of 64 letters."""
+SHORT_HEADER = 64 * 1024
+"""A header of so many bytes is read from anybody, whatever the tensors."""
 METADATA_KEY = "__metadata__"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -159,6 +163,15 @@ def _entry(name: str, value: object) -> tuple[TensorSpec, int, int]:
             f"{shown(name)} takes {end - begin} bytes in the file; its dtype and shape need {spec.nbytes}"
         )
     return spec, begin, end
+
+
+def header_limit(manifest: Manifest) -> int:
+    """Most bytes of the header of a peer's file of these tensors, the eight of its length not counted: as ``to_bytes``
+    writes it with a report, and ``SHORT_HEADER`` for the header of a few tensors, whoever has laid it out.
+
+    MalformedTensors as ``header_bytes``.
+    """
+    return min(HEADER_LIMIT, max(SHORT_HEADER, len(header_bytes(manifest)) - 8 + REPORT_ROOM))
 
 
 def header_bytes(manifest: Manifest, metadata: Mapping[str, str] | None = None) -> bytes:

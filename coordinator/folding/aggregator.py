@@ -98,7 +98,7 @@ class Aggregator:
         """Manifest of every checkpoint of the run: shapes never change."""
         self.delta: Manifest = self.manifest.select(plan.task.averaged)
         """Manifest of an update, decoded."""
-        self.max_update_bytes = codecs.get(plan.task.codec).max_bytes(self.delta)
+        self.max_update_bytes = codecs.longest_body(codecs.get(plan.task.codec), self.delta)
         """The longest body of an update in bytes."""
         self._sums = sums(blobs, plan, self.delta)
 

@@ -58,7 +58,7 @@ class StateWriter:
     def __init__(self, spool: Spool | None, averaged: Sequence[tuple[str, int]], slots: int, label: str) -> None:
         self._spool = spool
         if spool is not None:
-            spool.write(header_bytes(_manifest(averaged, slots), {STATE_KEY: label}))
+            spool.write(state_header(averaged, slots, label))
 
     def write(self, name: str, block: Float32) -> None:
         """The next block, [count, slots]. NotFinite for NaN and infinity."""
@@ -89,6 +89,12 @@ def carried(
             yield reader, StateWriter(spool, averaged, len(first), label)
     finally:
         reader.close()
+
+
+def state_header(averaged: Sequence[tuple[str, int]], slots: int, label: str) -> bytes:
+    """How the state's file begins. ``averaged``: (name, elements) of each averaged tensor, in the order of the file.
+    MalformedTensors where there are too many."""
+    return header_bytes(_manifest(averaged, slots), {STATE_KEY: label})
 
 
 def _manifest(averaged: Sequence[tuple[str, int]], slots: int) -> Manifest:

@@ -16,7 +16,16 @@ import numpy as np
 from client_sdk import codecs
 from client_sdk.protocol.devices import UpdateReport
 from client_sdk.protocol.problems import problem
-from client_sdk.tensors import Float32, Manifest, OutOfRange, TensorError, TensorHeader, l2_norm_of_blocks, read_header
+from client_sdk.tensors import (
+    Float32,
+    Manifest,
+    OutOfRange,
+    TensorError,
+    TensorHeader,
+    header_limit,
+    l2_norm_of_blocks,
+    read_header,
+)
 from client_sdk.tensors.exact_sum import bound, peak, range_for
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
@@ -42,7 +51,11 @@ def check(
     ProblemError where the body is invalid.
     """
     try:
-        header = read_header(path)
+        wanted = plan.task.codec
+        codec = codecs.get(wanted)
+        with _failures(wanted):
+            wire = codec.wire(manifest)
+        header = read_header(path, header_limit(wire))
         report = decode_report(header)
         if (report.run, report.round, report.attempt) != (run, round, attempt):
             raise problem(
@@ -50,7 +63,6 @@ def check(
                 f"the body was made for run {report.run}, round {report.round}, attempt {report.attempt}, "
                 f"but was sent to run {run}, round {round}, attempt {attempt}",
             )
-        wanted = plan.task.codec
         if report.codec != wanted:
             raise problem("invalid-update", f"the body is encoded with {report.codec}; the task asks for {wanted}")
         work = report.work
@@ -63,9 +75,8 @@ def check(
         )
         if weightless is not None:
             raise problem("invalid-update", weightless)
-        codec = codecs.get(wanted)
         with _failures(wanted):
-            codec.wire(manifest).require(header.manifest)
+            wire.require(header.manifest)
             _require_seed(codec, path, header, plan, round)
             measures = measure_blocks(lambda: _whole(codec.blocks(path, header), manifest.elements, wanted), plan)
         return report, measures

@@ -16,6 +16,8 @@ from client_sdk.protocol.problems import FieldProblem, ProblemError, problem
 from client_sdk.tensors import (
     FLOATING,
     HEADER_LIMIT,
+    REPORT_ROOM,
+    Manifest,
     ManifestMismatch,
     TensorError,
     TensorHeader,
@@ -26,8 +28,9 @@ from client_sdk.tensors import (
 )
 from coordinator.blobs import Missing
 from coordinator.engine import events as ev
-from coordinator.engine.plan import Plan, chosen_for_new_run
+from coordinator.engine.plan import Plan, chosen, chosen_for_new_run
 from coordinator.engine.plan_file import Mistake, PlanError
+from coordinator.folding.optimizer_state import state_header
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.run_log import RunLog
@@ -37,14 +40,13 @@ _MOST_OF_A_NAME = 10_000
 Sees = Callable[[str], bool] | None
 """Of which runs a caller may have the checkpoints; None: of all."""
 _CHUNK = 1 << 18
-_REPORT_ROOM = 16 * 1024
-"""Bytes of an update's header that its report may need: 128 metrics with names of 64 letters."""
 
 
-def check_checkpoint(path: Path) -> None:
-    """ProblemError unless the file is a canonical checkpoint: safetensors, no metadata, no NaN or infinity."""
+def check_checkpoint(path: Path, limit: int = HEADER_LIMIT) -> TensorHeader:
+    """The header of a canonical checkpoint: safetensors, no metadata, no NaN or infinity. ProblemError for another
+    file, or one whose header has more than ``limit`` bytes."""
     try:
-        header = read_header(path)
+        header = read_header(path, limit)
         if header.metadata:
             raise problem(
                 "invalid-request",
@@ -62,6 +64,7 @@ def check_checkpoint(path: Path) -> None:
                     left -= len(data)
                     if not np.isfinite(widen(np.frombuffer(data, numpy_dtype(spec.dtype)))).all():
                         raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
+        return header
     except TensorError as error:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
@@ -116,14 +119,26 @@ def checked_initial(core: Core, plan: Plan, init: str, proof: str | None, sees: 
         wire = codec.wire(averaged)
     except TensorError as error:
         raise _refused_field("task", "codec", str(error)) from None
-    longest = max(header.data_start, len(header_bytes(wire)))
-    if longest > HEADER_LIMIT - _REPORT_ROOM:
+    _require_short(core, plan, header, averaged, wire)
+    return header
+
+
+def _require_short(core: Core, plan: Plan, header: TensorHeader, averaged: Manifest, wire: Manifest) -> None:
+    """ProblemError where the header of an update, with its report, or of the server optimizer's state, could not be
+    written."""
+    rule = chosen(plan, core.extensions(plan))
+    slots = len(rule.optimizer.first(rule.optimizer_settings))
+    sizes = [(name, spec.elements) for name, spec in averaged.items()]
+    try:
+        longest = max(header.data_start, len(header_bytes(wire)), len(state_header(sizes, slots, "")))
+    except TensorError as error:
+        raise problem("invalid-request", f"the model has too many tensors: in a file of a run {error}") from None
+    if longest > HEADER_LIMIT - REPORT_ROOM:
         raise problem(
             "invalid-request",
             f"the checkpoint's header has {longest} bytes: names and shapes of a model may take "
-            f"{HEADER_LIMIT - _REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
+            f"{HEADER_LIMIT - REPORT_ROOM}, since an update's header of {HEADER_LIMIT} holds its report too",
         )
-    return header
 
 
 def _is_theirs(core: Core, init: str, proof: str | None, sees: Callable[[str], bool]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import ResultReceipt, ResultReport
-from client_sdk.tensors import HEADER_LIMIT, TensorError, canonical_digest, read_header
+from client_sdk.tensors import SHORT_HEADER, TensorError, canonical_digest, header_limit, read_header
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -37,7 +37,7 @@ class WorkerResults:
         if against is not None and self._taken_result(worker.worker, run, round, report.fence) is None:
             self._note_refused_result(worker.worker, run, round, against)
             raise problem("lease-lost", against)
-        return min(self._core.settings.max_checkpoint_bytes, self._core.blobs.size(state.checkpoint) + HEADER_LIMIT)
+        return min(self._core.settings.max_checkpoint_bytes, self._core.blobs.size(state.checkpoint) + SHORT_HEADER)
 
     def take(
         self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport, spool: Spool
@@ -89,8 +89,9 @@ class WorkerResults:
     def _check_result(self, spool: Spool, parent: str) -> None:
         """ProblemError *invalid-update* unless the file is a canonical, finite checkpoint of the run's model."""
         try:
-            run_creation.check_checkpoint(spool.path)
-            read_header(self._core.blobs.path(parent)).manifest.require(read_header(spool.path).manifest, "the result")
+            wanted = read_header(self._core.blobs.path(parent)).manifest
+            found = run_creation.check_checkpoint(spool.path, header_limit(wanted))
+            wanted.require(found.manifest, "the result")
         except TensorError as error:
             raise problem("invalid-update", str(error)) from None
         except ProblemError as error:

@@ -23,7 +23,7 @@ from client_sdk.protocol.workers import (
     WorkerPoll,
     WorkerView,
 )
-from client_sdk.tensors import HEADER_LIMIT
+from client_sdk.tensors import SHORT_HEADER
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -211,7 +211,7 @@ class WorkerRequests:
             lease_s=section.lease_s,
             heartbeat_s=section.lease_s / RENEWALS,
             within_s=max(0.0, min(granted.give_up_at - self._core.clock.now(), section.max_s)),
-            max_result_bytes=min(self._core.settings.max_checkpoint_bytes, size + HEADER_LIMIT),
+            max_result_bytes=min(self._core.settings.max_checkpoint_bytes, size + SHORT_HEADER),
         )
 
     def _unfit_worker(self, poll: WorkerPoll) -> Wait | None:

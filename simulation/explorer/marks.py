@@ -141,7 +141,7 @@ class Register:
 @cache
 def _longest(devices: int, codec: str) -> int:
     averaged = read_header(to_bytes(first_model(devices))).manifest.select(Task(learner=LEARNER).averaged)
-    return codecs.get(codec).max_bytes(averaged)
+    return codecs.longest_body(codecs.get(codec), averaged)
 
 
 def parent_lane(digest: str) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Outcome, Task, Wait
 from client_sdk.protocol.workers import DatacenterTask, Lease, LeaseRenewed, WorkerPoll
-from client_sdk.tensors import HEADER_LIMIT
+from client_sdk.tensors import SHORT_HEADER
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
@@ -51,7 +51,7 @@ def leased(run: Followed, worker: str, poll: WorkerPoll, answer: Lease, now: flo
     _require("part of a lease between heartbeats", answer.heartbeat_s, section["lease_s"] / HEARTBEATS)
     wanted = _datacenter_task(**{name: section[name] for name in DatacenterTask.model_fields if name in section})
     _require("lease's work", answer.datacenter, wanted)
-    _require("limit of a result", answer.max_result_bytes, run.size + HEADER_LIMIT)
+    _require("limit of a result", answer.max_result_bytes, run.size + SHORT_HEADER)
     left_s = max(0.0, min((run.give_up_at or 0.0) - now, section["max_s"]))
     if abs(answer.within_s - left_s) > 1e-6:
         raise Broken("offer", f"{worker} was given {answer.within_s} s; round {run.round} is given up in {left_s} s")

@@ -141,6 +141,38 @@ def towards_the_mean(model: Tensors, data: Examples, task: Task) -> Update:
     return Update({"w": np.full(4, target) - model["w"]}, len(data), work=Work(steps=1, steps_planned=1))
 
 
+def densenet121() -> list[str]:
+    """The names of its 727 tensors, as torchvision has them."""
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    layers = [f"denseblock{b}.denselayer{i}" for b, n in enumerate((6, 12, 24, 16), 1) for i in range(1, n + 1)]
+    found = ["conv0.weight", *(f"norm0.{part}" for part in norm), *(f"norm5.{part}" for part in norm)]
+    for layer in layers:
+        found += [f"{layer}.{one}.{part}" for one in ("norm1", "norm2") for part in norm]
+        found += [f"{layer}.{one}.weight" for one in ("conv1", "conv2")]
+    for number in (1, 2, 3):
+        found += [f"transition{number}.norm.{part}" for part in norm] + [f"transition{number}.conv.weight"]
+    return [f"features.{name}" for name in found] + ["classifier.weight", "classifier.bias"]
+
+
+def by_one_size(model: Tensors, data: Examples, task: Task) -> Update:
+    return Update({name: np.ones_like(value) for name, value in model.items() if value.dtype == np.float32}, len(data))
+
+
+@pytest.mark.slow
+def test_a_model_of_many_tensors_is_trained_over_http_with_a_server_optimizer(server: Server):
+    """The headers of checkpoints, updates and states have more than 64 KiB, which once was the most."""
+    initial: Tensors = {
+        name: np.array(3, np.int64) if name.endswith("tracked") else np.zeros((1, 1, 1, 1), np.float32)
+        for name in densenet121()
+    }
+    assert len(initial) == 727
+    assert len(to_bytes(initial)) > 64 * 1024
+    rule = {"server_optimizer": "fedavgm", "server_optimizer_parameters": {"momentum": 0.5}}
+    _, line, _ = federate(server, "tests:densenet", by_one_size, initial, 2, **rule)
+    for name, found in line[2].items():
+        assert found.tolist() == (3 if name.endswith("tracked") else [[[[2.5]]]])
+
+
 @pytest.mark.slow
 def test_a_round_of_plain_functions_is_the_weighted_mean(server: Server):
     initial = {"w": np.arange(4, dtype=np.float32)}

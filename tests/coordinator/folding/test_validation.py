@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import Manifest, OutOfRange, scaled, to_bytes
+from client_sdk.tensors import SHORT_HEADER, Manifest, OutOfRange, header_limit, scaled, to_bytes
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.weights import heaviest
@@ -209,6 +209,25 @@ def test_no_plan_takes_values_above_the_exact_sums_own_range(tmp_path: Path) -> 
     whole = bytearray(body())
     whole[-4:] = np.nextafter(np.float32(RANGE), np.float32(np.inf), dtype=np.float32).tobytes()
     assert "65536" in refused(tmp_path, bytes(whole), **light)
+
+
+def test_a_header_may_be_as_long_as_the_runs_own_tensors_need(tmp_path: Path) -> None:
+    """With a report, and not longer: a peer's longer header is not even read."""
+    few = bytearray(body())
+    few[:8] = (SHORT_HEADER + 1).to_bytes(8, "little")
+    assert f"at most {SHORT_HEADER} are taken" in refused(tmp_path, bytes(few) + bytes(SHORT_HEADER))
+
+    many = {f"layer.{number:0200}": np.ones(1, np.float32) for number in range(700)}
+    manifest = Manifest.of(many)
+    data = encode_update(Update(many, 10), "float32@1", "run", 3, 0)
+    limit = header_limit(manifest)
+    assert 2 * SHORT_HEADER < int.from_bytes(data[:8], "little") < limit
+    file = tmp_path / "update"
+    file.write_bytes(data)
+    assert check(file, manifest, PLAN, run="run", round=3, attempt=0)[0].examples == 10
+    file.write_bytes((limit + 1).to_bytes(8, "little") + data[8:].ljust(2 * limit))
+    with pytest.raises(ProblemError, match=f"at most {limit} are taken"):
+        check(file, manifest, PLAN, run="run", round=3, attempt=0)
 
 
 def test_a_long_update_is_clipped_and_its_clipped_size_is_what_counts(tmp_path: Path) -> None:

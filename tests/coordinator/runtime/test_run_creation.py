@@ -10,7 +10,7 @@ import pytest
 
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CreateRun, RunView
-from client_sdk.tensors import BF16, Tensors, to_bytes
+from client_sdk.tensors import BF16, HEADER_LIMIT, REPORT_ROOM, Tensors, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import DigestMismatch
 from tests.coordinator.world import World
@@ -112,7 +112,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     ("NaN", to_bytes({"w": np.array([1, np.nan], np.float32)}), "NaN or infinity in w"),
     ("infinity in half", to_bytes({"w": np.array([np.inf], np.float16)}), "NaN or infinity in w"),
     ("NaN in bfloat16", to_bytes({"w": np.array([0x7FC0], "<u2").view(BF16)}), "NaN or infinity in w"),
-    ("a header beyond 64 KiB", (2**16 + 8).to_bytes(8, "little") + b"{}" + b" " * (2**16 + 6), "not a checkpoint"),
+    ("a header beyond 4 MiB", (2**22 + 8).to_bytes(8, "little") + b"{}" + b" " * (2**22 + 6), "not a checkpoint"),
 ]
 
 
@@ -165,12 +165,12 @@ def test_uploading_again_is_fine(empty: World) -> None:
 
 
 def test_a_models_names_leave_room_for_the_report_of_an_update(empty: World) -> None:
-    """A header has at most 64 KiB. 16 of them are for the report: 64 metrics of each kind with the longest names."""
-    room = 48 * 1024
+    """A header has at most 4 MiB. 16 KiB of them are for the report: 64 metrics of each kind with the longest names."""
+    room = HEADER_LIMIT - REPORT_ROOM
 
     def model(header: int) -> Tensors:
         """A model whose file has a header of so many bytes, a multiple of 8."""
-        names = [f"{number:0100}" for number in range(300)]
+        names = [f"{number:08000}" for number in range(500)]
         part = len(to_bytes({name: np.zeros(0, np.float32) for name in names}))
         return {name: np.zeros(0, np.float32) for name in [*names[1:], names[0] + "x" * (header - part)]}
 
@@ -184,7 +184,16 @@ def test_a_models_names_leave_room_for_the_report_of_an_update(empty: World) -> 
     worst = {f"m{number:063}": -1.2345678901234567e-300 for number in range(64)}
     update = Update({"w": np.zeros(0, np.float32)}, 2**31, metrics=worst, held_out=Score(examples=2**40, metrics=worst))
     report = encode_update(update, "float32@1", "r" * 60, 2**31, 1000)
-    assert len(report) - len(to_bytes({"w": np.zeros(0, np.float32)})) < 16 * 1024
+    assert len(report) - len(to_bytes({"w": np.zeros(0, np.float32)})) < REPORT_ROOM
+
+
+def test_the_server_optimizers_state_of_a_model_can_be_written(empty: World) -> None:
+    """Its header is longer than the model's where tensors are small: the run would fail at its first commit."""
+    model = {f"{number:030}": np.zeros((), np.float32) for number in range(48_200)}
+    init = upload(empty, to_bytes(model))
+    with empty.refuses("invalid-request", "header has 4[0-9]* bytes: names"):
+        begin(empty, init, aggregation={"server_optimizer": "fedadam"})
+    assert begin(empty, init).run == "marks"
 
 
 def test_repro_a_model_without_values_is_refused_for_secure_rounds(empty: World) -> None:
