@@ -29,6 +29,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from client_sdk.protocol.access import CreateKey
+from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
 from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE
 from coordinator.access import LOCAL_OWNER
@@ -54,6 +55,7 @@ STREAMS = (Route.EVENTS, Route.STREAM)
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
 schemathesis.openapi.media_type(OCTETS_MEDIA_TYPE, st.binary(max_size=200))
+schemathesis.openapi.media_type(FLOWER_MEDIA_TYPE, st.binary(max_size=200))
 schemathesis.openapi.media_type(
     TENSORS_MEDIA_TYPE,
     st.one_of(
@@ -182,6 +184,17 @@ def operations(service: Service) -> list[Any]:
 
 def test_the_document_has_no_more_operations_than_are_explored(service: Service) -> None:
     assert len(operations(service)) == OPERATIONS
+
+
+def test_each_body_of_the_document_can_be_drawn(service: Service) -> None:
+    """A kind of body that nobody draws would fail only on the days whose sample has its operation."""
+    known = {"application/json", OCTETS_MEDIA_TYPE, FLOWER_MEDIA_TYPE, TENSORS_MEDIA_TYPE}
+    assert {kind for operation in operations(service) for kind in bodies(operation)} <= known
+
+
+def bodies(operation: Any) -> list[str]:
+    """Media types of an operation's request bodies."""
+    return list(operation.definition.raw.get("requestBody", {}).get("content", {}))
 
 
 @pytest.mark.sample(3)
