@@ -270,6 +270,7 @@ _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
     "Drawn": (("declined", 0), ("barred", 0)),
     "Committed": (("tensors", ""),),
     "Delivered": (("tensors", ""),),
+    "FleetReturned": (("left_out", 0),),
 }
 """Kind -> fields that are left out of the log where they have this value: older logs do not have them."""
 

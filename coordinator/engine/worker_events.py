@@ -86,3 +86,6 @@ class FleetReturned:
     at: float
     round: int
     waiting: int
+    left_out: int = 0
+    """Devices that wait and can contribute to the model no more, where too few others wait: see
+    ``leasing.fleet_is_back``."""

@@ -49,10 +49,11 @@ def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
     def make(tx: Transaction, state: RunState, now: float) -> ev.FleetReturned | None:
         if state.phase != "leasing":
             return None
-        waiting = len(fleet.waiting(tx, state, now))
-        if not fleet_is_back(state, now, waiting):
+        waiting, left_out = fleet.that_may_return(tx, state, now)
+        if not fleet_is_back(state, now, waiting, left_out):
             return None
-        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting)
+        enough = fleet_is_back(state, now, waiting)
+        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting, left_out=0 if enough else left_out)
 
     log.submit(make)
 

@@ -15,7 +15,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.ineligible import Ineligible
-from coordinator.runtime.marks import Why, left_out
+from coordinator.runtime.marks import Why, helped_by_another_model, left_out
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, Reader, Store, WaitingRow
@@ -144,6 +144,14 @@ class Fleet:
         cohort is drawn."""
         fit = sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
         return max(0, fit - self.count_left_out(state).total())
+
+    def that_may_return(self, reader: Reader, state: RunState, now: float) -> tuple[int, int]:
+        """Returns how many waiting devices the run may select now, and how many more wait that are left out: see
+        ``leasing.fleet_is_back``."""
+        without = left_out(reader, state)
+        fit = self.eligible(state, reader.waiting(now), ())
+        out = Counter(without[device] for device, _ in fit if device in without)
+        return len(fit) - out.total(), helped_by_another_model(out)
 
     def count_left_out(self, state: RunState) -> Counter[Why]:
         """Returns how many waiting devices could work for the run, and are left out: for each reason of

@@ -5,6 +5,7 @@ neither.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from client_sdk.tensors import canonical_digest
@@ -34,6 +35,12 @@ def left_out(reader: Reader, state: RunState) -> dict[str, Why]:
     found |= dict.fromkeys((*state.declined, *(row.device for row in marks if row.kind != SPENT)), "declined")
     found |= dict.fromkeys((*state.spent, *(row.device for row in marks if row.kind == SPENT)), "spent")
     return found
+
+
+def helped_by_another_model(counts: Counter[Why]) -> int:
+    """How many devices are left out, where another model would bring some of them back; 0 where all of them are barred:
+    that ends by itself."""
+    return counts.total() if counts["spent"] + counts["declined"] else 0
 
 
 def tensors_of(blobs: Blobs, plan: Plan, checkpoint: str) -> str:

@@ -16,6 +16,7 @@ from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.log_context import about
+from coordinator.runtime.marks import helped_by_another_model
 from coordinator.runtime.run_creation import begin_run
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.sweeping import sweep_secure
@@ -155,7 +156,9 @@ class Timekeeping:
         if give_up_at is not None and now >= give_up_at:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             return [now + _AGAIN_S]
-        if fleet_is_back(state, now, self._fleet.count_eligible(state, counts)):
+        waiting = self._fleet.count_eligible(state, counts)
+        left_out = helped_by_another_model(self._fleet.count_left_out(state))
+        if fleet_is_back(state, now, waiting, left_out):
             self._core.hand_out_once(log.run, fx.Return(round=state.round_number))
         return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 

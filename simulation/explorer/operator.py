@@ -91,7 +91,7 @@ class ExplorerOperator:
         """The owner advances a run that is exhausted, and only such a one."""
         if not self._world.shape.secure:
             return
-        name, might = run.run, run.exhausted and run.status == "running" and run.phase == "selecting"
+        name, might = run.run, run.exhausted and run.status == "running" and run.phase in ("selecting", "leasing")
         if might:
             answer = self._ask("advance-run", lambda coordinator: coordinator.operators.advance(name, "the owner"))
             if isinstance(answer, Problem) and answer.kind == "conflict" and not self._world.stormy:

@@ -46,19 +46,22 @@ def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...
     return None
 
 
-def fleet_is_back(state: RunState, at: float, waiting: int) -> bool:
+def fleet_is_back(state: RunState, at: float, waiting: int, left_out: int = 0) -> bool:
     """Whether so many eligible waiting devices end a datacenter round that no worker has.
 
     A run that fell back returns to its devices as soon as a whole cohort waits; where no worker takes the round, the
     fewest are enough with which a round begins. A round that is the datacenter's by plan first
-    waits ``wait_s`` for a worker.
+    waits ``wait_s`` for a worker. ``left_out``: devices that wait and can contribute to the model no more. Where the
+    run lacks only these, a draw has to show once that it is exhausted: then its owner can advance it.
     """
     section, current = state.plan.datacenter, state.round
     if section is None or current is None or current.phase != "leasing" or current.deadline is None:
         return False
     if not current.planned and waiting >= section.devices_back(state.plan.cohort):
         return True
-    return at >= current.deadline and waiting >= state.plan.fewest_devices
+    fewest = state.plan.fewest_devices
+    shown = waiting >= fewest or (not state.exhausted and left_out > 0 and waiting + left_out >= fewest)
+    return at >= current.deadline and shown
 
 
 def leased(state: RunState, event: ev.Leased) -> Step:
@@ -100,10 +103,12 @@ def leased(state: RunState, event: ev.Leased) -> Step:
 
 
 def fleet_returned(state: RunState, event: ev.FleetReturned) -> Step:
-    if event.round != state.round_number or not fleet_is_back(state, event.at, event.waiting):
+    if event.round != state.round_number or not fleet_is_back(state, event.at, event.waiting, event.left_out):
         return refuse(state, "stale", f"round {event.round} does not wait for devices")
     state = state.with_round(replace(state.current, waiting=event.waiting))
     reason = f"{event.waiting} eligible devices wait, and no worker has the round"
+    if event.left_out:
+        reason = f"{event.left_out} devices wait that contribute to this model no more, and no worker has the round"
     return give_up(state, event.at, reason, failed=False)
 
 

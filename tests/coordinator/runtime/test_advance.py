@@ -103,6 +103,44 @@ def test_the_owner_advances_an_exhausted_run_and_its_devices_can_contribute_agai
     assert list(verify(world.store, world.blobs)) == []
 
 
+def test_repro_spent_devices_end_a_datacenter_round_that_no_worker_takes_and_the_run_can_be_advanced(
+    make_world: MakeWorld,
+) -> None:
+    """Each version is made in the datacenter, and there is no worker: the run stood in *leasing* for ever."""
+    world = make_world(4)
+    secure_run(world, datacenter={"data": "proxy", "every": 1, "wait_s": 0})
+
+    def wait_for(phase: str) -> None:
+        for _ in range(40):
+            check_in(world)
+            world.pass_time(5)
+            if state(world).phase == phase:
+                return
+        raise AssertionError(f"it is {state(world).phase}")
+
+    wait_for("collecting")
+    cohort = to_the_list(world)
+    says(world, ev.Signed, *cohort)
+    world.pass_time(21)
+    assert state(world).phase == "leasing"
+    wait_for("selecting")
+    returned = [row.body for row in world.store.events("secret", 0) if row.kind == "FleetReturned"]
+    assert [body.get("left_out", 0) for body in returned] == [0, 4]
+    assert (
+        "4 devices wait that contribute to this model no more" in world.coordinator.operators.round("secret", 3).reason
+    )
+    wait_for("leasing")
+    assert "4 have signed on this checkpoint" in state(world).exhausted
+    rounds = state(world).round_number
+    for _ in range(10):
+        check_in(world)
+        world.pass_time(60)
+    assert state(world).round_number == rounds, "once shown, it waits for a worker or its owner"
+    world.coordinator.operators.advance("secret", "olga")
+    world.settle()
+    assert world.coordinator.operators.run("secret").version == 1
+
+
 def test_it_is_advanced_again_and_again_to_models_that_never_were(world: World) -> None:
     digests = [str(world.coordinator.operators.run("secret").checkpoint)]
     for version in (1, 2, 3):
