@@ -303,16 +303,17 @@ class ExplorerDevice:
             reply: Reply = Failed("The device ran out of memory.", now + seconds)
         else:
             partial = world.strikes("device-partial", self.name)
-            body = self._trained(assignment, partial)
-            if world.strikes("device-invalid", self.name):
-                body = body[:-4] + b"\xff" * 4  # NaN, as float32 and as float16
+            invalid = world.strikes("device-invalid", self.name)
+            body = self._trained(assignment, partial, invalid)
             reply = Trained(body, not partial, now + seconds)
         world.agenda.after(seconds, self._resume, ticket, reply)
 
-    def _trained(self, assignment: Assignment, partial: bool) -> bytes:
-        if self.secure is None:
-            return self.make(assignment, partial=partial, variant=self.trainings)
-        return self.secure.trained(assignment, self.number, self.examples, self._read[1], self.trainings)
+    def _trained(self, assignment: Assignment, partial: bool, invalid: bool) -> bytes:
+        """``invalid``: the last value is not a number."""
+        if self.secure is not None:
+            return self.secure.trained(assignment, self.number, self.examples, self._read[1], self.trainings, invalid)
+        body = self.make(assignment, partial=partial, variant=self.trainings)
+        return body[:-4] + b"\xff" * 4 if invalid else body  # NaN, as float32 and as float16
 
     def make(self, assignment: Assignment, *, partial: bool = False, variant: int = 0, mark: float = 1.0) -> bytes:
         """An update for this assignment: a mark in the lane of this device and round. ``variant`` makes other bytes."""

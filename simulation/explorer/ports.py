@@ -76,8 +76,9 @@ class FaultyStore:
                 torn = replica.strikes("store-torn", "statement")
                 transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
                 fenced = Fenced(replica, inner) if run is not None else None
+                revoked: list[str] = []
                 if run is None and (replica.world.authority.short or replica.world.shape.workers):
-                    _watch_holders(replica, inner)
+                    _watch_holders(inner, revoked)
                 try:
                     yield transaction
                 finally:
@@ -89,6 +90,7 @@ class FaultyStore:
                 replica.die_at("before commit")
         finally:
             replica.writing = False
+        replica.world.revoked_here |= dict.fromkeys(revoked, replica.world.agenda.now)
         if fenced is not None and fenced.raised:
             replica.world.fences[fenced.run] = replica.fences[fenced.run] = fenced.raised
         if fenced is not None and fenced.used:
@@ -156,9 +158,9 @@ def _unwatch(transaction: Any) -> None:
         vars(transaction).pop(name, None)
 
 
-def _watch_holders(replica: Process, transaction: Any) -> None:
-    """Watches one transaction of no run: a certificate is replaced by a newer one only; when a worker is revoked. Where
-    no certificate is short, all of a holder are the same."""
+def _watch_holders(transaction: Any, revokes: list[str]) -> None:
+    """Watches one transaction of no run: a certificate is replaced by a newer one only; ``revokes`` gets the workers
+    that it revokes. Where no certificate is short, all of a holder are the same."""
     certify_device, certify_worker = transaction.certify_device, transaction.certify_worker
     revoke_worker = transaction.revoke_worker
 
@@ -172,7 +174,7 @@ def _watch_holders(replica: Process, transaction: Any) -> None:
 
     def revoked(name: str, at: float) -> None:
         revoke_worker(name, at)
-        replica.world.revoked_here[name] = replica.world.agenda.now
+        revokes.append(name)
 
     transaction.certify_device, transaction.certify_worker, transaction.revoke_worker = device, worker, revoked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs import BlobError, DiskFull
@@ -175,13 +175,13 @@ class Process(ABC):
         life = self.life
         world.met(event)
         self.before_call()
-        before = world.interruptions
+        before, entered = world.interruptions, self._has_entered()
         try:
             result: T | Problem = work(self.coordinator)
             self._die_before_answer(event)
         except ProblemError as error:
             world.log(f"{self.name} refuses {event}: {error.problem.kind}: {error}")
-            if before == world.interruptions and not self._queued:
+            if before == world.interruptions and not self._queued and not entered:
                 self.watch.require_unmoved(event, error.problem)
             result = error.problem
         except (StoreError, BlobError) as error:
@@ -200,6 +200,11 @@ class Process(ABC):
             raise Broken("no-bug", f"{event} raised {type(error).__name__}: {error}\n{trace}") from error
         self.disturbed = before != world.interruptions
         return result
+
+    def _has_entered(self) -> bool:
+        """Whether a proposal is queued that its request settles later: whoever is settled next commits it too."""
+        commits: list[Any] = [log._commits for log in self.coordinator.core.logs()]
+        return any(commit._queue for commit in commits)
 
     def _die_before_answer(self, event: str) -> None:
         if self._condemned or self.strikes("crash-before-answer", event):

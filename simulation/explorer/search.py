@@ -6,11 +6,13 @@ import gc
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
+from pathlib import Path
 from signal import SIG_IGN, SIGINT
 
 from client_sdk.commands.stopping import handling
@@ -99,6 +101,11 @@ def play(
             schedule.play()
         except Broken as broken:
             return schedule.world, broken
+        except Exception as error:  # noqa: BLE001 - of the product or of the explorer: a finding with its seed and trace
+            schedule.world.log("".join(traceback.format_exception(error)))
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {error}, in {place.name} ({Path(place.filename).name}:{place.lineno})"
+            return schedule.world, Broken("no-bug", what)
     return schedule.world, None
 
 

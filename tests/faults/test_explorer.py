@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from simulation.cli import app
 from simulation.explorer.counts import Coverage
 from simulation.explorer.invariants import INVARIANTS
+from simulation.explorer.schedule import Schedule
 from simulation.explorer.search import SearchReport, explore, play, play_many
 from simulation.explorer.shape import Shape
 from simulation.explorer.shrink import shrink
@@ -126,6 +127,22 @@ def test_mutant_finds_what_it_patches(name: str) -> None:
     """A name that was changed in the product fails here at once, not only in the slow search."""
     with MUTANTS[name].on():
         pass
+
+
+def test_an_exception_is_a_finding_with_its_seed_and_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the whole search, and no seed was said."""
+
+    def lacks(*_: object) -> None:
+        raise KeyError("what the explorer should know")
+
+    monkeypatch.setattr(Schedule, "_settle", lacks)
+    trace: list[str] = []
+    _, broken = play(Shape.of(3), trace=trace)
+    assert broken is not None
+    assert (broken.invariant, broken.what[:43]) == ("no-bug", "KeyError: 'what the explorer should know', ")
+    assert "in lacks (test_explorer.py:" in broken.what
+    assert "Traceback (most recent call last)" in trace[-1]
+    assert [found.seed for found in play_many(range(3, 5)).findings] == [3, 4]
 
 
 @pytest.mark.parametrize("seed", [3, 7, 11, 18, 148])

@@ -69,13 +69,17 @@ class SecurePart:
         lists = self._world.authority.lists
         return next((one for one in lists if one.digest == action.digest), lists[-1])
 
-    def trained(self, assignment: Assignment, number: int, examples: int, checkpoint: bytes, variant: int) -> bytes:
-        """A contribution: a mark in the lane of this device and round."""
+    def trained(
+        self, assignment: Assignment, number: int, examples: int, checkpoint: bytes, variant: int, invalid: bool
+    ) -> bytes:
+        """A contribution: a mark in the lane of this device and round. ``invalid``: the last value is not a number."""
         world = self._world
         values = np.zeros(world.register.lanes, np.float32)
         parent = assignment.checkpoint.digest
         for lane, value in world.register.marked(number, assignment.round, variant, parent).items():
             values[lane] = value
+        if invalid:
+            values[-1] = np.nan
         tensors = canonical_digest(checkpoint)
         world.vectors.models[bytes.fromhex(tensors)] = tensors_of(checkpoint)
         return world.vectors.contribution(values, examples, tensors, parent)
