@@ -10,12 +10,14 @@ Where learners come from:
 
 What a learner may be: an object with ``train(model, data, task, *, device, round, deadline, held_out) -> Update`` such
 as ``client_sdk.learning.Learner``; a callable without arguments that gives one; or a plain function ``train(model,
-data, task) -> Update`` on numpy arrays. Nothing is imported before it is needed, except what the owner named.
+data, task) -> Update`` on numpy arrays. Who names a learner means that one alone: installed ones are there beside it
+only where the owner allows them. Installed ones are imported when they are offered, or needed.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -27,11 +29,14 @@ from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.protocol.devices import Assignment, Score, Task
-from client_sdk.protocol.names import LEARNER_PATTERN
+from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 
 GROUP = "quorate.learners"
+EVERY = "*"
+"""Allows all installed learners."""
+log = logging.getLogger("quorate.device.learners")
 
 
 class LearnerError(Exception):
@@ -58,31 +63,55 @@ class Trainer(Protocol):
 
 
 class Catalogue:
-    """Learners by name. ``explicit``: names given by the owner, or a mapping name -> object."""
+    """Learners by name: all that an owner's device may train."""
 
     def __init__(
-        self, explicit: Iterable[str] | Mapping[str, Any] = (), *, installed: Iterable[EntryPoint] | None = None
+        self,
+        explicit: Iterable[str] | Mapping[str, Any] | None = None,
+        *,
+        allow: Iterable[str] = (),
+        installed: Iterable[EntryPoint] | None = None,
     ) -> None:
-        """``installed``: entry points to use; None: those of the group ``quorate.learners``.
+        """``explicit``: what the owner names: a mapping name -> object, or names, of which one that is not installed is
+        imported as ``module:attribute``. ``allow``: installed learners beside it, ``*`` for all of them. Where neither
+        names any, all installed ones are there. ``installed``: entry points to use; None: those of the group
+        ``quorate.learners``.
 
-        Raises LearnerError for an explicit learner that cannot be loaded.
+        Raises LearnerError for a learner that is named and cannot be had.
         """
         self._loaded: dict[str, Any] = {}
         self._versions: dict[str, str] = {}
-        self._entries = extensions(GROUP, installed)
+        found, allowed = extensions(GROUP, installed), set(allow)
+        every = EVERY in allowed or (explicit is None and not allowed)
+        names = () if explicit is None or isinstance(explicit, Mapping) else tuple(explicit)
+        self._entries = {name: entry for name, entry in found.items() if every or name in allowed or name in names}
         self._versions |= {name: entry.version for name, entry in self._entries.items()}
         if isinstance(explicit, Mapping):
             for name, learner in explicit.items():
                 self._add(name, learner, "0")
-        else:
-            for name in explicit:
+        for name in names:
+            if name in self._entries:
+                self.load(name)
+            else:
                 learner, module_version = _import(name)
                 self._add(name, learner, module_version)
+        for name in sorted(allowed - {EVERY} - set(self._versions)):
+            raise LearnerError(f"There is no learner {name} here to allow{did_you_mean(name, found) or '.'}")
 
     @property
     def versions(self) -> dict[str, str]:
-        """Name -> version of all learners, without those that failed to load."""
+        """Name -> version of all learners, without those that failed to load. Nothing is imported for it."""
         return dict(self._versions)
+
+    @property
+    def usable(self) -> dict[str, str]:
+        """The same of those that can be imported: what a device offers. Each is imported once."""
+        for name in [name for name in self._versions if name not in self._loaded]:
+            try:
+                self.load(name)
+            except LearnerError as error:
+                log.warning("The learner %s is not offered. %s", name, error)
+        return self.versions
 
     def load(self, name: str) -> Any:
         """The learner: an object with ``train``, or a plain function. LearnerError where it cannot be loaded."""
@@ -92,11 +121,11 @@ class Catalogue:
         if entry is None or name not in self._versions:
             have = ", ".join(f"{known} {version}" for known, version in sorted(self._versions.items())) or "none"
             raise LearnerError(
-                f"This device has not got the learner {name}; installed: {have}. "
-                f"Install its package, or name a module of your own: --learner {name}."
+                f"This device has not got the learner {name}; it may train: {have}. "
+                f"Install its package, or name it: --learner {name}."
             )
         try:
-            self._loaded[name] = _unwrap(name, _guarded(name, entry.entry.load))
+            self._loaded[name] = _guarded(name, lambda: _unwrap(name, entry.entry.load()))
         except LearnerError:
             del self._versions[name]
             raise
@@ -105,26 +134,25 @@ class Catalogue:
     def _add(self, name: str, learner: Any, module_version: str) -> None:
         if not re.fullmatch(LEARNER_PATTERN, name):
             raise LearnerError(f"{name!r} is not a learner's name; it looks like package:name.")
-        self._loaded[name] = _unwrap(name, learner)
+        self._loaded[name] = _guarded(name, lambda: _unwrap(name, learner))
         self._versions[name] = str(getattr(self._loaded[name], "version", None) or module_version)
 
 
-def catalogue_for(names: Iterable[str]) -> Catalogue:
-    """A catalogue that has these learners: installed ones as they are, others imported as ``module:attribute``.
+def catalogue_for(names: Iterable[str] = (), allow: Iterable[str] = ()) -> Catalogue:
+    """The learners that a command line names, and the installed ones that it allows; all installed ones where it does
+    neither.
 
-    For command lines: modules in the working directory are found too. Raises LearnerError.
+    Modules in the working directory are found too. Raises LearnerError.
     """
-    installed = Catalogue()
-    others = [name for name in names if name not in installed.versions]
-    if not others:
-        return installed
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        check()
-    except Shadowed as hidden:
-        raise LearnerError(str(hidden)) from None
-    return Catalogue(others)
+    named = list(names)
+    if any(name not in extensions(GROUP) for name in named):
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            check()
+        except Shadowed as hidden:
+            raise LearnerError(str(hidden)) from None
+    return Catalogue(named or None, allow=allow)
 
 
 class LearnerTrainer:
@@ -141,7 +169,7 @@ class LearnerTrainer:
 
     @property
     def learners(self) -> dict[str, str]:
-        return self.catalogue.versions
+        return self.catalogue.usable
 
     @property
     def examples(self) -> int:
@@ -206,14 +234,17 @@ def _import(name: str) -> tuple[Any, str]:
 
 
 def _guarded(name: str, load: Callable[[], Any]) -> Any:
-    """The result of ``load``; an import error becomes a LearnerError."""
+    """The result of ``load``; any error becomes a LearnerError."""
     try:
         return load()
+    except LearnerError:
+        raise
     except ModuleNotFoundError as error:
         fix = " (pip install 'quorate[torch]')" if error.name == "torch" else ""
         raise LearnerError(f"The learner {name} needs the module {error.name}, which is not installed{fix}.") from error
-    except ImportError as error:
-        raise LearnerError(f"The learner {name} cannot be imported: {error}.") from error
+    except Exception as error:
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise LearnerError(f"The learner {name} cannot be imported: {kind}{str(error).rstrip('.')}.") from error
 
 
 def _unwrap(name: str, found: Any) -> Any:

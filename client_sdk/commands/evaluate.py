@@ -34,7 +34,8 @@ def evaluate(
 ) -> None:
     """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends.
 
-    The plan's learner must be installed here, or named with --learner where the plan names it so. With --json there is
+    The plan's learner must be installed here, or named with --learner where the plan names it so; it is then the only
+    one. With --json there is
     a line for each checkpoint scored now, and a last line with their number.
 
     Example: quorate evaluate run-1 --data mnist

@@ -40,7 +40,8 @@ Learners = Annotated[
     typer.Option(
         "--learner",
         metavar="MODULE:ATTRIBUTE",
-        help="A learner of your own, beside the installed ones; it is imported. May be given several times.",
+        help="Only this learner: an installed one, or a module of your own, which is imported. May be given several "
+        "times. (default: all installed ones)",
     ),
 ]
 Share = Annotated[
@@ -106,7 +107,11 @@ class Joining:
     ] = None
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="PACKAGE:NAME", help="Train only this learner; may be given several times."),
+        typer.Option(
+            "--allow",
+            metavar="PACKAGE:NAME",
+            help="Train only this learner; may be given several times. '*': also all installed ones, beside --learner.",
+        ),
     ] = None
     max_epochs: Annotated[int | None, typer.Option(min=1, help="Refuse plans that ask for more epochs a round.")] = None
     threads: Threads = None
@@ -118,7 +123,7 @@ class Joining:
         """The learners and the data that the options name. Failure where an option is wrong."""
         from client_sdk.data import Shard, load_data
         from client_sdk.http.urls import check_url
-        from client_sdk.learners import catalogue_for
+        from client_sdk.learners import EVERY, catalogue_for
         from client_sdk.protocol.names import LEARNER_PATTERN
 
         if self.data is None:
@@ -129,11 +134,12 @@ class Joining:
         if self.who_file is not None and not self.who_file.is_file():
             fail(f"There is no file {self.who_file}: --who-file names what proves who this device is.")
         for name in self.allow or []:
-            if not re.fullmatch(LEARNER_PATTERN, name):
+            if name != EVERY and not re.fullmatch(LEARNER_PATTERN, name):
                 fail(f"{name!r} is not a learner's name; it looks like package:name.")
         data = load_data(self.data, Shard.parse(self.shard) if self.shard is not None else None)
-        catalogue = catalogue_for(self.learner or [])  # after the data: learners may import torch, which takes seconds
-        if not catalogue.versions:
+        # after the data: learners may import torch, which takes seconds
+        catalogue = catalogue_for(self.learner or (), self.allow or ())
+        if not catalogue.usable:
             fail(
                 "This device has no learner: install a package that has one, or name yours: --learner module:attribute."
             )
@@ -141,6 +147,7 @@ class Joining:
 
     def policy(self) -> Policy:
         """The owner's policy. Bounds on secure rounds are sent only where one is set."""
+        from client_sdk.learners import EVERY
         from client_sdk.protocol.devices import Policy, SecureBounds
 
         given = {
@@ -153,7 +160,7 @@ class Joining:
         }
         bounds = {name: value for name, value in given.items() if value is not None}
         return Policy(
-            learners=tuple(self.allow) if self.allow else None,
+            learners=tuple(self.allow) if self.allow and EVERY not in self.allow else None,
             secure_only=self.secure_only,
             max_epochs=self.max_epochs,
             secure=SecureBounds.model_validate(bounds) if bounds else None,

@@ -74,7 +74,7 @@ class GroupTrainer:
 
     @property
     def learners(self) -> dict[str, str]:
-        return self.catalogue.versions
+        return self.catalogue.usable
 
     @property
     def examples(self) -> int:

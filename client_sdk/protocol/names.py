@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -37,6 +38,12 @@ def message_of(error: Mapping[str, Any]) -> str:
         if description is not None:
             return f"should be {description}"
     return str(error["msg"]).removeprefix("Value error, ")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean a or b?`` of the known names that are most similar; empty where none is."""
+    near = get_close_matches(name, sorted(known))
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 PROTOCOL_VERSION = 2

@@ -51,7 +51,8 @@ def join(
         list[str] | None,
         typer.Option(
             metavar="MODULE:ATTRIBUTE",
-            help="A learner of your own, beside the installed ones; it is imported. May be given several times.",
+            help="Only this learner: an installed one, or a module of your own, which is imported. May be given "
+            "several times. (default: all installed ones)",
         ),
     ] = None,
     nproc: Annotated[int, typer.Option(min=1, max=1024, help="The most processes that train together here.")] = 1,
@@ -191,7 +192,7 @@ def preflight_request(data: list[str], learners: list[str], nproc: int, device: 
             fail(f"--data: {name} is given twice.")
         try:
             require_source(source)
-            if not source.endswith(".npz"):
+            if name == source:  # under a name of its own it is offered by that alone
                 entry = entry_of(source)
                 sources[f"{entry.name}@{entry.version}"] = source
         except DataSourceError as error:

@@ -39,7 +39,7 @@ def follow(
     ] = None,
     learner: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODULE:ATTRIBUTE", help="A learner of your own, as for 'join'."),
+        typer.Option(metavar="MODULE:ATTRIBUTE", help="Only this learner, as for 'join'."),
     ] = None,
     nproc: Annotated[int, typer.Option(min=1, max=1024, help="The most processes that train here.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",
@@ -51,8 +51,8 @@ def follow(
 ) -> None:
     """Train with the machine on which 'quorate datacenter join --nnodes' runs, over a folder that both see.
 
-    Needs no token: the leader decides what to train. It trains only learners and data that are named here or
-    installed. Ctrl-C stops it.
+    Needs no token: the leader decides what to train. It trains only data that are named here, and only
+    the learners that are named here, or where none is, the installed ones. Ctrl-C stops it.
     """
     from client_sdk.commands.long_running import log_plainly
     from client_sdk.commands.stopping import stopped_by_signals

@@ -30,7 +30,7 @@ class PreflightRequest(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     learners: tuple[str, ...] = ()
-    """Learners that the user named, besides the installed ones."""
+    """Learners that the user named: only these. Empty: all installed ones."""
     data: dict[str, str]
     """Name in plans -> installed data set, or a path ending in .npz."""
     nproc: int = 1
@@ -41,7 +41,7 @@ class PreflightReport(BaseModel):
     """The capabilities of this machine."""
 
     learners: dict[str, str]
-    """Name -> version, the installed ones too."""
+    """Name -> version, of those that can be trained here."""
     examples: dict[str, int]
     """Name of the data -> its training examples."""
     gpus: int
@@ -91,12 +91,18 @@ def _loaded(wanted: PreflightRequest) -> PreflightReport:
     gpus = _gpus(wanted)
     catalogue = catalogue_for(wanted.learners)
     for name in wanted.learners:
-        if not hasattr(catalogue.load(name), "initial"):
+        if not _trains(catalogue.load(name)):
             raise Failure(f"The learner {name} cannot be trained here: only a torch Learner can.")
-    if not catalogue.versions:
+    learners = {name: version for name, version in catalogue.usable.items() if _trains(catalogue.load(name))}
+    if not learners:
         raise Failure("There is no learner here: install a package that has one, or name yours: --learner module:name.")
     examples = {name: len(load_data(source).train) for name, source in wanted.data.items()}
-    return PreflightReport(learners=catalogue.versions, examples=examples, gpus=gpus)
+    return PreflightReport(learners=learners, examples=examples, gpus=gpus)
+
+
+def _trains(learner: Any) -> bool:
+    """Whether a datacenter can train it: it is a torch Learner."""
+    return hasattr(learner, "initial")
 
 
 def _gpus(wanted: PreflightRequest) -> int:

@@ -126,6 +126,8 @@ class JobTrainer:
         source = self._data.get(lease.datacenter.data)
         if source is None:
             raise TrainingFailed(f"This worker does not hold the data {lease.datacenter.data!r}.")
+        if lease.task.learner not in self._offer.learners:
+            raise TrainingFailed(f"This worker may not train the learner {lease.task.learner}.")
         folder = self._folder.job(lease.run, lease.checkpoint.digest, lease.plan_digest)
         try:
             return JobSpec(

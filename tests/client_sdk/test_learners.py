@@ -128,8 +128,46 @@ def test_an_installed_learner_that_does_not_load_is_withdrawn_from_the_offer(tmp
     with pytest.raises(LearnerError, match="needs the module torch_that_is_not_there"):
         catalogue.load("clinic:a")
     assert list(catalogue.versions) == ["clinic:b"]
-    with pytest.raises(LearnerError, match=r"has not got the learner clinic:a; installed: clinic:b 2\.4\.1\."):
+    with pytest.raises(LearnerError, match=r"has not got the learner clinic:a; it may train: clinic:b 2\.4\.1\."):
         catalogue.load("clinic:a")
+
+
+def test_who_names_a_learner_means_that_one_alone(package: str) -> None:
+    here = [installed("risk", f"{package}:train"), installed("x", f"{package}:kept", "other")]
+    own = f"{package}:make"
+    assert Catalogue({"clinic:mine": train}, installed=here).usable == {"clinic:mine": "0"}
+    assert Catalogue({}, installed=here).usable == {}
+    assert Catalogue([own], installed=here).usable == {own: "1.7"}
+    assert Catalogue(["clinic:risk"], installed=here).usable == {"clinic:risk": "2.4.1"}
+    with pytest.raises(LearnerError, match="has not got the learner other:x; it may train: clinic:mine 0"):
+        Catalogue({"clinic:mine": train}, installed=here).load("other:x")
+    assert set(Catalogue({"clinic:mine": train}, allow="*", installed=here).usable) == {
+        "clinic:mine",
+        "clinic:risk",
+        "other:x",
+    }
+    assert set(Catalogue([own], allow=["other:x"], installed=here).usable) == {own, "other:x"}
+    assert set(Catalogue(allow=["other:x"], installed=here).usable) == {"other:x"}
+    assert set(Catalogue(installed=here).usable) == {"clinic:risk", "other:x"}
+    with pytest.raises(LearnerError, match=r"There is no learner clinic:rsk here to allow; did you mean clinic:risk\?"):
+        Catalogue(allow=["clinic:rsk"], installed=here)
+
+
+def test_only_what_can_be_imported_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaks_here.py").write_text("def make(): raise ValueError('no weights')\n1 / 0\n")
+    (tmp_path / "makes_none.py").write_text("def make(): raise ValueError('no weights')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    here = [
+        installed("good", f"{__name__}:train"),
+        installed("absent", "torch_that_is_not_there.nn:a"),
+        installed("missing", f"{__name__}:nothing_of_this_name"),
+        installed("breaks", "breaks_here:make"),
+        installed("none", "makes_none:make"),
+    ]
+    trainer = LearnerTrainer(Catalogue(installed=here), (np.zeros((7, 2)), np.zeros(7)))
+    assert trainer.learners == {"clinic:good": "2.4.1"}
+    with pytest.raises(LearnerError, match="cannot be imported: ZeroDivisionError"):
+        Catalogue(["clinic:breaks"], installed=here)
 
 
 def test_a_missing_torch_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from client_sdk.commands.device import app as device_app
+from client_sdk.commands.joining import Joining
 from client_sdk.device.storage import read_history
 from client_sdk.learning.collective import app as group_app
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
@@ -55,12 +56,14 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     join: Any, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Policy] = []
+    offered: list[set[str]] = []
     coordinator = script(2, task=Task(learner=LEARNER))
     genuine = coordinator.handle
 
     def listening(method: str, path: str, signer: str, body: bytes) -> tuple[int, bytes]:
         if path == "/v1/checkins":
             asked.append(CheckIn.model_validate_json(body).policy)
+            offered.append(set(CheckIn.model_validate_json(body).learners))
         return genuine(method, path, signer, body)
 
     coordinator.handle = listening  # type: ignore[method-assign]
@@ -71,6 +74,7 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
         more = ["--smallest-cohort", "100", "--largest-norm", "2.5", "--largest-weight-cap", "50", "--strict-only"]
         assert join(*mine, *more, "--most-colluding", "9", "--largest-range", "4", "--allow", LEARNER) == 0
     assert asked[0] == Policy()
+    assert all(learners == {LEARNER} for learners in offered)
     bounds = SecureBounds(
         smallest_cohort=100,
         most_colluding=9,
@@ -83,12 +87,28 @@ def test_bounds_on_secure_rounds_are_sent_where_they_are_set(
     assert len(read_history(workplace / "d1")) == 2
 
 
+def test_the_learner_that_is_named_is_the_only_one_that_is_offered(workplace: Path) -> None:
+    def offered(learner: list[str] | None, allow: list[str] | None) -> tuple[set[str], tuple[str, ...] | None]:
+        joining = Joining(data="mine.npz", learner=learner, allow=allow)
+        return set(joining.prepare()[0].usable), joining.policy().learners
+
+    every = offered(None, None)[0]
+    assert "quorate:mnist-mlp" in every
+    assert LEARNER not in every
+    assert offered([LEARNER], None) == ({LEARNER}, None)
+    assert offered(["quorate:mnist-mlp"], None) == ({"quorate:mnist-mlp"}, None)
+    assert offered(None, ["quorate:mnist-mlp"]) == ({"quorate:mnist-mlp"}, ("quorate:mnist-mlp",))
+    assert offered([LEARNER], ["quorate:mnist-mlp"])[0] == {LEARNER, "quorate:mnist-mlp"}
+    assert offered([LEARNER], ["*"]) == (every | {LEARNER}, None)
+
+
 @pytest.mark.parametrize("join", [device, group])
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
         ([], "Name this device's data with --data"),
         (["--data", "mine.npz", "--allow", "mine"], "'mine' is not a learner's name"),
+        (["--data", "mine.npz", "--allow", "quorate:mnist-mpl"], "did you mean quorate:mnist-mlp"),
         (["--data", "mine.npz", "--url", "nowhere"], "nowhere"),
         (
             ["--data", "mine.npz", "--learner", LEARNER],

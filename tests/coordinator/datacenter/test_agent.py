@@ -235,6 +235,11 @@ def test_data_that_is_not_held_is_refused_in_a_sentence(tmp_path: Path) -> None:
         Work(tmp_path).train(lease({"data": "other"}))
 
 
+def test_a_learner_that_the_worker_does_not_offer_is_not_imported_and_not_trained(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailed, match="may not train the learner quorate:mnist-mlp"):
+        Work(tmp_path).train(lease(task={"learner": "quorate:mnist-mlp"}))
+
+
 def test_a_plan_that_no_recipe_can_say_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TrainingFailed, match=r"The plan cannot be trained here: .*nproc"):
         Work(tmp_path).train(lease({"nproc": 2000, "batch_size": 4000}))

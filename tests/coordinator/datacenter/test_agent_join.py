@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from client_sdk import cli
+from client_sdk.data import entry_of
 from client_sdk.device.storage import read_record
 from client_sdk.http.operator import OperatorClient
 from client_sdk.tensors import to_bytes
+from coordinator.datacenter.agent import preflight_request
 from tests.coordinator.datacenter.agents import NAME, Command, agent, gone, write_data, write_learner
 from tests.coordinator.service.conftest import Server
 
@@ -39,6 +41,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("QUORATE_URL", "QUORATE_ENROLMENT_TOKEN", "QUORATE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+def test_data_is_offered_by_the_name_that_it_was_given_alone(place: Path) -> None:
+    named = preflight_request(["proxy=mnist"], [], 1, "cpu").data
+    assert named == {"proxy": "mnist"}
+    pinned = preflight_request(["mnist", "mine=proxy.npz"], [], 1, "cpu").data
+    assert set(pinned) == {"mnist", f"quorate:mnist@{entry_of('mnist').version}", "mine"}
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
