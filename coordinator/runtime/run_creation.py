@@ -128,7 +128,7 @@ def _require_short(core: Core, plan: Plan, header: TensorHeader, averaged: Manif
     written."""
     rule = chosen(plan, core.extensions(plan))
     slots = len(rule.optimizer.first(rule.optimizer_settings))
-    sizes = [(name, spec.elements) for name, spec in averaged.items()]
+    sizes = [(name, spec.elements) for name, spec in averaged.items() if slots]
     try:
         longest = max(header.data_start, len(header_bytes(wire)), len(state_header(sizes, slots, "")))
     except TensorError as error:
