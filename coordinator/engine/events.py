@@ -7,7 +7,7 @@ which the log holds it, whatever the class is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
@@ -32,6 +32,7 @@ from coordinator.engine.secure.events import (
     Spent,
     Unbarred,
 )
+from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.engine.worker_events import Delivered, FleetReturned, Leased, LeaseEnded, WorkerHeartbeat
 
 __all__ = [
@@ -159,6 +160,8 @@ class Reported(OfDevice):
     held_out_examples: int = 0
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Fetch, train, encode: by the device's own clock."""
+    treated: Treated = UNTREATED
+    """What was done to it before it is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +194,8 @@ class Committed:
     optimizer: str | None = None
     tensors: str = ""
     """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
+    zero_sum: bool = False
+    """Whether the sum of the updates was zero in every value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +273,8 @@ _SERIALIZERS = {kind: adapter.serializer for kind, adapter in _ADAPTERS.items()}
 _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
     "Created": (("weight_unit", 1), ("tensors", "")),
     "Drawn": (("declined", 0), ("barred", 0)),
-    "Committed": (("tensors", ""),),
+    "Reported": (("treated", asdict(UNTREATED)),),
+    "Committed": (("tensors", ""), ("zero_sum", False)),
     "Delivered": (("tensors", ""),),
     "FleetReturned": (("left_out", 0),),
 }

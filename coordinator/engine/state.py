@@ -18,6 +18,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.state import Barred, EndedAttempt, SecureRound
+from coordinator.engine.treatment import UNTREATED, Treated
 
 Row = TypeVar("Row")
 RoundPhase = Literal[
@@ -55,6 +56,7 @@ class Member:
     weight: int = 0
     bytes: int = 0
     partial: bool = False
+    treated: Treated = UNTREATED
     metrics: dict[str, float] = field(default_factory=dict)
     held_out: dict[str, float] = field(default_factory=dict)
     held_out_examples: int = 0

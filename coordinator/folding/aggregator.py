@@ -50,6 +50,8 @@ class NewCheckpoint(NamedTuple):
     bytes: int
     optimizer: str | None = None
     """Digest of the server optimizer's state; None where it has none."""
+    zero_sum: bool = False
+    """Whether the mean of the updates was zero in every value."""
 
 
 class MeanBlocks(Protocol):
@@ -157,6 +159,7 @@ class Aggregator:
         rate = self._plan.aggregation.server_learning_rate
         places = self.delta.slices()
         header = read_header(self._blobs.path(parent))
+        zero_sum = bool(places)
         averaged = {name: spec for name, spec in header.manifest.items() if name in places}
         state = carried(self._blobs, before, averaged, first, f"{self._run} {round}")
         with state as (old, new), self._blobs.open(parent) as source, self._blobs.spool() as spool:
@@ -171,13 +174,14 @@ class Aggregator:
                     count = min(BLOCK, spec.elements - start)
                     model = widen(_read_values(source, spec, count))
                     mean, slots = deltas.read(begin + start, count), old.block(name, start, count)
+                    zero_sum = zero_sum and not mean.any()
                     with np.errstate(over="ignore", invalid="ignore"):
                         following = self._chosen.apply(model, mean, list(slots.T), rate)
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
                     new.write(name, slots)
                     spool.write(narrow(following, spec.dtype).tobytes())
-            return NewCheckpoint(spool.commit(), spool.size, new.commit())
+            return NewCheckpoint(spool.commit(), spool.size, new.commit(), zero_sum)
 
 
 class _MeanBlocks:

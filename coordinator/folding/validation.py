@@ -26,10 +26,15 @@ from client_sdk.tensors import (
     l2_norm_of_blocks,
     read_header,
 )
-from client_sdk.tensors.exact_sum import bound, peak, range_for
+from client_sdk.tensors.exact_sum import FRACTION_BITS, bound, peak, range_for
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
+from coordinator.engine.treatment import Treated
+
+_SMALLEST_ROUNDING = 1e-3
+_SMALL = 2.0**-20
+"""Below this the largest magnitude decides how large rounding errors are, so a bound of it is not enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,12 @@ class Measures:
     cannot overflow."""
     scale: float | None
     """The factor of norm clipping, min(1, clip_norm / norm); None where nothing is clipped."""
+
+    @property
+    def treated(self) -> Treated:
+        """What is done to the values of the update."""
+        rounding = min(1.0, 2.0 ** -(FRACTION_BITS + 1) / self.peak) if self.peak else 0.0
+        return Treated(clipped=self.scale is not None, rounding=rounding if rounding >= _SMALLEST_ROUNDING else 0.0)
 
 
 def check(
@@ -131,7 +142,7 @@ def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measu
     most_weight = heaviest(plan.aggregation, plan.weight_unit)
     most = range_for(most_weight, plan.cohort.goal)
     limit = plan.aggregation.clip_norm
-    if limit is None and (largest := bound(blocks())) <= most:
+    if limit is None and _SMALL <= (largest := bound(blocks())) <= most:
         return Measures(peak=largest, scale=None)
     largest = peak(blocks())
     scale = None

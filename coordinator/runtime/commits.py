@@ -60,6 +60,7 @@ class Commits:
                             bytes=made.bytes,
                             optimizer=made.optimizer,
                             tensors=tensors,
+                            zero_sum=made.zero_sum,
                         ),
                         fence=fence,
                     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from client_sdk.protocol.devices import (
     Assignment,
@@ -34,6 +34,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import membership
 from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
+from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
@@ -55,6 +56,7 @@ class ArrivedUpdate:
     size: int
     at: float | None = None
     """Unix time of its arrival in seconds; None: now."""
+    treated: Treated = UNTREATED
 
 
 class DeviceRequests:
@@ -209,7 +211,9 @@ class DeviceRequests:
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
-        counted = self.count(device, report, digest, size, still_there=lambda: self._core.blobs.has(digest))
+        counted = self.count(
+            device, report, digest, size, measures.treated, still_there=lambda: self._core.blobs.has(digest)
+        )
 
         def settle() -> Receipt:
             try:
@@ -232,6 +236,7 @@ class DeviceRequests:
         report: UpdateReport,
         digest: str,
         size: int,
+        treated: Treated = UNTREATED,
         *,
         still_there: Callable[[], bool] = lambda: True,
     ) -> Callable[[], Receipt]:
@@ -244,7 +249,7 @@ class DeviceRequests:
         def reported(at: float) -> ev.Reported:
             if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
-            return _reported(ArrivedUpdate(device, report, digest, size), at)
+            return _reported(ArrivedUpdate(device, report, digest, size, treated=treated), at)
 
         entered = self._core.enter(report.run, reported)
         return lambda: _receipt(report, device.device, digest, entered())
@@ -334,6 +339,7 @@ def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
         held_out=dict(report.held_out.metrics) if report.held_out else {},
         held_out_examples=min(report.held_out.examples, most) if report.held_out else 0,
         seconds=(report.fetch_s, report.train_s, report.encode_s),
+        treated=replace(arrived.treated, capped=report.examples > most),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from client_sdk.protocol.operators import (
@@ -13,9 +14,11 @@ from client_sdk.protocol.operators import (
     MetricView,
     RoundView,
     RunView,
+    Treatment,
 )
 from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
+from coordinator.engine.treatment import shows_counts_of_data
 from coordinator.runtime.marks import kinds_against
 from coordinator.store.port import (
     AuthorityRow,
@@ -28,6 +31,9 @@ from coordinator.store.port import (
     RunRow,
 )
 
+_REASONS = 8
+_OF_DATA = ("clipped", "capped", "partial", "statistics_cut", "rounding", "refused")
+"""The fields of ``Treatment`` that depend on the data of devices."""
 _NO_STAGE = ("abandoned", "duplicate", "withdrawn")
 """Kinds of refusals of devices that are counted in another stage of the funnel: as reported, or as withdrawn."""
 
@@ -137,6 +143,18 @@ def round_view(
         secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
+        treatment=None if row.kind == "datacenter" else _treatment(row.kind, body, first.values()),
+    )
+
+
+def _treatment(kind: str, body: Mapping[str, Any], refusals: Iterable[RefusalRow]) -> Treatment:
+    zero_sum = body.get("zero_sum", False)
+    if not shows_counts_of_data(kind):
+        return Treatment(**dict.fromkeys(_OF_DATA), zero_sum=zero_sum)
+    reasons = Counter(item.reason for item in refusals if item.kind != "late")
+    common = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS]
+    return Treatment(
+        **body.get("treatment", {}), partial=body.get("partial", 0), zero_sum=zero_sum, refused=dict(common)
     )
 
 
@@ -168,8 +186,9 @@ def event_view(row: EventRow, *, secure: bool = False) -> EventView:
     body = row.body
     if secure and "cohort" in body:
         body = {**body, "cohort": [device for device, _ in cast("list[list[Any]]", body["cohort"])]}
-    if secure and "device" in body:
-        body = {name: value for name, value in body.items() if name not in ("bytes", "seconds", "examples")}
+    if "device" in body and not shows_counts_of_data("secure" if secure else "federated"):
+        hidden = ("bytes", "seconds", "examples", "treated")
+        body = {name: value for name, value in body.items() if name not in hidden}
     return EventView(seq=row.seq, at=row.at, kind=row.kind, body=body)
 
 

@@ -140,7 +140,7 @@ class Kernel:
             steps_planned=report.work.steps_planned,
             complete=report.work.complete,
         )
-        return Contributed(Done(report=report, weight=weight), flat, measures)
+        return Contributed(Done(report=report, weight=weight, treated=measures.treated), flat, measures)
 
 
 class _Steps:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Tensors
 from client_sdk.tensors.exact_sum import ExactSum
+from coordinator.engine.treatment import UNTREATED, Treated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Done:
 
     report: UpdateReport
     weight: int
+    treated: Treated = UNTREATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

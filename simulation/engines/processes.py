@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
 from client_sdk.tensors.exact_sum import ExactSum, SumError
+from coordinator.engine.treatment import Treated
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
 from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
@@ -196,7 +197,8 @@ def _cores() -> int:
 def _result(answer: Answer) -> Result:
     body = answer.body
     if "report" in body:
-        return Done(report=UpdateReport.model_validate_json(body["report"]), weight=body["weight"])
+        report = UpdateReport.model_validate_json(body["report"])
+        return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]))
     if "remembers" in body:
         raise SimulationError(body["remembers"])
     return CannotTrain(reason=body["reason"], trace=body["trace"])

@@ -25,7 +25,7 @@ import os
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,11 @@ class EngineWorker:
             return {"remembers": str(error)}
         if isinstance(result, CannotTrain):
             return {"reason": result.reason, "trace": result.trace}
-        answer: JsonObject = {"report": result.report.model_dump_json(), "weight": result.weight}
+        answer: JsonObject = {
+            "report": result.report.model_dump_json(),
+            "weight": result.weight,
+            "treated": asdict(result.treated),
+        }
         if self._shared.shelf is not None:
             if job.device not in self._slots:
                 self._slots[job.device] = len(self._slots)

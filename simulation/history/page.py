@@ -10,7 +10,7 @@ from html import escape
 from io import BytesIO
 
 from simulation.history.recorded_run import RecordedRun
-from simulation.history.tables import COLUMNS, cells, newest_scores, reasons_of, standing
+from simulation.history.tables import COLUMNS, cells, newest_scores, reasons_of, standing, treatment_of
 
 _LAST = 5
 _WITH_EXCHANGES = "Funnel, metrics, participation and exchanges of secure rounds"
@@ -59,7 +59,7 @@ def _line(tag: str, texts: list[str], sides: list[str]) -> str:
 
 def _reasons(history: RecordedRun) -> str:
     html = ""
-    for title, reasons in reasons_of(history):
+    for title, reasons in (*treatment_of(history), *reasons_of(history)):
         lines = "".join(f"<li>{escape(reason)}: {escape(when)}</li>" for reason, when in reasons)
         html += f"<p>{title}</p><ul>{lines}</ul>"
     return html

@@ -17,6 +17,7 @@ from coordinator.runtime.run_log import start_of
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000
+_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,22 @@ class RoundSummary:
     digest: str | None
     metrics: dict[str, float] = field(default_factory=dict)
     """Training metrics of the accepted updates, averaged by weight."""
+
+    clipped: int | None = None
+    """Updates that were scaled down to ``aggregation.clip_norm``. This and what follows is None where it is not known:
+    in secure rounds, and in datacenter rounds."""
+    capped: int | None = None
+    """Updates that weigh less than their examples, by ``aggregation.weight_cap`` or by the cap of the registration."""
+    partial: int | None = None
+    """Updates of work that a deadline or a time budget cut short."""
+    statistics_cut: int | None = None
+    """Updates with statistics that were cut to ``aggregation.statistics_range``."""
+    rounding: float | None = None
+    """The largest rounding error of an update, relative to its largest value; 0 below 0.001."""
+    zero_sum: bool = False
+    """Whether the updates added up to zero in every value."""
+    refused_for: dict[str, int] | None = None
+    """Why updates were refused: reason -> how many; late ones left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +128,7 @@ def current_state(reader: Reader, row: RunRow) -> RunState:
 
 
 def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
-    funnel = view.funnel
+    funnel, treated = view.funnel, view.treatment
     return RoundSummary(
         round=view.round,
         kind=view.kind,
@@ -135,4 +152,6 @@ def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
         version=view.version,
         digest=view.digest,
         metrics=view.metrics,
+        **({} if treated is None else {name: getattr(treated, name) for name in _TREATMENT}),
+        refused_for=None if treated is None else treated.refused,
     )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from client_sdk.protocol.operators import TREATED
 from coordinator.pictures.curve import Curve
 from coordinator.store.port import Reader
 from simulation.history.exchanges import RoundExchange
@@ -77,12 +78,14 @@ def _rounds(history: RecordedRun, pd: Any) -> pd.DataFrame:
     rows = []
     for row in history.rounds:
         plain = {name: getattr(row, name) for name in names}
+        plain["refused_for"] = "; ".join(f"{count} x {reason}" for reason, count in (row.refused_for or {}).items())
         closed_s = None if row.closed_at is None else row.closed_at - began
         times = {"opened_s": row.opened_at - began, "closed_s": closed_s}
         rows.append(plain | times | {f"training.{name}": value for name, value in row.metrics.items()})
     made = pd.DataFrame(rows, columns=None if rows else names)
-    floats = {name: "float64" for name in ("seconds", "wall_s", "opened_s", "closed_s") if name in made}
-    made = made.astype(floats | {"version": "Int64"})
+    floats = {name: "float64" for name in ("seconds", "wall_s", "opened_s", "closed_s", "rounding") if name in made}
+    counts = dict.fromkeys(("version", "clipped", "capped", "partial", "statistics_cut"), "Int64")
+    made = made.astype(floats | counts)
     front = [*names[: names.index("seconds")], "opened_s", "closed_s"]
     return made[front + [name for name in made.columns if name not in front]] if rows else made
 
@@ -155,12 +158,13 @@ def human_bytes(count: int) -> str:
 
 
 def summary(history: RecordedRun, last: int) -> str:
-    """Headline, the last rounds in columns, why rounds were abandoned and why devices withdrew."""
+    """Headline, the last rounds in columns, what was done to updates, why rounds were abandoned and why devices
+    withdrew."""
     rounds = history.rounds
     lines = [headline(history)]
     if rounds:
         lines += ["", *columns([COLUMNS, *(cells(row) for row in rounds[-max(last, 1) :])])]
-    for title, reasons in reasons_of(history):
+    for title, reasons in (*treatment_of(history), *reasons_of(history)):
         lines += ["", title, *(f"  {reason}: {numbers}" for reason, numbers in reasons)]
     return "\n".join(lines)
 
@@ -176,6 +180,27 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def treatment_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(title, pairs (what, when)) of what was done to the updates of all rounds; empty where nothing was."""
+    rounds, found = history.rounds, []
+    for name, text in TREATED.items():
+        done = [(getattr(row, name), row) for row in rounds if getattr(row, name)]
+        if done:
+            count, updates = sum(number for number, _ in done), sum(row.reported for _, row in done)
+            found.append((f"{count} of {updates} updates {text}", _numbers([row.round for _, row in done])))
+    rounded = [row for row in rounds if row.rounding]
+    if rounded:
+        largest = max(row.rounding or 0.0 for row in rounded)
+        text = f"rounding errors up to {largest:.2g} of an update's largest value"
+        found.append((text, _numbers([row.round for row in rounded])))
+    zero = [row.round for row in rounds if row.zero_sum]
+    found += [("the sum of the updates was zero", _numbers(zero))] if zero else []
+    shown = [("What was done to updates:", found)]
+    refused = [(reason, row.round) for row in rounds for reason, n in (row.refused_for or {}).items() for _ in range(n)]
+    told = [(reason, f"{len(numbers)} in {_numbers(sorted(set(numbers)))}") for reason, numbers in _together(refused)]
+    return [(title, what) for title, what in (*shown, ("Updates that were refused:", told)) if what]
 
 
 def reasons_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]]:

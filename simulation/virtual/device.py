@@ -29,7 +29,7 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.record import Record
 from client_sdk.device.session import Session, participate
-from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Receipt, Registered, UpdateReport, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Receipt, Registered, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.actions import Keep
@@ -86,8 +86,8 @@ class Device:
         self.row = row
         self.offer = offer
         self.assignment: Assignment | None = None
-        self._made: tuple[UpdateReport, int] | None = None
-        """The report of its training, and the bytes that its update would have."""
+        self._made: tuple[Done, int] | None = None
+        """The result of its training, and the bytes that its update would have."""
         self.update: ArrivedUpdate | None = None
         """The update that it has sent and that is not answered yet."""
         self.over = False
@@ -125,7 +125,7 @@ class Device:
             self._go_on(Trained(b"late", complete, now))
         elif isinstance(result, Done):
             text = result.report.model_dump_json()
-            self._made = result.report, self._world.size_of(text)
+            self._made = result, self._world.size_of(text)
             self._go_on(Trained(f"{self.row.device}\n{text}".encode(), result.report.work.complete, now))
         else:
             self._go_on(Failed(result.reason, now))
@@ -176,8 +176,10 @@ class Device:
         if send.route in (Route.CHECK_IN, Route.STARTED):
             return LATER  # the world sends the requests of all such devices together
         if send.route is Route.UPDATE and self._made is not None:
-            report, size = self._made
-            self.update = ArrivedUpdate(self.row, report, send.update or "", size, self._world.now)
+            done, size = self._made
+            self.update = ArrivedUpdate(
+                self.row, done.report, send.update or "", size, self._world.now, treated=done.treated
+            )
             return LATER
         try:
             answer = self._answer_of(send)

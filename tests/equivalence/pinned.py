@@ -139,6 +139,11 @@ _SCORE = {"examples": 16, "metrics": {"loss": 0.5, "accuracy": 0.75}}
 _FUNNEL = {
     "waiting": 9, "selected": 8, "training": 7, "reported": 5, "withdrawn": 1, "late": 2, "dropped": 3, "refused": 4
 }  # fmt: skip
+_TREATED = {"clipped": True, "capped": True, "statistics_cut": True, "rounding": 0.25}
+_TREATMENT = {
+    "clipped": 3, "capped": 2, "partial": 1, "statistics_cut": 1, "rounding": 0.25, "zero_sum": True,
+    "refused": {"the values hold NaN": 2},
+}  # fmt: skip
 _LEASE_VIEW = {
     "worker": "w1", "attempt": 2, "fence": 3, "since_at": 10.5, "seen_at": 11.5, "step": 20, "metrics": {"loss": 0.5}
 }  # fmt: skip
@@ -333,6 +338,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "authority": "apart",
             "secure": _SECURE_VIEW,
             "departures": "2 devices withdrew: the battery is low",
+            "treatment": _TREATMENT,
         },
         (
             "attempt",
@@ -352,8 +358,10 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "authority",
             "secure",
             "departures",
+            "treatment",
         ),
     ),
+    "treatment": (operators.Treatment, _TREATMENT, tuple(_TREATMENT)),
     "checkpoint-view": (
         operators.CheckpointView,
         {
@@ -513,14 +521,15 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "held_out": {"accuracy": 0.75},
             "held_out_examples": 16,
             "seconds": [0.5, 1.5, 0.25],
+            "treated": _TREATED,
         },
-        ("metrics", "held_out", "held_out_examples", "seconds"),
+        ("metrics", "held_out", "held_out_examples", "seconds", "treated"),
     ),
     "UpdateRefused": ({**_OF_ROUND, "device": "d1", "digest": _D["c"], "reason": "the values hold NaN"}, ()),
     "Withdrew": ({**_OF_ROUND, "device": "d1", "reason": "The battery is low."}, ()),
     "Committed": (
-        {"round": 7, "digest": _D["c"], "bytes": 1234, "optimizer": _D["e"], "tensors": _D["a"]},
-        ("optimizer", "tensors"),
+        {"round": 7, "digest": _D["c"], "bytes": 1234, "optimizer": _D["e"], "tensors": _D["a"], "zero_sum": True},
+        ("optimizer", "tensors", "zero_sum"),
     ),
     "CommitFailed": ({"round": 7, "reason": "out of range"}, ()),
     "Leased": ({**_LEASED, "instance": "i1", "waiting": 9, "installation": "n1"}, ("installation",)),

@@ -274,7 +274,7 @@ def answers_of(folder: Path) -> dict[str, Rows]:
         )
         model = history.checkpoint()
         return {
-            "history.rounds": [canonical(asdict(found)) for found in history.rounds],
+            "history.rounds": [canonical(_told(asdict(found))) for found in history.rounds],
             "history.metrics": [canonical(found.model_dump(mode="json")) for found in history.metrics],
             "history.participation": [canonical(found) for found in history.participation.items()],
             "history.withdrawals": [canonical(asdict(found)) for found in history.withdrawals],
@@ -282,6 +282,14 @@ def answers_of(folder: Path) -> dict[str, Rows]:
             "history.end": [canonical([history.run, len(history), history.status, history.reason])],
             "history.model": [canonical([name, array.dtype.str, array.tolist()]) for name, array in model.items()],
         }
+
+
+_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum", "refused_for")
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    """A round without what was not done to its updates."""
+    return {name: value for name, value in row.items() if name not in _TREATMENT or value}
 
 
 def played(name: str, folder: Path, **more: Any) -> dict[str, Rows]:

@@ -38,6 +38,12 @@ def heaviest(aggregation: Aggregation, unit: int) -> int:
     return UNIT if aggregation.partial == "examples_seen" else 1
 
 
+def is_capped(aggregation: Aggregation, examples: int, by_registration: bool = False) -> bool:
+    """Whether an update of so many examples weighs less than these. ``by_registration``: whether its device reports
+    more than it may claim."""
+    return aggregation.weighting == "examples" and (by_registration or examples > aggregation.weight_cap)
+
+
 def reason_against(
     aggregation: Aggregation, *, examples: int, steps: int, steps_planned: int, complete: bool
 ) -> str | None:

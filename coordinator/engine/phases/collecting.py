@@ -5,11 +5,12 @@ Updates that arrive when the round is committing, or over, are answered here too
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypedDict
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.aggregation.weights import reason_against, weight_of
+from coordinator.engine.aggregation.weights import is_capped, reason_against, weight_of
 from coordinator.engine.phases.committing import close
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.refusing import Step, membership, refuse
@@ -45,6 +46,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     if against is not None:
         return refuse(state, *against, None if member.status == "refused" else event)
     weight = weight_of(state.plan.aggregation, state.weight_unit, **work)
+    treated = replace(event.treated, capped=is_capped(state.plan.aggregation, event.examples, event.treated.capped))
     member = altered(
         member,
         status="reported",
@@ -52,6 +54,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         weight=weight,
         bytes=event.bytes,
         partial=not event.complete,
+        treated=treated,
         metrics=event.metrics,
         held_out=event.held_out,
         held_out_examples=event.held_out_examples,

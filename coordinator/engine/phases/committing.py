@@ -38,6 +38,7 @@ def committed(state: RunState, event: ev.Committed) -> Step:
         optimizer=event.optimizer,
         tensors=event.tensors,
         origin=origin_of_advance(current) if current.advancing else "",
+        zero_sum=event.zero_sum,
     )
 
 
@@ -73,7 +74,15 @@ def _refused(state: RunState, round: int) -> Step:
 
 
 def advance(
-    state: RunState, at: float, *, digest: str, size: int, optimizer: str | None, tensors: str = "", origin: str = ""
+    state: RunState,
+    at: float,
+    *,
+    digest: str,
+    size: int,
+    optimizer: str | None,
+    tensors: str = "",
+    origin: str = "",
+    zero_sum: bool = False,
 ) -> Step:
     """The round under way is committed: this durable checkpoint is the model."""
     version, current = state.version + 1, state.current
@@ -88,7 +97,7 @@ def advance(
             contributions=current.contributions,
             origin=origin,
         ),
-        record(state, "committed", closed_at=at, version=version, digest=digest),
+        record(state, "committed", closed_at=at, version=version, digest=digest, zero_sum=zero_sum),
         *forget(state),
     ]
     scored = [(m.held_out_examples, m.held_out) for _, m in sorted(current.members.items()) if m.held_out_examples]

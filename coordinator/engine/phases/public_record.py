@@ -9,6 +9,7 @@ from client_sdk.metrics import UNDEFINED, Tally
 from coordinator.engine import effects as fx
 from coordinator.engine.secure.progress import progress
 from coordinator.engine.state import Round, RunState
+from coordinator.engine.treatment import UNTREATED, Treated
 
 
 def public_body(state: RunState) -> dict[str, object]:
@@ -58,8 +59,18 @@ def _fleet_body(round: Round) -> dict[str, object]:
         "weight": sum(member.weight for member in reported),
         "partial": sum(member.partial for member in reported),
         "metrics": mean_metrics([(member.weight, member.metrics) for member in reported]),
+        **_treated([member.treated for member in reported if member.treated != UNTREATED]),
         **({"departures": departures} if departures else {}),
     }
+
+
+def _treated(treated: Sequence[Treated]) -> dict[str, object]:
+    if not treated:
+        return {}
+    counts: dict[str, object] = {
+        name: sum(getattr(one, name) for one in treated) for name in ("clipped", "capped", "statistics_cut")
+    }
+    return {"treatment": counts | {"rounding": max(one.rounding for one in treated)}}
 
 
 def _secure_body(state: RunState) -> dict[str, object]:
@@ -79,6 +90,7 @@ def record(
     closed_at: float | None = None,
     version: int | None = None,
     digest: str | None = None,
+    zero_sum: bool = False,
 ) -> fx.RecordRound:
     """The round's row: the public view, and the cohort and its pool, which are not public."""
     current = state.current
@@ -96,6 +108,7 @@ def record(
             "digest": digest,
             "pool": current.pool,
             "cohort": sorted(current.members),
+            **({"zero_sum": True} if zero_sum else {}),
             **({"left_out": dict(current.excluded)} if current.excluded else {}),
         },
         kind=current.kind,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.engine import events as ev
 from coordinator.engine import state as states
+from coordinator.engine.treatment import Treated
 from tests.coordinator.engine.story import FALLBACK, Story
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -24,6 +25,9 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "str | None": st.none() | st.text(max_size=5),
     "int | None": st.none() | st.integers(),
     "dict[str, float]": METRICS,
+    "Treated": st.builds(
+        Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
+    ),
     "tuple[float, float, float]": st.tuples(FLOATS, FLOATS, FLOATS),
     "tuple[tuple[str, int], ...]": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(st.text(max_size=3), max_size=3).map(tuple),

@@ -1,0 +1,60 @@
+"""A history says what was done to updates, the same from each engine and from the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from client_sdk.update import Update
+from simulation import History, simulate
+
+PLAN: dict[str, Any] = {
+    "name": "treated",
+    "cohort": {"select": 3, "goal": 3},
+    "aggregation": {"weight_cap": 10, "clip_norm": 1.0},
+    "finish": {"rounds": 2},
+}
+INIT = {"w": np.zeros(2, np.float32)}
+
+
+def learner(model: Any, data: Any, task: Any) -> Update:
+    return Update({"w": np.full(2, data[0][0, 0], np.float32)}, examples=len(data[0]))
+
+
+def client(count: int, value: float) -> tuple[Any, Any]:
+    return np.full((count, 1), value, np.float32), np.zeros(count)
+
+
+CLIENTS = {"small": client(5, 0.5), "edge": client(10, 0.25), "large": client(11, 2.0)}
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_counts_of_a_simulation(engine: Literal["serial", "processes"], tmp_path: Path) -> None:
+    history = simulate(PLAN, learner, CLIENTS, init=INIT, engine=engine, workers=2, folder=tmp_path / "run")
+    for found in (history, History.open(tmp_path / "run")):
+        assert [(row.clipped, row.capped, row.partial, row.rounding) for row in found.rounds] == [(1, 1, 0, 0.0)] * 2
+        text = found.summary()
+        assert "2 of 6 updates scaled down to clip_norm: rounds 1, 2" in text
+        assert "2 of 6 updates weighed less than their examples, by weight_cap or their registration" in text
+        frame = found.to_pandas("rounds")
+        assert frame["capped"].tolist() == [1, 1]
+        assert frame["refused_for"].tolist() == ["", ""]
+        assert "scaled down to clip_norm" in found._repr_html_()
+
+
+def test_a_run_to_which_nothing_was_done_says_nothing() -> None:
+    history = simulate({**PLAN, "aggregation": {}}, learner, CLIENTS, init=INIT)
+    assert "done to updates" not in history.summary()
+
+
+def test_small_and_zero_sums_are_said() -> None:
+    tiny = {"one": client(5, 3e-10), "two": client(5, 3e-10), "three": client(5, 3e-10)}
+    said = simulate({**PLAN, "aggregation": {}}, learner, tiny, init=INIT).summary()
+    assert "rounding errors up to 0.39 of an update's largest value: rounds 1, 2" in said
+    nothing = {name: client(5, 0.0) for name in CLIENTS}
+    history = simulate({**PLAN, "aggregation": {}}, learner, nothing, init=INIT)
+    assert [row.zero_sum for row in history.rounds] == [True, True]
+    assert "the sum of the updates was zero: rounds 1, 2" in history.summary()
