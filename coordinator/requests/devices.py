@@ -32,8 +32,8 @@ from coordinator.requests.entry import (
     RoundNumber,
     Uncommitted,
 )
+from coordinator.runtime.arrived_update import ArrivedUpdate
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.identities import Registrant
 from coordinator.store.port import DeviceRow

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 
 from client_sdk.protocol.devices import (
     Assignment,
@@ -36,6 +35,7 @@ from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
 from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
+from coordinator.runtime.arrived_update import ArrivedUpdate, reported_event
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.outcomes import Outcomes
@@ -44,19 +44,6 @@ from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store.port import DeviceRow, StoreError
 
 _NEVER_IN_CLEAR = "this round is secure: a device sends its update masked, never in clear"
-
-
-@dataclass(frozen=True, slots=True)
-class ArrivedUpdate:
-    """A validated update with its device."""
-
-    device: DeviceRow
-    report: UpdateReport
-    digest: str
-    size: int
-    at: float | None = None
-    """Unix time of its arrival in seconds; None: now."""
-    treated: Treated = UNTREATED
 
 
 class DeviceRequests:
@@ -249,7 +236,7 @@ class DeviceRequests:
         def reported(at: float) -> ev.Reported:
             if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
-            return _reported(ArrivedUpdate(device, report, digest, size, treated=treated), at)
+            return reported_event(ArrivedUpdate(device, report, digest, size, treated=treated), at)
 
         entered = self._core.enter(report.run, reported)
         return lambda: _receipt(report, device.device, digest, entered())
@@ -258,7 +245,7 @@ class DeviceRequests:
         """The same for many validated updates of one run, each with its own time of arrival."""
 
         def reported(arrived: ArrivedUpdate) -> Make:
-            return lambda tx, state, now: _reported(arrived, now if arrived.at is None else arrived.at)
+            return lambda tx, state, now: reported_event(arrived, now if arrived.at is None else arrived.at)
 
         answers: list[Receipt | ProblemError] = []
         results = self._core.log(run).submit_all([reported(arrived) for arrived in arrivals])
@@ -320,27 +307,6 @@ def _terms(state: RunState) -> SecureTask | None:
         return None
     aggregation = state.plan.aggregation
     return task_of(secure.terms(aggregation), weighting=aggregation.weighting, keep_late=secure.keep_late)
-
-
-def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
-    report, most = arrived.report, arrived.device.examples_cap
-    return ev.Reported(
-        at=at,
-        round=report.round,
-        attempt=report.attempt,
-        device=arrived.device.device,
-        digest=arrived.digest,
-        bytes=arrived.size,
-        examples=min(report.examples, most),
-        steps=report.work.steps,
-        steps_planned=report.work.steps_planned,
-        complete=report.work.complete,
-        metrics=dict(report.metrics),
-        held_out=dict(report.held_out.metrics) if report.held_out else {},
-        held_out_examples=min(report.held_out.examples, most) if report.held_out else 0,
-        seconds=(report.fetch_s, report.train_s, report.encode_s),
-        treated=replace(arrived.treated, capped=report.examples > most),
-    )
 
 
 def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:

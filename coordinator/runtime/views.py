@@ -14,8 +14,8 @@ from client_sdk.protocol.operators import (
     MetricView,
     RoundView,
     RunView,
-    Treatment,
 )
+from client_sdk.protocol.treatment import Treatment
 from coordinator.engine.rounds import public_body
 from coordinator.engine.state import RunState
 from coordinator.engine.treatment import shows_counts_of_data

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from client_sdk.protocol.operators import TREATED
+from client_sdk.protocol.treatment import TREATED
 from coordinator.pictures.curve import Curve
 from coordinator.store.port import Reader
 from simulation.history.exchanges import RoundExchange

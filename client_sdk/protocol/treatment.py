@@ -1,0 +1,45 @@
+"""What was done to the updates of a round, as operators see it: a part of ``operators.RoundView``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from client_sdk.protocol.names import Message
+
+TREATED = {
+    "clipped": "scaled down to clip_norm",
+    "capped": "weighed less than their examples, by weight_cap or their registration",
+    "partial": "of work cut short by a deadline (partial)",
+    "statistics_cut": "with statistics cut to statistics_range",
+}
+"""The counts of ``Treatment``, as words after ``3 of 10 updates``."""
+
+
+class Treatment(Message):
+    """What was done to the updates of a round before they were added up: how many of those that were received in time.
+    None: it is not known, or not shown; in secure rounds devices clip and weigh under masks, and tell nobody."""
+
+    clipped: int | None = 0
+    """Scaled down to ``aggregation.clip_norm``."""
+    capped: int | None = 0
+    """Weighed less than their examples, by ``aggregation.weight_cap`` or by the cap of the device's registration."""
+    partial: int | None = 0
+    """Of work that a deadline or a time budget cut short."""
+    statistics_cut: int | None = 0
+    """With values of statistics (such as a running mean) that were cut to ``aggregation.statistics_range``."""
+    rounding: float | None = 0.0
+    """The largest rounding error: half a unit of the exact sum, relative to the largest value of the update. 0 below
+    0.001."""
+    zero_sum: bool = False
+    """Whether the sum was zero in every value, so that the round moved nothing by itself."""
+    refused: dict[str, int] | None = Field(default_factory=dict)
+    """Why updates were refused, late ones left out: reason -> how many, the most common first, at most 8. Part of a
+    reason may be text of a device."""
+
+    def words(self, updates: int) -> list[str]:
+        """What was done to so many updates, a clause each; none for what was not done, or is not known."""
+        counts = {text: getattr(self, name) for name, text in TREATED.items()}
+        found = [f"{count} of {updates} updates {text}" for text, count in counts.items() if count]
+        if self.rounding:
+            found.append(f"rounding errors up to {self.rounding:.2g} of an update's largest value")
+        return found + ["the sum of the updates was zero"] * self.zero_sum
