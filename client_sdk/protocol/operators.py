@@ -35,7 +35,6 @@ Kind = Literal["federated", "secure", "datacenter"]
 ShownKind = Literal["federated", "secure", "datacenter", "flower"]
 """Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""
 
-
 DeviceState = Literal["away", "waiting", "assigned", "left"]
 """State of a device; left: it has asked to be forgotten."""
 RunClock = Literal["wall", "virtual"]
@@ -43,8 +42,6 @@ RunClock = Literal["wall", "virtual"]
 AuthorityPlace = Literal["apart", "inside"]
 """Where the authority's key is: in a process apart from the coordinator, or inside, so that the coordinator could make
 devices up."""
-
-
 Exchange = Literal["advertise", "share", "mask", "agree", "unmask"]
 EXCHANGES: tuple[Exchange, ...] = get_args(Exchange)
 """The exchanges of a secure round, in their order."""
