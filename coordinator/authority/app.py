@@ -125,7 +125,9 @@ def _process_routes(service: Serving, answers: AuthorityAnswers, clock: Callable
         """Meters for Prometheus."""
         return Response(await service.work(service.meters.text), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    return [_route("GET", "/healthz", healthz), _route("GET", "/readyz", readyz), _route("GET", "/metrics", metrics)]
+    probes = {"/healthz": healthz, "/readyz": readyz}
+    found = [_route(method, path, probe) for path, probe in probes.items() for method in ("GET", "HEAD")]
+    return [*found, _route("GET", "/metrics", metrics)]
 
 
 def _route(method: str, path: str, endpoint: Endpoint) -> LeanRoute:

@@ -3,7 +3,7 @@
 Every web page in a browser can reach a service on loopback, and a page of any name can be made to point to it: a Host
 that is neither the public one nor, on this machine, a loopback name means that a name was rebound. A write from another
 origin means that a page tries to act as the operator. Both are refused, and so is a request of which two readers could
-see two hosts. Names of hosts have no case, and may end with a dot (RFC 9110, section 4.2.3; RFC 1034, section 3.1).
+see two hosts. Probes say nothing but a status, and are answered under any name. Names of hosts have no case, and may end with a dot (RFC 9110, section 4.2.3; RFC 1034, section 3.1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:\[\]\s]*)(?::[0-9]{0,5})?")
 
 
 class Hosts:
-    """The names of one service. ``probes`` are the routes, without the prefix, that a proxy reads for itself."""
+    """The names of one service. ``probes`` are the routes, without the prefix, that are read by whoever watches the
+    process, a proxy, a kubelet or a load balancer, under whatever name it knows it by."""
 
     def __init__(self, public: PublicUrl | None, probes: frozenset[str] = frozenset()) -> None:
         self.prefix = "" if public is None else public.prefix
@@ -45,8 +46,11 @@ class Hosts:
         found = _HOST.fullmatch(host)
         if found is None:
             return problem(MALFORMED, f"The Host header {host[:100]!r} is no host, or no host and port.").problem
+        if scope["path"] in self._probes and scope["method"] in _READS:
+            return None
         if sender.way == "unnamed":
-            return self._refusal_of_a_probe(scope)
+            detail = "A proxy names the client of each request by X-Forwarded-For and X-Forwarded-Proto, or Forwarded."
+            return problem(MALFORMED, detail).problem
         public = host in self._hosts
         if not public and not (sender.local and is_loopback(found[1].removesuffix("."))):
             return plain(421, f"This coordinator answers to {self._public or 'localhost'} only, not to {host[:100]!r}.")
@@ -90,12 +94,6 @@ class Hosts:
         path: bytes = scope["raw_path"].partition(b"?")[0]
         query: bytes = scope["query_string"]
         return origin + (path + b"?" + query if query else path).decode("latin-1")
-
-    def _refusal_of_a_probe(self, scope: Scope) -> Problem | None:
-        if scope["path"] in self._probes and scope["method"] in _READS:
-            return None
-        detail = "A proxy names the client of each request by X-Forwarded-For and X-Forwarded-Proto, or by Forwarded."
-        return problem(MALFORMED, detail).problem
 
     def _foreign(self, headers: Headers, local_host: str | None) -> bool:
         """Whether a page of another origin sends the request."""

@@ -70,11 +70,13 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
     async def home() -> Response:
         return RedirectResponse(service.settings.prefix + home_path())
 
-    def route(path: str, endpoint: Any, permission: Permission, summary: str, *, shown: bool = True) -> APIRoute:
+    def route(
+        path: str, endpoint: Any, permission: Permission, summary: str, *, shown: bool = True, method: str = "GET"
+    ) -> APIRoute:
         found = APIRoute(
             path,
             endpoint,
-            methods=["GET"],
+            methods=[method],
             summary=summary,
             tags=["process"],
             include_in_schema=shown,
@@ -87,6 +89,8 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
     return [
         route("/healthz", healthz, everybody, "Check that the process is alive"),
         route("/readyz", readyz, everybody, "Check that the process can work"),
+        route("/healthz", healthz, everybody, "", shown=False, method="HEAD"),
+        route("/readyz", readyz, everybody, "", shown=False, method="HEAD"),
         route("/metrics", metrics, Permission.VIEWER, "Read the meters"),
         route(DOCS_PATH, docs, everybody, "This page", shown=False),
         route(f"{DOCS_PATH}.js", script, everybody, "Its script", shown=False),

@@ -214,6 +214,9 @@ def test_what_is_refused_is_a_problem(method: str, path: str, body: bytes, statu
 def test_a_platform_can_watch_it(path: str) -> None:
     with httpx2.Client(base_url="http://localhost", transport=Proxy(local_world())) as http:
         assert http.get(path).status_code == 200
+        elsewhere = http.get(path, headers={"Host": "10.244.0.5:8471"}).status_code
+        assert elsewhere == http.head(path, headers={"Host": "10.244.0.5"}).status_code or path == "/metrics"
+        assert elsewhere == (421 if path == "/metrics" else 200)
 
 
 def test_an_authority_that_is_not_there_is_said_so() -> None:

@@ -158,3 +158,35 @@ def test_the_hosts_of_others_are_refused_in_any_case(server: Server) -> None:
 def test_repro_an_origin_that_is_no_url_is_refused(server: Server) -> None:
     for origin in ("http://[", "http://[::1", "http://[x]:1", "//"):
         assert ask(server.url, head(STOP, f"Origin: {origin}", method="POST")).status == 403, origin
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET {} HTTP/1.1\r\nHost: 10.244.0.5:8470\r\n\r\n",
+        b"GET {} HTTP/1.1\r\nHost: fl.example.org\r\n\r\n",
+        b"GET {} HTTP/1.1\r\nHost: [2001:db8::7]:8470\r\n\r\n",
+        b"GET {} HTTP/1.1\r\nHost:\r\n\r\n",
+        b"GET {} HTTP/1.0\r\n\r\n",
+        b"GET {} HTTP/1.0\r\nHost: quorate-0.quorate.ns.svc.cluster.local\r\n\r\n",
+        b"HEAD {} HTTP/1.1\r\nHost: 10.244.0.5\r\n\r\n",
+        b"HEAD {} HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_probes_are_answered_by_any_name_in_any_form_and_say_no_more_than_ok(
+    server: Server, path: str, sent: bytes
+) -> None:
+    answer = _probe(server, sent.replace(b"{}", path.encode()))
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200"))
+    body = answer.partition(b"\r\n\r\n")[2]
+    assert body == (b"" if sent.startswith(b"HEAD") else b'{"ok":true}')
+    elsewhere = _probe(server, sent.replace(b"{}", b"/v1/runs"))
+    assert b" 421 " in elsewhere.partition(b"\r\n")[0]
+
+
+def _probe(server: Server, sent: bytes) -> bytes:
+    """All that comes back."""
+    with RawConnection(server.url) as connection:
+        connection.send(sent)
+        return connection.drain(0.3, half_closed=False)

@@ -140,8 +140,11 @@ def test_routes_are_under_the_path_only(secure: Server) -> None:
 def test_the_host_and_the_origin_are_the_public_ones(secure: Server) -> None:
     port = httpx2.URL(secure.url).port
     for host in ("fl.example.org", f"localhost.evil.test:{port}", ""):
-        answer = secure.http.get("/healthz", headers={"Host": host})
+        answer = secure.http.get("/v1/runs", headers={"Host": host})
         assert answer.status_code == 421, host
+        for path in ("/healthz", "/readyz"):
+            assert secure.http.get(path, headers={"Host": host}).json()["ok"] is True
+            assert secure.http.head(path, headers={"Host": host}).status_code == 200
         assert secure.url in answer.json()["detail"]
     site = secure.url.removesuffix(PREFIX)
     assert secure.http.post("/v1/runs/x/stop", headers={"Origin": site}).status_code == 404
