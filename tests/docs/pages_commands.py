@@ -61,18 +61,21 @@ def of_line(line: str) -> list[tuple[str, ...]]:
     lexer.whitespace_split = True
     found: list[list[str]] = []
     words: list[str] | None = None
+    begins = True
     try:
         tokens = list(lexer)
     except ValueError as error:
         raise ValueError(f"{error} in {line!r}") from None
     for token in tokens:
         if re.fullmatch(r"[;&|<>]+", token) or token in ("do", "done"):
-            words = None
-        elif token == "quorate" and words is None:
-            words = []
+            words, begins = None, True
+        elif token == "quorate" and begins:
+            words, begins = [], False
             found.append(words)
         elif words is not None:
             words.append(token)
+        else:
+            begins = begins and re.match(r"\w+=|\(", token) is not None
     return [tuple(words) for words in found]
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -40,6 +41,7 @@ LONG = (
 )
 """Commands that end by themselves, but later: they are run by ``make soak``."""
 ELSEWHERE = {
+    "doctor": "tests/client_sdk/commands/test_doctor.py runs it, on a machine without a coordinator",
     "serve": "runs until it is stopped; the scenarios below start it",
     "dashboard": "tests/dashboards and tests/browser run it",
     "device": "runs until it is stopped; the scenarios below start it",
@@ -77,6 +79,50 @@ def test_the_command_line_accepts_all(monkeypatch: pytest.MonkeyPatch) -> None:
         except Exception as error:
             refused[str(command)] = str(error)
     assert refused == {}
+
+
+def shell_blocks(page: Path) -> list[str]:
+    """The page's blocks of shell commands, without those that show what a command prints."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    words = r"cp |curl |for |git |install |make |pip |python3? |quorate |source |torchrun |\(|(\w+=\S+ )+quorate "
+    programs = re.compile(f"^({words})")
+    return [block for language, block in blocks if not language and programs.match(block)]
+
+
+def test_blocks_of_shell_commands_are_shell() -> None:
+    found = {page.name: block for page in PAGES for block in shell_blocks(page)}
+    assert {"README.md", "tutorial.md", "from-flower.md"} <= set(found)
+    for page in PAGES:
+        for block in shell_blocks(page):
+            assert not re.search(r"(?<!<)<[a-z]+>", block), f"{page.name} has a placeholder that a shell reads: {block}"
+            ran = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True, check=False)
+            assert ran.returncode == 0, f"{page.name}: {ran.stderr}"
+
+
+def test_what_pip_and_make_are_asked_for_is_there() -> None:
+    """Quorate is on no index before its release: pages install it from a clone, and name extras that it has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    asked: set[str] = set()
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for line in re.findall(r"pip install ([^`\n]*)", text):
+            assert "quorate" not in line.partition("#")[0], f"{page.name}: pip install {line}"
+            asked |= set(",".join(re.findall(r"\.\[([\w,]+)\]", line)).split(",")) - {""}
+        named = re.findall(r"(?:^|`|&& )make ([a-z]+)", text, re.MULTILINE)
+        assert set(named) <= targets, page.name
+    assert {"coordinator", "torch"} <= asked <= set(project["optional-dependencies"])
+
+
+def test_the_readme_begins_with_a_clone_and_what_puts_quorate_on_the_path() -> None:
+    first = shell_blocks(ROOT / "README.md")[0].splitlines()
+    assert [line.split("  #")[0].strip() for line in first] == [
+        "git clone ADDRESS quorate && cd quorate",
+        "make install",
+        "source .venv/bin/activate",
+        "quorate doctor",
+        "make demo",
+    ]
 
 
 @pytest.mark.parametrize(
