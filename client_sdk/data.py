@@ -2,7 +2,8 @@
 
 A name is an entry point of the group ``quorate.data``, by itself, with its package, or with that and a version: a
 callable without arguments that gives an object with ``.train`` and ``.test``, each with ``.x`` and ``.y``. A path
-ending in ``.npz`` holds arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` where there is held-out data.
+ending in ``.npz`` holds arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` where there is held-out data. A path
+ending in ``.csv`` or ``.parquet``, followed by ``:`` and the column to predict, is a table (``client_sdk.tables``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_sdk.extensions import Extension, extensions
+from client_sdk.tables import Table, TableError
 
 GROUP = "quorate.data"
 
@@ -64,10 +66,34 @@ class Shard:
         return Examples(examples.x[self.index - 1 :: self.count], examples.y[self.index - 1 :: self.count])
 
 
+def is_file(source: str) -> bool:
+    """Whether ``source`` is a path, not the name of an installed data set."""
+    return source.endswith(".npz") or Table.parse(source) is not None
+
+
+def stem(source: str) -> str:
+    """A short name of the data: a file's name without its ending, or that of the data set."""
+    return re.sub(r"\.(npz|csv|parquet)(:.*)?$", "", source, flags=re.IGNORECASE).replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def with_target(source: str, target: str | None) -> str:
+    """The source with the column to predict: ``mine.csv:outcome``. DataSourceError for a target of other data."""
+    table = Table.parse(source)
+    if table is None and target is not None:
+        raise DataSourceError(f"--target names a column of a .csv or .parquet file; {source} has its own targets.")
+    if table is None or target is None:
+        return source
+    return f"{table.path}:{target}"
+
+
 def load_data(source: str, shard: Shard | None = None) -> Data:
     """The data called ``source``, or this share of it. DataSourceError where it cannot be loaded or the share is
     empty."""
-    data = _from_file(Path(source)) if source.endswith(".npz") else _from_entry_point(source)
+    table = Table.parse(source)
+    if table is not None:
+        data = _from_table(table)
+    else:
+        data = _from_file(Path(source)) if source.endswith(".npz") else _from_entry_point(source)
     if shard is not None:
         data = Data(shard.of(data.train), shard.of(data.test) if data.test is not None else None)
     if len(data.train) == 0:
@@ -122,7 +148,8 @@ def entry_of(name: str) -> Extension:
         )
     if not found:
         known = ", ".join(names()) or "none"
-        raise DataSourceError(f"There is no data {name!r}; there are {known}, or a path that ends in .npz.")
+        files = "a path that ends in .npz, .csv or .parquet"
+        raise DataSourceError(f"There is no data {name!r}; there are {known}, or {files}.")
     if version and found[0].version != version:
         raise DataSourceError(f"The data {found[0].name} is installed in version {found[0].version}, not {version}.")
     return found[0]
@@ -130,10 +157,11 @@ def entry_of(name: str) -> Extension:
 
 def require_source(source: str) -> None:
     """Raise DataSourceError where there is no file, or no installed data set, called ``source``. Nothing is loaded."""
-    if not source.endswith(".npz"):
+    table = Table.parse(source)
+    if not is_file(source):
         entry_of(source)
-    elif not Path(source).is_file():
-        raise DataSourceError(f"There is no file {source}.")
+    elif not (path := Path(source) if table is None else table.path).is_file():
+        raise DataSourceError(f"There is no file {path}.")
 
 
 def installed(name: str) -> Any:
@@ -153,6 +181,20 @@ def _from_entry_point(name: str) -> Data:
     found = installed(name)
     test = getattr(found, "test", None)
     return Data(_examples(found.train, name), None if test is None else _examples(test, name))
+
+
+def _from_table(table: Table) -> Data:
+    try:
+        x, y, held_out = table.read()
+    except FileNotFoundError:
+        raise DataSourceError(f"There is no file {table.path}.") from None
+    except TableError as error:
+        raise DataSourceError(f"{error}.") from error
+    except OSError as error:
+        raise DataSourceError(f"{table.path} cannot be read: {error.strerror or error}.") from error
+    if held_out is None:
+        return Data(Examples(x, y))
+    return Data(Examples(x[~held_out], y[~held_out]), Examples(x[held_out], y[held_out]))
 
 
 def _from_file(path: Path) -> Data:

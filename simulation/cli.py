@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from client_sdk.commands.joining import FILES, Target
 from client_sdk.commands.threads import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
@@ -22,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 Data = Annotated[
     str,
-    typer.Option("--data", metavar="NAME|FILE.npz", help="The data to partition: an installed data set, or a file."),
+    typer.Option("--data", metavar=FILES, help="The data to partition: an installed data set, or a file."),
 ]
 Devices = Annotated[int, typer.Option(min=1, max=100_000, help="How many devices.")]
 Processes = Annotated[int, typer.Option(min=1, max=256, help="Worker processes; each trains one device at a time.")]
@@ -53,6 +54,7 @@ def fleet(
     token_file: TokenFile = None,
     coordinator: Url = DEFAULT_URL,
     data: Data = "mnist",
+    target: Target = None,
     devices: Devices = 400,
     processes: Processes = 2,
     by: How = "dirichlet",
@@ -75,6 +77,7 @@ def fleet(
     Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
     """
     from client_sdk.commands.stopping import stopped_by_signals
+    from client_sdk.data import with_target
     from simulation.fleet.habits import FleetHabits
     from simulation.fleet.orders import split_of, worker_orders
     from simulation.fleet.processes import FleetProcesses
@@ -83,7 +86,7 @@ def fleet(
     if token is None:
         fail(f"The devices of a fleet need an enrolment token: give --token-file FILE, or set {VARIABLE}.")
     orders = worker_orders(
-        split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
+        split_of(data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
         FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
         coordinator=coordinator,
         enrolment_token=token,
@@ -112,6 +115,7 @@ def fleet(
 @errors_as_sentences
 def demo(
     data: Data = "mnist",
+    target: Target = None,
     devices: Devices = 400,
     select: Annotated[int, typer.Option(min=1, help="Devices selected for a round.")] = 300,
     goal: Annotated[int, typer.Option(min=1, help="Reports that close a round.")] = 256,
@@ -147,13 +151,16 @@ def demo(
 
     Every command that it runs is shown, to be copied. Ctrl-C ends all of them.
     """
+    from client_sdk.data import with_target
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
     from simulation.fleet.habits import FleetHabits
     from simulation.fleet.orders import split_of
 
     setting = Setting(
-        split=split_of(data=data, devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
+        split=split_of(
+            data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed
+        ),
         habits=FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
         learner=learner,
         processes=processes,

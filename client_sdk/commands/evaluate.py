@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.commands.joining import Learners, Share
+from client_sdk.commands.joining import FILES, Learners, Share, Target
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import Threads, use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
@@ -20,12 +20,11 @@ def evaluate(
     run: Annotated[str, typer.Argument(help="The run's id; 'quorate status' lists them.")],
     data: Annotated[
         str,
-        typer.Option(
-            "--data", metavar="NAME|FILE.npz", help="Held-out data: its test part, or all of it where it has none."
-        ),
+        typer.Option("--data", metavar=FILES, help="Held-out data: its test part, or all of it where it has none."),
     ],
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
+    target: Target = None,
     shard: Share = None,
     learner: Learners = None,
     source: Annotated[str, typer.Option(help="The name of the data among the metrics.")] = "evaluator",
@@ -42,14 +41,14 @@ def evaluate(
     """
     use_threads(threads)
     from client_sdk import learners
-    from client_sdk.data import Shard, load_data
+    from client_sdk.data import Shard, load_data, with_target
     from client_sdk.http.evaluator import follow
     from client_sdk.http.operator import OperatorClient
     from client_sdk.protocol.devices import Score
     from client_sdk.protocol.operators import CheckpointView
     from client_sdk.tensors import Tensors
 
-    loaded = load_data(data, Shard.parse(shard) if shard is not None else None)
+    loaded = load_data(with_target(data, target), Shard.parse(shard) if shard is not None else None)
     catalogue = learners.catalogue_for(learner or [])  # after the data: learners may import torch, which takes seconds
     with OperatorClient(coordinator, key_file=key_file) as operator, stopped_by_signals() as stop:
         view = operator.run(run)

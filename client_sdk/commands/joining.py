@@ -44,6 +44,12 @@ Learners = Annotated[
         "times. (default: all installed ones)",
     ),
 ]
+FILES = "NAME|FILE.npz|.csv|.parquet"
+"""What ``--data`` takes."""
+Target = Annotated[
+    str | None,
+    typer.Option("--target", metavar="COLUMN", help="Of a .csv or .parquet file: the column to predict."),
+]
 Share = Annotated[
     str | None,
     typer.Option("--shard", metavar="I/N", help="Use only this share of the data: 3/400 is the third of 400."),
@@ -68,9 +74,10 @@ class Joining:
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", metavar="NAME|FILE.npz", help="This device's data: an installed data set, or a file's x and y."
+            "--data", metavar=FILES, help="This device's data: an installed data set, or a file: x and y, or a table."
         ),
     ] = None
+    target: Target = None
     shard: Share = None
     learner: Learners = None
     folder: Folder = DEFAULT_FOLDER
@@ -121,7 +128,7 @@ class Joining:
 
     def prepare(self) -> tuple[Catalogue, Any]:
         """The learners and the data that the options name. Failure where an option is wrong."""
-        from client_sdk.data import Shard, load_data
+        from client_sdk.data import Shard, load_data, with_target
         from client_sdk.http.urls import check_url
         from client_sdk.learners import EVERY, catalogue_for
         from client_sdk.protocol.names import LEARNER_PATTERN
@@ -136,7 +143,8 @@ class Joining:
         for name in self.allow or []:
             if name != EVERY and not re.fullmatch(LEARNER_PATTERN, name):
                 fail(f"{name!r} is not a learner's name; it looks like package:name.")
-        data = load_data(self.data, Shard.parse(self.shard) if self.shard is not None else None)
+        source = with_target(self.data, self.target)
+        data = load_data(source, Shard.parse(self.shard) if self.shard is not None else None)
         # after the data: learners may import torch, which takes seconds
         catalogue = catalogue_for(self.learner or (), self.allow or ())
         if not catalogue.usable:

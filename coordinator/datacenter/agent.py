@@ -43,8 +43,8 @@ def join(
         list[str] | None,
         typer.Option(
             metavar="NAME[=SOURCE]",
-            help="Data held here, by the name that plans use: an installed data set, or NAME=FILE.npz with x and y. "
-            "May be given several times.",
+            help="Data held here, by the name that plans use: an installed data set, or NAME=FILE.npz with x and y, or "
+            "NAME=FILE.csv:COLUMN with the column to predict (.parquet likewise). May be given several times.",
         ),
     ] = None,
     learner: Annotated[
@@ -186,7 +186,7 @@ def preflight_request(data: list[str], learners: list[str], nproc: int, device: 
         if not _NAME.fullmatch(name):
             fail(
                 f"--data {text}: {name!r} is no name that a plan can use (lower-case letters, digits, dots, dashes): "
-                "write NAME=FILE.npz."
+                "write NAME=FILE."
             )
         if name in sources:
             fail(f"--data: {name} is given twice.")

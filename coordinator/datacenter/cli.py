@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from client_sdk.commands.joining import FILES, Target
 from client_sdk.commands.threads import Threads, use_threads
 from client_sdk.terminal import Json, TimeLeft, errors_as_sentences, fail, print_error, say, say_json
 from coordinator.datacenter import agent, follower_agent
@@ -50,8 +51,9 @@ def _datacenter() -> None:
 @errors_as_sentences
 def train(
     learner: Annotated[str, typer.Argument(metavar="LEARNER", help="package:name, or module:attribute of your own.")],
-    data: Annotated[str, typer.Option(metavar="NAME|FILE.npz", help="An installed data set, or a file's x and y.")],
+    data: Annotated[str, typer.Option(metavar=FILES, help="An installed data set, or a file: x and y, or a table.")],
     steps: Annotated[int, typer.Option(help="Optimizer steps in all.")],
+    target: Target = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--batch", help="Examples of a step, over all processes.")
     ] = 256,
@@ -100,11 +102,13 @@ def train(
     Under torchrun (RANK and WORLD_SIZE in the environment) this process is one rank, and torchrun sets the number of
     processes instead of --nproc. The result is that of a single process at the same batch, up to rounding.
     """
+    from client_sdk.data import require_source, with_target
     from coordinator.datacenter.job import JobFailed, JobStopped, launch
     from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
     if resume and checkpoints is None:
         fail("Name the folder to go on from with --checkpoints.")
+    source = with_target(data, target)
     recipe: dict[str, Any] = {
         "steps": steps,
         "batch_size": batch_size,
@@ -127,7 +131,7 @@ def train(
     spec = _checked(
         {
             "learner": learner,
-            "data": data,
+            "data": source,
             "recipe": recipe,
             "init": init,
             "out": out,
@@ -155,9 +159,8 @@ def train(
         use_threads(threads)
         _as_a_rank(spec, show)
     from client_sdk.commands.stopping import stopped_by_signals
-    from client_sdk.data import require_source
 
-    require_source(data)
+    require_source(source)
     if init is not None and not init.exists():
         fail(f"There is no file {init}.")
     with stopped_by_signals() as stop:

@@ -32,7 +32,7 @@ class PreflightRequest(BaseModel):
     learners: tuple[str, ...] = ()
     """Learners that the user named: only these. Empty: all installed ones."""
     data: dict[str, str]
-    """Name in plans -> installed data set, or a path ending in .npz."""
+    """Name in plans -> installed data set, or a file: ``/data/mine.npz``, ``/data/mine.csv:outcome``."""
     nproc: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -123,10 +123,13 @@ def _gpus(wanted: PreflightRequest) -> int:
 
 
 def source_of(text: str) -> tuple[str, str]:
-    """Name and source of ``proxy=FILE.npz``, ``proxy=mnist`` or ``mnist``; a file's path is made absolute."""
+    """Name and source of ``proxy=FILE.npz``, ``proxy=FILE.csv:COLUMN``, ``proxy=mnist`` or ``mnist``; a file's path is
+    made absolute."""
+    from client_sdk.data import is_file
+
     name, separator, source = text.partition("=")
     source = source if separator else name
-    return name, str(Path(source).resolve()) if source.endswith(".npz") else source
+    return name, str(Path(source).resolve()) if is_file(source) else source
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class JobSpec(BaseModel):
     learner: str
     """``package:name`` of an installed learner, or ``module:attribute``."""
     data: str
-    """An installed data set, or a file ending in .npz. Every process reads all of it."""
+    """An installed data set, or a file: ``mine.npz``, ``mine.csv:outcome``. Every process reads all of it."""
     recipe: Recipe
     init: Path | None = None
     """The first checkpoint, safetensors. None: the learner's own, drawn by the recipe's seed."""

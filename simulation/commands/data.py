@@ -1,4 +1,4 @@
-"""Loads a data set by name, or an .npz file, and makes clients and a central test set."""
+"""Loads a data set by name, or a file, and makes clients and a central test set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from client_sdk.data import Examples, installed, load_data
+from client_sdk.data import Examples, installed, is_file, load_data
 from simulation.clients import Clients
 from simulation.partitioning import By, partition
 
@@ -36,7 +36,7 @@ def shared_out(data: str, options: ShareOptions) -> tuple[Clients, Any | None]:
     Data with users is partitioned by user unless a method or a number of clients is given; other data by Dirichlet
     among 100 clients. Raises DataSourceError and ValueError.
     """
-    found: Any = load_data(data) if data.endswith(".npz") else installed(data)
+    found: Any = load_data(data) if is_file(data) else installed(data)
     test = getattr(found, "test", None)
     has_users = bool(getattr(found, "user_names", None))
     by = options.by or ("natural" if has_users and options.clients is None else "dirichlet")

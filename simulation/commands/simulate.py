@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
+from client_sdk.commands.joining import FILES, Target
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
 from coordinator.commands.plans import Changes
 
@@ -31,8 +32,9 @@ def simulate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
     data: Annotated[
         str,
-        typer.Option("--data", metavar="NAME|FILE.npz", help="The data to partition: a data set, or a file."),
+        typer.Option("--data", metavar=FILES, help="The data to partition: a data set, or a file."),
     ],
+    target: Target = None,
     changes: Changes = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Play so many rounds at most now. (default: until the plan's finish)")
@@ -57,7 +59,7 @@ def simulate(
     datacenter: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE.npz",
+            metavar=FILES,
             help="What the datacenter holds, for a plan with [datacenter]. (default: the data that the plan names)",
         ),
     ] = None,
@@ -146,7 +148,7 @@ def simulate(
     A line for each round goes to standard error. Ctrl-C ends it between two steps; with --folder, the same command
     continues from there.
     """
-    from client_sdk.data import load_data
+    from client_sdk.data import load_data, with_target
     from client_sdk.learners import catalogue_for
     from coordinator.engine.plan import Plan
     from simulation.commands.data import ShareOptions, shared_out, some_of
@@ -194,7 +196,7 @@ def simulate(
         noise_sigma=noise_sigma,
         held_out=held_out,
     )
-    fleet, test_part = shared_out(data, options)
+    fleet, test_part = shared_out(with_target(data, target), options)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)  # after the data: torch takes seconds
     if only is not None and round_ is not None:
         again(
@@ -218,7 +220,9 @@ def simulate(
             score_clients=scored,
             score_every=score_every,
             behaviour=behaviour,
-            datacenter=None if held is None else {held: load_data(datacenter or held)},
+            datacenter=None
+            if held is None
+            else {held: load_data(with_target(datacenter, target) if datacenter else held)},
             engine=cast("EngineName", engine),
             secure=cast("SecureWay", secure),
             workers=workers,

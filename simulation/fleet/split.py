@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from client_sdk.data import Data, Examples, load_data
+from client_sdk.data import Data, Examples, load_data, stem
 from simulation.partitioning import Indices, split_indices
 
 By = Literal["iid", "dirichlet", "shards"]
@@ -20,7 +20,7 @@ class Split:
     """A partition of one data set. Equal splits give equal shards, in every process."""
 
     data: str
-    """Name of an installed data set, or a path that ends in .npz."""
+    """Name of an installed data set, or a file: ``mine.npz``, ``mine.csv:outcome``."""
     devices: int
     by: By = "dirichlet"
     alpha: float = 0.5
@@ -41,8 +41,7 @@ class Split:
 
     def label(self, device: int) -> str:
         """The label of device number ``device`` for operators: ``mnist/0007``. The number is that of its shard."""
-        stem = self.data.removesuffix(".npz").rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
-        return f"{stem[:48]}/{device:04d}"
+        return f"{stem(self.data)[:48]}/{device:04d}"
 
     def number(self, label: str) -> int:
         """The inverse of ``label``. ValueError for a device that is not of this split."""
