@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-SUPPORTED = (1, 41)
+SUPPORTED = ("1.41", "1.42")
 INSTALL = "pip install 'quorate[flower]'"
 
 
@@ -13,11 +13,11 @@ class WrongFlower(ImportError):
 
 
 def require_flwr() -> None:
-    """Raise WrongFlower where the installed flwr is another than the supported one."""
+    """Raise WrongFlower where the installed flwr is another than the supported ones."""
     try:
         found = version("flwr")
     except PackageNotFoundError:
         raise WrongFlower(f"This needs flwr, which is not installed: {INSTALL}", name="flwr") from None
-    if tuple(found.split(".")[:2]) != tuple(map(str, SUPPORTED)):
-        wanted = ".".join(map(str, SUPPORTED))
+    if ".".join(found.split(".")[:2]) not in SUPPORTED:
+        wanted = " or ".join(SUPPORTED)
         raise WrongFlower(f"flwr {found} is installed, and Quorate works with flwr {wanted}: {INSTALL}", name="flwr")

@@ -191,12 +191,12 @@ def test_folder_without_an_app_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_another_version_of_flwr_is_one_sentence(tmp_path: Path) -> None:
-    other = tmp_path / "other" / "flwr-1.42.0.dist-info"
+    other = tmp_path / "other" / "flwr-1.43.0.dist-info"
     other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: flwr\nVersion: 1.42.0\n")
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: flwr\nVersion: 1.43.0\n")
     (tmp_path / "other" / "flwr.py").write_text("raise SystemError('this flwr was imported')\n")
     done = flower_run(write_app(tmp_path / "app"), "--simulation", "1", PYTHONPATH=str(tmp_path / "other"))
     assert done.returncode == 1
     assert done.stderr == (
-        "Error: flwr 1.42.0 is installed, and Quorate works with flwr 1.41: pip install 'quorate[flower]'\n"
+        "Error: flwr 1.43.0 is installed, and Quorate works with flwr 1.41 or 1.42: pip install 'quorate[flower]'\n"
     )

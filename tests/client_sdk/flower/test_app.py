@@ -137,8 +137,10 @@ def test_component_that_cannot_be_loaded_is_one_sentence(tmp_path: Path, client:
 
 def test_other_version_of_flwr_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     supported.require_flwr()
-    monkeypatch.setattr(supported, "version", lambda _: "1.42.0")
-    with pytest.raises(supported.WrongFlower, match=r"^flwr 1\.42\.0 is installed, and Quorate works with flwr 1\.41"):
+    monkeypatch.setattr(supported, "version", lambda _: "1.43.0")
+    with pytest.raises(
+        supported.WrongFlower, match=r"^flwr 1\.43\.0 is installed, and Quorate works with flwr 1\.41 or 1\.42"
+    ):
         supported.require_flwr()
 
     def absent(_: str) -> str:

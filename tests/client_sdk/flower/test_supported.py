@@ -24,8 +24,8 @@ def absent(name: str) -> str:
     ("version", "sentence"),
     [
         (
-            lambda name: "1.42.0",
-            "flwr 1.42.0 is installed, and Quorate works with flwr 1.41: pip install 'quorate[flower]'",
+            lambda name: "1.43.0",
+            "flwr 1.43.0 is installed, and Quorate works with flwr 1.41 or 1.42: pip install 'quorate[flower]'",
         ),
         (absent, "This needs flwr, which is not installed: pip install 'quorate[flower]'"),
     ],
