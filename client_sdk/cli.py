@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command as click_command_of
 
 from client_sdk.commands.device import app as device_app
+from client_sdk.commands.doctor import doctor
 from client_sdk.commands.evaluate import evaluate
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
@@ -110,6 +111,7 @@ app = typer.Typer(
 app.add_typer(device_app, name="device")
 app.add_typer(secagg_app, name="secagg")
 app.command("evaluate")(evaluate)
+app.command("doctor")(doctor)
 
 
 def _version(asked: bool) -> None:

@@ -70,3 +70,21 @@ def test_a_device_joins_from_the_bare_wheel(bare_device_python: Path, tmp_path: 
     )
     joined = [json.loads(line) for line in history.stdout.splitlines()]
     assert [(entry["round"], entry["result"]) for entry in joined] == [(1, "receipt"), (2, "receipt")]
+
+
+def test_the_doctor_says_what_the_bare_wheel_lacks(bare_device_python: Path, tmp_path: Path) -> None:
+    quorate = bare_device_python.with_name("quorate")
+    environment = {"PATH": str(quorate.parent), "QUORATE_PORT": "0", "HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [quorate, "doctor", "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    rows = {row["check"]: row for row in map(json.loads, ran.stdout.splitlines())}
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert {rows[check]["state"] for check in ("Python", "PATH", "quorate", "port", "data", "disk")} == {"ok"}
+    extras = {name: row for name, row in rows.items() if name.startswith("extra ")}
+    assert {row["state"] for row in extras.values()} == {"missing"}
+    assert rows["extra torch"]["found"] == "torch is not installed"
+    assert rows["extra torch"]["next"] == "pip install 'quorate[torch]'"
+    assert {"torch", "fastapi", "pyarrow", "matplotlib"} <= set(
+        rows["extra simulation"]["found"].replace(" is not installed", "").split("; ")
+    )

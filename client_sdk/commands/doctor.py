@@ -1,0 +1,212 @@
+"""``quorate doctor``: what is here, what is missing, and the next command; works with the barest install."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from client_sdk.commands.joining import FILES, Target
+from client_sdk.terminal import Json, errors_as_sentences, missing_module, say, say_json, sentence_of
+
+PACKAGE = "quorate"
+ROOM_BYTES = 10**9
+"""Free bytes below which a disk is called full: a demo writes some hundred MB."""
+_LINE = re.compile(r"([\w.-]+)(?:\[([\w,-]+)\])?\s*([^;]*)(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
+_ENABLES = {
+    "coordinator": "quorate serve --dev-authority",
+    "dashboards": "quorate dashboard",
+    "datacenter": "quorate datacenter train --help",
+    "datasets": "quorate device --help",
+    "flower": "quorate flower run --help",
+    "otel": "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 quorate serve",
+    "plot": "quorate plot --help",
+    "simulation": "quorate demo",
+    "torch": "quorate new my-project",
+}
+"""Extra -> a command that needs it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer."""
+
+    check: str
+    state: Literal["ok", "missing", "wrong"]
+    """``missing``: it is optional. ``wrong``: something that you will need does not work."""
+    found: str
+    next: str
+    """The command that uses what is there, or that mends what is not."""
+
+
+@errors_as_sentences
+def doctor(
+    data: Annotated[str | None, typer.Option("--data", metavar=FILES, help="Data to load as a device would.")] = None,
+    target: Target = None,
+    as_json: Json = False,
+) -> None:
+    """Look whether Quorate can work here: Python, extras, port, data and disk, each with the next command.
+
+    Exit code 1 where something is wrong; an extra that is not installed is none of that.
+
+    Example: quorate doctor --data mine.csv --target outcome
+    """
+    findings: list[Finding] = []
+    for finding in _findings(data, target):
+        findings.append(finding)
+        if as_json:
+            say_json({"kind": "check", **asdict(finding)})
+        else:
+            say(f"{finding.state:8} {finding.check:18} {finding.found}")
+            say(f"{'':24}-> {finding.next}")
+    if any(finding.state == "wrong" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _findings(data: str | None, target: str | None) -> Iterator[Finding]:
+    yield _python()
+    yield _on_path()
+    yield from _extras()
+    yield _port()
+    yield _data(data, target)
+    for folder in dict.fromkeys((Path.cwd(), Path(tempfile.gettempdir()))):
+        yield _disk(folder)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} in {sys.prefix}"
+    if sys.prefix == sys.base_prefix:
+        return Finding("Python", "ok", f"{found}, which is no environment of its own", "python3 -m venv .venv")
+    return Finding("Python", "ok", found, "quorate --help")
+
+
+def _on_path() -> Finding:
+    """Whether the word ``quorate`` starts the environment in which this runs."""
+    bin_ = Path(sys.executable).parent
+    there = shutil.which("quorate")
+    if there is not None and Path(there).parent == bin_:
+        return Finding("PATH", "ok", there, "quorate --version")
+    activate = bin_ / "activate"
+    way = f"source {activate}" if activate.exists() else f'export PATH="{bin_}:$PATH"'
+    if there is None:
+        return Finding("PATH", "missing", "quorate is not on the PATH of this shell", way)
+    return Finding("PATH", "wrong", f"the PATH has another quorate: {there}", way)
+
+
+def _extras() -> Iterator[Finding]:
+    """What each extra of the installed package asks for, and is not there in that version."""
+    try:
+        lines = [found for line in requires(PACKAGE) or [] if (found := _LINE.match(line))]
+    except PackageNotFoundError:
+        yield Finding("quorate", "wrong", "it runs from a folder and is not installed", "pip install .")
+        return
+    extras = {found[4] for found in lines if found[4]} - {"dev"}
+
+    def lacking(extra: str | None) -> list[str]:
+        own = [found for found in lines if found[4] == extra]
+        inner = [part for found in own if found[1] == PACKAGE for part in (found[2] or "").split(",")]
+        found = [wrong for line in own if line[1] != PACKAGE and (wrong := _unfit(line[1], line[3]))]
+        return list(dict.fromkeys([*found, *(wrong for part in inner for wrong in lacking(part))]))
+
+    bare = lacking(None)
+    yield Finding("quorate", "wrong" if bare else "ok", "; ".join(bare) or version(PACKAGE),
+                  "pip install --force-reinstall quorate" if bare else "quorate device --help")  # fmt: skip
+    for extra in sorted(extras):
+        wrong = lacking(extra)
+        install = f"pip install '{PACKAGE}[{extra}]'"
+        enables = _ENABLES.get(extra, f"quorate {extra} --help")
+        yield Finding(f"extra {extra}", "missing" if wrong else "ok", "; ".join(wrong) or "installed",
+                      install if wrong else enables)  # fmt: skip
+
+
+def _unfit(name: str, wanted: str) -> str:
+    """Why the distribution will not do; empty where it does."""
+    try:
+        have = version(name)
+    except PackageNotFoundError:
+        return f"{name} is not installed"
+    for bound in filter(None, re.split(r"[,\s()]+", wanted)):
+        operator, number = re.fullmatch(r"([<>=!~]*)(.*)", bound).groups()  # type: ignore[union-attr]
+        one, other = _release(have), _release(number)
+        if (operator == ">=" and one < other) or (operator == "<" and one >= other):
+            return f"{name} {have} is installed, and {bound} is needed"
+    return ""
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` as (2, 13), so that 2.13 and 2.13.0 are one."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _port() -> Finding:
+    """Whether a coordinator can listen, or already does."""
+    text = os.environ.get("QUORATE_PORT", "8470")
+    port = int(text) if text.isdecimal() else 8470
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a server that is started again does
+        try:
+            free.bind(("127.0.0.1", port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            return Finding("port", "ok", f"{port} is free", "quorate serve --dev-authority")
+    if _answers(port):
+        url = f"http://127.0.0.1:{port}"
+        return Finding("port", "ok", f"a coordinator listens on {port}", f"quorate status --url {url}")
+    return Finding("port", "wrong", f"{port} cannot be had ({reason})", "quorate serve --dev-authority --port 0")
+
+
+def _answers(port: int) -> bool:
+    """Whether a coordinator answers on this port."""
+    import httpx2
+
+    try:
+        with httpx2.Client(trust_env=False, timeout=3) as http:
+            answer = http.get(f"http://127.0.0.1:{port}/healthz")
+            return answer.status_code == 200 and isinstance(answer.json(), dict)
+    except (httpx2.HTTPError, ValueError):
+        return False
+
+
+def _data(source: str | None, target: str | None) -> Finding:
+    """The data that was named, loaded; else which data sets are offered."""
+    from client_sdk import data
+
+    if source is None:
+        offered = ", ".join(data.names()) or "no data set is installed"
+        return Finding("data", "ok", f"offered: {offered}", "quorate doctor --data mine.csv --target COLUMN")
+    named = source if target is None else f"{source} --target {target}"
+    try:
+        found = data.load_data(data.with_target(source, target))
+    except ModuleNotFoundError as error:
+        return Finding("data", "wrong", missing_module(error.name or ""), f"quorate doctor --data {named}")
+    except Exception as error:  # noqa: BLE001  (data sets of packages may raise anything)
+        return Finding("data", "wrong", sentence_of(error), f"quorate doctor --data {named}")
+    x, y = found.train.x, found.train.y
+    held = "" if found.test is None else f", {len(found.test)} held out"
+    shape = " x ".join(map(str, x.shape[1:])) or "1"
+    return Finding("data", "ok", f"{source}: {len(x)} examples of {shape} ({x.dtype}), targets {y.dtype}{held}",
+                   f"quorate device --data {named}")  # fmt: skip
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    found = f"{folder}: {free / 1e9:.1f} GB are free"
+    if not os.access(folder, os.W_OK):
+        return Finding("disk", "wrong", f"{folder} cannot be written", f"ls -ld {folder}")
+    return Finding("disk", "ok" if free >= ROOM_BYTES else "wrong", found, f"df -h {folder}")
