@@ -73,7 +73,11 @@ class Room:
 
 
 ROOMS = (
-    Room(BARE, ("quorate", "client_sdk"), without=("client_sdk/learning", "client_sdk/flower", "client_sdk/tables.py")),
+    Room(
+        BARE,
+        ("quorate", "client_sdk"),
+        without=("client_sdk/learning", "client_sdk/flower", "client_sdk/data/tables.py"),
+    ),
     Room("torch", ("client_sdk/learning",)),
     Room(
         "coordinator",
@@ -84,7 +88,7 @@ ROOMS = (
     Room("otel", (OTEL,), optional=True),
     Room("dashboards", ("dashboards",)),
     Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes")),
-    Room("datasets", ("simulation/datasets", "client_sdk/tables.py")),
+    Room("datasets", ("simulation/datasets", "client_sdk/data/tables.py")),
     Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
     Room("simulation", ("simulation",), without=("simulation/datasets",)),
     Room("dev", DEVELOPMENT),

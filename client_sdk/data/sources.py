@@ -3,7 +3,7 @@
 A name is an entry point of the group ``quorate.data``, by itself, with its package, or with that and a version: a
 callable without arguments that gives an object with ``.train`` and ``.test``, each with ``.x`` and ``.y``. A path
 ending in ``.npz`` holds arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` where there is held-out data. A path
-ending in ``.csv`` or ``.parquet``, followed by ``:`` and the column to predict, is a table (``client_sdk.tables``).
+ending in ``.csv`` or ``.parquet``, followed by ``:`` and the column to predict, is a table (``client_sdk.data.tables``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_sdk.extensions import Extension, extensions
-from client_sdk.tables import Table, TableError
+from client_sdk.data.tables import Table, TableError
 
 GROUP = "quorate.data"
 
