@@ -39,7 +39,7 @@ _ENABLES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line of the answer."""
 
     check: str
@@ -62,7 +62,7 @@ def doctor(
 
     Example: quorate doctor --data mine.csv --target outcome
     """
-    findings: list[Finding] = []
+    findings: list[Check] = []
     for finding in _findings(data, target):
         findings.append(finding)
         if as_json:
@@ -74,7 +74,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _findings(data: str | None, target: str | None) -> Iterator[Finding]:
+def _findings(data: str | None, target: str | None) -> Iterator[Check]:
     yield _python()
     yield _on_path()
     yield from _extras()
@@ -84,32 +84,32 @@ def _findings(data: str | None, target: str | None) -> Iterator[Finding]:
         yield _disk(folder)
 
 
-def _python() -> Finding:
+def _python() -> Check:
     found = f"{platform.python_version()} in {sys.prefix}"
     if sys.prefix == sys.base_prefix:
-        return Finding("Python", "ok", f"{found}, which is no environment of its own", "python3 -m venv .venv")
-    return Finding("Python", "ok", found, "quorate --help")
+        return Check("Python", "ok", f"{found}, which is no environment of its own", "python3 -m venv .venv")
+    return Check("Python", "ok", found, "quorate --help")
 
 
-def _on_path() -> Finding:
+def _on_path() -> Check:
     """Whether the word ``quorate`` starts the environment in which this runs."""
     bin_ = Path(sys.executable).parent
     there = shutil.which("quorate")
     if there is not None and Path(there).parent == bin_:
-        return Finding("PATH", "ok", there, "quorate --version")
+        return Check("PATH", "ok", there, "quorate --version")
     activate = bin_ / "activate"
     way = f"source {activate}" if activate.exists() else f'export PATH="{bin_}:$PATH"'
     if there is None:
-        return Finding("PATH", "missing", "quorate is not on the PATH of this shell", way)
-    return Finding("PATH", "wrong", f"the PATH has another quorate: {there}", way)
+        return Check("PATH", "missing", "quorate is not on the PATH of this shell", way)
+    return Check("PATH", "wrong", f"the PATH has another quorate: {there}", way)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Check]:
     """What each extra of the installed package asks for, and is not there in that version."""
     try:
         lines = [found for line in requires(PACKAGE) or [] if (found := _LINE.match(line))]
     except PackageNotFoundError:
-        yield Finding("quorate", "wrong", "it runs from a folder and is not installed", "pip install .")
+        yield Check("quorate", "wrong", "it runs from a folder and is not installed", "pip install .")
         return
     extras = {found[4] for found in lines if found[4]} - {"dev"}
 
@@ -120,13 +120,13 @@ def _extras() -> Iterator[Finding]:
         return list(dict.fromkeys([*found, *(wrong for part in inner for wrong in lacking(part))]))
 
     bare = lacking(None)
-    yield Finding("quorate", "wrong" if bare else "ok", "; ".join(bare) or version(PACKAGE),
+    yield Check("quorate", "wrong" if bare else "ok", "; ".join(bare) or version(PACKAGE),
                   "pip install --force-reinstall quorate" if bare else "quorate device --help")  # fmt: skip
     for extra in sorted(extras):
         wrong = lacking(extra)
         install = f"pip install '{PACKAGE}[{extra}]'"
         enables = _ENABLES.get(extra, f"quorate {extra} --help")
-        yield Finding(f"extra {extra}", "missing" if wrong else "ok", "; ".join(wrong) or "installed",
+        yield Check(f"extra {extra}", "missing" if wrong else "ok", "; ".join(wrong) or "installed",
                       install if wrong else enables)  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _port() -> Finding:
+def _port() -> Check:
     """Whether a coordinator can listen, or already does."""
     text = os.environ.get("QUORATE_PORT", "8470")
     port = int(text) if text.isdecimal() else 8470
@@ -164,11 +164,11 @@ def _port() -> Finding:
         except OSError as error:
             reason = error.strerror or str(error)
         else:
-            return Finding("port", "ok", f"{port} is free", "quorate serve --dev-authority")
+            return Check("port", "ok", f"{port} is free", "quorate serve --dev-authority")
     if _answers(port):
         url = f"http://127.0.0.1:{port}"
-        return Finding("port", "ok", f"a coordinator listens on {port}", f"quorate status --url {url}")
-    return Finding("port", "wrong", f"{port} cannot be had ({reason})", "quorate serve --dev-authority --port 0")
+        return Check("port", "ok", f"a coordinator listens on {port}", f"quorate status --url {url}")
+    return Check("port", "wrong", f"{port} cannot be had ({reason})", "quorate serve --dev-authority --port 0")
 
 
 def _answers(port: int) -> bool:
@@ -183,30 +183,30 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _data(source: str | None, target: str | None) -> Finding:
+def _data(source: str | None, target: str | None) -> Check:
     """The data that was named, loaded; else which data sets are offered."""
     from client_sdk import data
 
     if source is None:
         offered = ", ".join(data.names()) or "no data set is installed"
-        return Finding("data", "ok", f"offered: {offered}", "quorate doctor --data mine.csv --target COLUMN")
+        return Check("data", "ok", f"offered: {offered}", "quorate doctor --data mine.csv --target COLUMN")
     named = source if target is None else f"{source} --target {target}"
     try:
         found = data.load_data(data.with_target(source, target))
     except ModuleNotFoundError as error:
-        return Finding("data", "wrong", missing_module(error.name or ""), f"quorate doctor --data {named}")
+        return Check("data", "wrong", missing_module(error.name or ""), f"quorate doctor --data {named}")
     except Exception as error:  # noqa: BLE001  (data sets of packages may raise anything)
-        return Finding("data", "wrong", sentence_of(error), f"quorate doctor --data {named}")
+        return Check("data", "wrong", sentence_of(error), f"quorate doctor --data {named}")
     x, y = found.train.x, found.train.y
     held = "" if found.test is None else f", {len(found.test)} held out"
     shape = " x ".join(map(str, x.shape[1:])) or "1"
-    return Finding("data", "ok", f"{source}: {len(x)} examples of {shape} ({x.dtype}), targets {y.dtype}{held}",
+    return Check("data", "ok", f"{source}: {len(x)} examples of {shape} ({x.dtype}), targets {y.dtype}{held}",
                    f"quorate device --data {named}")  # fmt: skip
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
     found = f"{folder}: {free / 1e9:.1f} GB are free"
     if not os.access(folder, os.W_OK):
-        return Finding("disk", "wrong", f"{folder} cannot be written", f"ls -ld {folder}")
-    return Finding("disk", "ok" if free >= ROOM_BYTES else "wrong", found, f"df -h {folder}")
+        return Check("disk", "wrong", f"{folder} cannot be written", f"ls -ld {folder}")
+    return Check("disk", "ok" if free >= ROOM_BYTES else "wrong", found, f"df -h {folder}")

@@ -3,7 +3,7 @@
 A name is an entry point of the group ``quorate.data``, by itself, with its package, or with that and a version: a
 callable without arguments that gives an object with ``.train`` and ``.test``, each with ``.x`` and ``.y``. A path
 ending in ``.npz`` holds arrays ``x`` and ``y``, and ``x_test`` and ``y_test`` where there is held-out data. A path
-ending in ``.csv`` or ``.parquet``, followed by ``:`` and the column to predict, is a table (``client_sdk.data.tables``).
+ending in ``.csv`` or ``.parquet``, followed by ``:`` and the column to predict, is a table (``tables.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from client_sdk.data.tables import TableError, TableFile
 from client_sdk.extensions import Extension, extensions
-from client_sdk.data.tables import Table, TableError
 
 GROUP = "quorate.data"
 
@@ -68,7 +68,7 @@ class Shard:
 
 def is_file(source: str) -> bool:
     """Whether ``source`` is a path, not the name of an installed data set."""
-    return source.endswith(".npz") or Table.parse(source) is not None
+    return source.endswith(".npz") or TableFile.parse(source) is not None
 
 
 def stem(source: str) -> str:
@@ -78,7 +78,7 @@ def stem(source: str) -> str:
 
 def with_target(source: str, target: str | None) -> str:
     """The source with the column to predict: ``mine.csv:outcome``. DataSourceError for a target of other data."""
-    table = Table.parse(source)
+    table = TableFile.parse(source)
     if table is None and target is not None:
         raise DataSourceError(f"--target names a column of a .csv or .parquet file; {source} has its own targets.")
     if table is None or target is None:
@@ -89,7 +89,7 @@ def with_target(source: str, target: str | None) -> str:
 def load_data(source: str, shard: Shard | None = None) -> Data:
     """The data called ``source``, or this share of it. DataSourceError where it cannot be loaded or the share is
     empty."""
-    table = Table.parse(source)
+    table = TableFile.parse(source)
     if table is not None:
         data = _from_table(table)
     else:
@@ -157,7 +157,7 @@ def entry_of(name: str) -> Extension:
 
 def require_source(source: str) -> None:
     """Raise DataSourceError where there is no file, or no installed data set, called ``source``. Nothing is loaded."""
-    table = Table.parse(source)
+    table = TableFile.parse(source)
     if not is_file(source):
         entry_of(source)
     elif not (path := Path(source) if table is None else table.path).is_file():
@@ -183,7 +183,7 @@ def _from_entry_point(name: str) -> Data:
     return Data(_examples(found.train, name), None if test is None else _examples(test, name))
 
 
-def _from_table(table: Table) -> Data:
+def _from_table(table: TableFile) -> Data:
     try:
         x, y, held_out = table.read()
     except FileNotFoundError:

@@ -31,14 +31,14 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """``FILE.csv:COLUMN`` or ``FILE.parquet:COLUMN``: a file, and the column to predict where it is named."""
 
     path: Path
     target: str | None
 
     @classmethod
-    def parse(cls, source: str) -> Table | None:
+    def parse(cls, source: str) -> TableFile | None:
         """None where ``source`` names no table."""
         found = _TABLE.fullmatch(source)
         return None if found is None else cls(Path(found["path"]), found["target"])
