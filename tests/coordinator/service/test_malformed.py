@@ -151,7 +151,7 @@ def test_a_target_in_absolute_form_names_the_host_of_the_host_header(server: Ser
 
 def test_the_hosts_of_others_are_refused_in_any_case(server: Server) -> None:
     for host in ("EVIL.EXAMPLE", "localhost.evil.example", "localhost..", "x@localhost", "[::2]", "0.0.0.0", "."):
-        answer = ask(server.url, head().replace(b"localhost", host.encode()))
+        answer = ask(server.url, head("/v1/runs").replace(b"localhost", host.encode()))
         assert (answer.status, answer.kind()) == (421, "about:blank"), host
 
 

@@ -8,7 +8,8 @@ from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.test_edge import refused
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-HIDDEN = {"/v1/checkpoints/{digest}": {"HEAD"}, "/v1/flower/runs/{run}/contents/{digest}": {"HEAD"}}
+FILES = ("/v1/checkpoints/{digest}", "/v1/flower/runs/{run}/contents/{digest}")
+HIDDEN = dict.fromkeys((*FILES, "/healthz", "/readyz"), {"HEAD"})
 """Methods that the OpenAPI document leaves out, since GET describes them."""
 VALUES = {
     "run": "mnist",
