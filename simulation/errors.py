@@ -5,6 +5,7 @@
     SimulationError       base; the message is for people
       ClientFailed        the user's own code raised while a client trained: its traceback, and how to run it again
       Stalled             many rounds in a row were abandoned: none would ever be committed
+    SimulationWarning     no error: what the plan will do to clients' updates
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ def not_scored(what: str, error: BaseException, *, on: str = "") -> str:
 
 def _ours(error: BaseException) -> bool:
     return type(error).__module__.startswith("client_sdk.")
+
+
+class SimulationWarning(UserWarning):
+    """The plan will treat some clients' updates as the user may not expect: said before round 1."""
 
 
 class SimulationError(Exception):

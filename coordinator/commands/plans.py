@@ -44,6 +44,10 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="An initial checkpoint, for its size (default: made by the learner)."),
     ] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Training examples of the largest device: says whether weight_cap cuts."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a plan, and show what its rounds need: devices, bytes, disk, memory and time.
@@ -52,18 +56,22 @@ def check(
     """
     from coordinator.engine.plan import Plan, chosen_for_new_run
     from coordinator.runtime.extensions import installed
+    from coordinator.runtime.insight.plan_check import said_of_plan
     from coordinator.runtime.insight.plan_cost import RoundCost
 
     read = Plan.from_toml(plan, changes or ())
     chosen_for_new_run(read, installed(read))
     model, unknown = _model(read, init)
     cost = None if model is None else RoundCost.of(read, model)
+    capped = said_of_plan(read, [] if examples is None else [examples], whose="devices")
     if as_json:
-        say_json(_document(read, cost, unknown))
+        say_json(_document(read, cost, unknown) | {"capped": capped})
         return
     say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
     for line in _lines(read, cost, unknown):
         say(f"  {line}")
+    if capped:
+        say(f"  weights:      {capped}.")
 
 
 @app.command(epilog="Example: quorate plan schema > plan.schema.json")

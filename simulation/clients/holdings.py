@@ -46,6 +46,10 @@ class Holdings(Protocol):
     """Clients 0, 1, ... and their data."""
 
     @property
+    def at_hand(self) -> bool:
+        """Whether it costs little to ask for every client's size: no data is made for it."""
+
+    @property
     def sizes(self) -> Indices:
         """Training examples of each client, [clients]."""
 
@@ -82,6 +86,10 @@ class Shares:
         self._train_ends = offsets[1:] if train_ends is None else train_ends
 
     @property
+    def at_hand(self) -> bool:
+        return True
+
+    @property
     def sizes(self) -> Indices:
         return self._train_ends - self.offsets[:-1]
 
@@ -116,6 +124,10 @@ class Given:
 
     def __init__(self, values: Mapping[Any, Any] | Sequence[Any], keys: Sequence[Any]) -> None:
         self._values, self._keys = values, keys
+
+    @property
+    def at_hand(self) -> bool:
+        return isinstance(self._values, dict | list | tuple)
 
     @property
     def sizes(self) -> Indices:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
@@ -208,6 +209,7 @@ def simulate(
         fleet.draw(picture)
     if not quiet:
         note(f"{data}: {fleet.summary()}")
+    warnings.showwarning = lambda message, *_, **__: note(str(message))
     held = whole.datacenter.data if whole.datacenter is not None else None
     if datacenter is not None and held is None:
         fail("--datacenter is given, and the plan has no section [datacenter].")

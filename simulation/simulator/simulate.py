@@ -10,6 +10,7 @@ It runs a ``Simulation`` round by round. Its arguments are checked in ``checks``
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -29,10 +30,11 @@ from coordinator.store import StoreError
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
 from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_called
-from simulation.errors import ClientFailed, SimulationError, Stalled, not_scored
+from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled, not_scored
 from simulation.history import History
 from simulation.simulator import checks
 from simulation.simulator.first_model import first_model
+from simulation.simulator.foresight import foreseen
 from simulation.simulator.options import (
     AllSimulateOptions,
     BehaviourLike,
@@ -177,6 +179,9 @@ def simulate(
         raise ValueError(f"the run cannot begin: {error}") from error
     with simulation:
         failing.model = simulation.model
+        if not simulation.resumed:
+            for sentence in foreseen(inputs.plan, inputs.clients, inputs.habits, stops_early=hasattr(learner, "train")):
+                warnings.warn(sentence, SimulationWarning, stacklevel=2)
         left = inputs.plan.finish.rounds - simulation.state.version
         shown = RoundProgress(left if rounds is None else min(left, rounds), progress)
         size = simulation.blobs.size(simulation.state.checkpoint)

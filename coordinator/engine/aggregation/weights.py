@@ -8,6 +8,8 @@ matter, so the unit is in no result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinator.engine.aggregation.section import Aggregation
 
 UNIT = 1024
@@ -42,6 +44,17 @@ def is_capped(aggregation: Aggregation, examples: int, by_registration: bool = F
     """Whether an update of so many examples weighs less than these. ``by_registration``: whether its device reports
     more than it may claim."""
     return aggregation.weighting == "examples" and (by_registration or examples > aggregation.weight_cap)
+
+
+def said_of_cap(weighting: str, cap: int, sizes: Sequence[int], *, field: str, whose: str = "clients") -> str:
+    """A sentence about those that hold more examples than ``cap``, the value of ``field``; empty without any."""
+    above = [size for size in sizes if size > cap]
+    if weighting != "examples" or not above:
+        return ""
+    return (
+        f"{len(above)} of {len(sizes)} {whose} hold more than {field} = {cap:,} examples, up to {max(above):,}, and "
+        f"weigh {cap:,}: the mean is that of capped sizes. Raise {field} where sizes can be trusted"
+    )
 
 
 def reason_against(

@@ -4,14 +4,17 @@ committed. Creates nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
+from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, size_text, time_text
 from coordinator.runtime.marks import kinds_against, tensors_of
 from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
+
+_PAGE = 1000
 
 
 class PlanCheck:
@@ -34,6 +37,7 @@ class PlanCheck:
             spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
         if registered - spent < plan.cohort.quorum_count:
             warnings.append(_too_few(plan, registered, spent))
+        warnings += self._capped(plan)
         return PlanView(
             plan=plan.model_dump(mode="json"),
             plan_digest=plan.digest,
@@ -43,6 +47,23 @@ class PlanCheck:
             devices_registered=registered,
             warnings=warnings,
         )
+
+    def _capped(self, plan: Plan) -> list[str]:
+        """What is known of the sizes of registered devices. Those that told none may claim as many as any."""
+        sizes, after, most = list[int](), "", self._core.settings.examples_cap
+        with self._core.store.reading() as reader:
+            while page := reader.devices(_PAGE, after):
+                sizes += [row.examples_cap for row in page if row.left_at is None and row.examples_cap < most]
+                after = page[-1].device
+        said = said_of_plan(plan, sizes, whose="registered devices that told their size")
+        return [f"{said}."] if said else []
+
+
+def said_of_plan(plan: Plan, sizes: Sequence[int], *, whose: str = "clients") -> str:
+    """Who of these weighs less than its examples under the plan, in a sentence; empty where nobody does."""
+    own = None if plan.secure is None else plan.secure.weight_cap
+    cap, field = (own, "secure.weight_cap") if own is not None else (plan.aggregation.weight_cap, "weight_cap")
+    return said_of_cap(plan.aggregation.weighting, cap, sizes, field=field, whose=whose)
 
 
 def _too_few(plan: Plan, registered: int, spent: int) -> str:
