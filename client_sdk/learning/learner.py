@@ -61,8 +61,9 @@ class Learner:
     metrics: Mapping[str, Measure] = field(default_factory=dict)
     """Name -> function of (outputs, targets) that gives the batch's mean. The loss is always scored, as ``loss``."""
     averaged: tuple[str, ...] = ("*",)
-    """Shell patterns of the tensors that are trained and sent. Parameters that none matches are frozen; the plan's
-    ``averaged`` may select fewer, never more. Tied weights go by their first name."""
+    """Names and shell patterns of the tensors that are trained and sent, and behind a ``!`` what is left out, as in
+    ``Task.averaged``. Parameters that are not chosen are frozen; the plan's ``averaged`` may choose fewer, never more.
+    Tied weights go by their first name."""
     version: str = "0"
     """Devices report it at check-in; a plan may require one."""
     training_metrics: bool = False
@@ -88,7 +89,7 @@ class Learner:
         if (
             isinstance(self.averaged, str)
             or not self.averaged
-            or not all(isinstance(p, str) and p.strip() for p in self.averaged)
+            or not all(isinstance(p, str) and p.removeprefix("!").strip() for p in self.averaged)
         ):
             raise ValueError("A learner's averaged must list patterns of names, for example ['*'] or ['head.*'].")
         object.__setattr__(self, "averaged", tuple(self.averaged))

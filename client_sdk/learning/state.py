@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from functools import lru_cache
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from client_sdk.learning.errors import CheckpointMismatch, LearnerFailed
-from client_sdk.tensors import BF16, Array, Manifest, ManifestMismatch, TensorError, Tensors
+from client_sdk.tensors import BF16, Array, Manifest, ManifestMismatch, TensorError, Tensors, named
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 """Number types that can be trained, sent and averaged (float64 in float32's precision)."""
@@ -101,7 +100,11 @@ def _sent(model: Manifest, planned: tuple[str, ...], trained: tuple[str, ...]) -
         sent = model.select(planned)
     except ManifestMismatch as error:
         raise CheckpointMismatch(f"The plan cannot be trained: {error}.") from None
-    withheld = [name for name in sent if not any(fnmatchcase(name, pattern) for pattern in trained)]
+    try:
+        own = named(model.keys(), trained)
+    except ManifestMismatch as error:
+        raise CheckpointMismatch(f"The learner's averaged does not fit its model: {error}.") from None
+    withheld = [name for name in sent if name not in own]
     if withheld:
         raise CheckpointMismatch(
             f"The plan averages {_list(withheld)}, which this learner does not train: "

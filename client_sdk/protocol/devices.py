@@ -79,8 +79,10 @@ class Task(BaseModel):
     codec: str = Field(default="float32@1", pattern=CODEC_PATTERN)
     """Name and version of the codec of the update's tensors."""
     averaged: tuple[str, ...] = ("*",)
-    """Shell patterns (fnmatch) of the tensors that are sent and averaged. Integer and boolean tensors are never
-    averaged, whatever matches. Tensors that no pattern matches stay unchanged in the checkpoint."""
+    """The tensors that are sent and averaged: names, shell patterns (fnmatch), and what is left out of them, behind a
+    ``!``: ``["!*.bn?.*"]`` averages all but these, ``["head.*", "!head.bias"]`` a part of the head. The order has no
+    meaning. A name means that tensor, also where it has brackets; what matches no tensor is refused. Integer and
+    boolean tensors are never averaged. Tensors that are not averaged stay unchanged in the checkpoint."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds the order of batches, together with round and device. Public; the selection seed is another one, secret."""
     score_held_out: bool = False
@@ -104,8 +106,8 @@ class Task(BaseModel):
     def _one_measure_of_work(self) -> Task:
         if self.epochs is not None and self.steps is not None:
             raise ValueError("set epochs or steps, not both: each says how long a device trains")
-        if not self.averaged or any(not re.search(r"\S", pattern) for pattern in self.averaged):
-            raise ValueError("averaged must name at least one pattern, for example ['*'] or ['head.*']")
+        if not self.averaged or any(not re.search(r"\S", pattern.removeprefix("!")) for pattern in self.averaged):
+            raise ValueError("averaged must name at least one pattern, for example ['*'], ['head.*'] or ['!*.bn?.*']")
         return self
 
 

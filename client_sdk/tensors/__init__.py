@@ -25,6 +25,7 @@ from client_sdk.tensors.manifest import (
     TrailingBytes,
     TruncatedTensors,
     dtype_name,
+    named,
     numpy_dtype,
     shown,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "header_limit",
     "l2_norm",
     "l2_norm_of_blocks",
+    "named",
     "narrow",
     "numpy_dtype",
     "pieces",

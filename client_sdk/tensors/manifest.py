@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from difflib import get_close_matches
+from fnmatch import translate
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -194,17 +196,14 @@ class Manifest(Mapping[str, TensorSpec]):
         return Manifest(dict(sorted(self.tensors.items(), key=lambda item: (-_RANK[item[1].dtype], item[0]))))
 
     def select(self, patterns: Iterable[str]) -> Manifest:
-        """The float32 deltas of a model: its floating-point tensors that match one of the shell ``patterns`` (fnmatch).
+        """The float32 deltas of a model: its floating-point tensors among those that ``named`` finds.
 
         All are F32, whatever the model's dtype, and so in the order of their names: the order of the flat vector that
-        is summed. ManifestMismatch when none matches.
+        is summed. ManifestMismatch as ``named``, and when no floating-point tensor matches.
         """
         wanted = tuple(patterns)
-        averaged = {
-            name: spec
-            for name, spec in self.tensors.items()
-            if spec.dtype in FLOATING and any(fnmatchcase(name, pattern) for pattern in wanted)
-        }
+        found = named(self.tensors.keys(), wanted)
+        averaged = {name: spec for name, spec in self.tensors.items() if spec.dtype in FLOATING and name in found}
         if not averaged:
             raise ManifestMismatch(
                 f"no floating-point tensor of the model matches {', '.join(map(shown, wanted)) or 'nothing'}"
@@ -262,6 +261,36 @@ class Manifest(Mapping[str, TensorSpec]):
         if any(not isinstance(name, str) for name, _, _ in rows) or len({name for name, _, _ in rows}) != len(rows):
             raise MalformedTensors("this is not a manifest: its names are not distinct texts")
         return cls({name: TensorSpec(dtype, shape) for name, dtype, shape in rows})
+
+
+def named(names: Collection[str], patterns: Iterable[str]) -> frozenset[str]:
+    """Those of ``names`` that ``patterns`` choose: a name, or a shell pattern (fnmatch), chooses what it matches; one
+    behind "!" leaves out what it matches, wherever it stands. Where all of them leave out, they choose from all names.
+
+    A text that is a name means that name: its brackets, and a "!" at its start, are plain characters then.
+    ManifestMismatch for a pattern that matches no name, which is a slip of the pen.
+    """
+    chosen: set[str] = set()
+    left_out: set[str] = set()
+    wanted = tuple(patterns)
+    only_left_out = bool(wanted)
+    for pattern in wanted:
+        leaves_out = pattern.startswith("!") and pattern not in names
+        only_left_out = only_left_out and leaves_out
+        (left_out if leaves_out else chosen).update(_matching(names, pattern[1:] if leaves_out else pattern))
+    return frozenset(names if only_left_out else chosen) - left_out
+
+
+def _matching(names: Collection[str], pattern: str) -> set[str]:
+    if pattern in names and not set(pattern) & {"*", "?"}:
+        return {pattern}
+    matches = re.compile(translate(pattern)).match
+    found = {name for name in names if name == pattern or matches(name)}
+    if not found:
+        near = get_close_matches(pattern, names, n=1)
+        hint = f"; did you mean {shown(near[0])}?" if near else ""
+        raise ManifestMismatch(f"no tensor of the model matches {shown(pattern)}{hint}")
+    return found
 
 
 def _listed(names: list[str]) -> str:

@@ -90,7 +90,10 @@ def train(
     ] = False,
     averaged: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Train only tensors of these names (shell patterns). Several times."),
+        typer.Option(
+            metavar="PATTERN",
+            help="Train only these tensors: a name, a shell pattern, or ! and what to leave out. Several times.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Orders the data, and draws the first weights.")] = 0,
     hang_s: Annotated[float, typer.Option(help="Seconds after which a silent process counts as hung.")] = 300.0,

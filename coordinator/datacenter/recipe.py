@@ -59,7 +59,7 @@ class Recipe(BaseModel):
     bucket_mb: float = Field(default=25.0, gt=0, le=10_000)
     """Gradients are exchanged in buckets of this size while the rest is still computed."""
     averaged: tuple[str, ...] | None = None
-    """Shell patterns of the tensors that are trained, as a plan's task names them. None: those that the learner
+    """The tensors that are trained, as a plan's task names them (``Task.averaged``). None: those that the learner
     trains."""
     unused_parameters: bool = False
     """Whether a loss may not depend on some parameters; their gradient is zero. Costs a graph traversal at every

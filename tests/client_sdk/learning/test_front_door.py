@@ -51,6 +51,7 @@ except ImportError as error:
         ({"averaged": "head.*"}, "must list patterns"),
         ({"averaged": ()}, "must list patterns"),
         ({"averaged": (" ",)}, "must list patterns"),
+        ({"averaged": ("!",)}, "must list patterns"),
     ],
 )
 def test_a_definition_that_cannot_work_is_refused(fields, words):

@@ -26,10 +26,45 @@ def test_select_takes_floating_tensors_that_match_in_the_order_of_their_names() 
         ("head.w", TensorSpec("F32", (2, 3))),
         ("norm.mean", TensorSpec("F32", (3,))),
     ]
-    assert list(model().select(["head.*", "nothing"])) == ["head.b", "head.w"]
-    for patterns in (["norm.count"], ["HEAD.*"], []):
+    assert list(model().select(["head.*", "norm.count"])) == ["head.b", "head.w"]
+    for patterns in (
+        ["norm.count"],
+        ["HEAD.*"],
+        [],
+        ["head.*", "nothing"],
+        ["!nothing"],
+        ["*", "!*"],
+        ["head.b", "!head.b"],
+    ):
         with pytest.raises(ManifestMismatch, match="matches"):
             model().select(patterns)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (["!norm.*"], ["head.b", "head.w"]),
+        (["!*.b", "!*.count"], ["head.w", "norm.mean"]),
+        (["head.*", "!head.b"], ["head.w"]),
+        (["!head.b", "head.*"], ["head.w"]),
+        (["head.b", "!norm.*"], ["head.b"]),
+        (["head.[!b]"], ["head.w"]),
+        (["*", "!*.[bc]*"], ["head.w", "norm.mean"]),
+    ],
+)
+def test_what_is_behind_an_exclamation_mark_is_left_out_wherever_it_stands(patterns: list[str], found: list[str]):
+    assert list(model().select(patterns)) == found
+
+
+def test_a_name_means_itself_whatever_characters_it_has() -> None:
+    odd = Manifest.of({name: np.zeros(1, np.float32) for name in ("block[0].w", "block0.w", "!x", "x", "*", "what?")})
+    assert list(odd.select(["block[0].w"])) == ["block[0].w"]
+    assert list(odd.select(["block[[]0].*"])) == ["block[0].w"]
+    assert list(odd.select(["!x"])) == ["!x"]
+    assert list(odd.select(["!!x", "!block*"])) == ["*", "what?", "x"]
+    assert list(odd.select(["*"])) == sorted(odd), "a tensor of this name does not take the pattern from all others"
+    with pytest.raises(ManifestMismatch, match=r"did you mean 'block0\.w'"):
+        odd.select(["blok0.w"])
 
 
 def test_sizes() -> None:

@@ -94,7 +94,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
         ["float32@1", "float16@1", "stochastic8@1", "clinic:sketch@2"],
         ["float32", "@1", "Float32@1", "a b@1", ":a@1"],
     ),
-    ("task", "averaged", [["*"], ["head.*", "body.?"]], [[], [""], ["*", " "]]),
+    ("task", "averaged", [["*"], ["head.*", "body.?"], ["!body"]], [[], [""], ["*", " "], ["!"]]),
     ("task", "seed", [0, 2**63 - 1], [-1, 2**63]),
     ("task", "learner", ["a:b", "my.pkg:net_2"], ["nocolon", ":x", "a:", "a b:c", "", None]),
     ("task", "learner_version", [None, "", "1.2"], ["x" * 65]),

@@ -187,6 +187,7 @@ def test_a_models_names_leave_room_for_the_report_of_an_update(empty: World) -> 
     assert len(report) - len(to_bytes({"w": np.zeros(0, np.float32)})) < REPORT_ROOM
 
 
+@pytest.mark.slow
 def test_the_server_optimizers_state_of_a_model_can_be_written(empty: World) -> None:
     """Its header is longer than the model's where tensors are small: the run would fail at its first commit."""
     model = {f"{number:030}": np.zeros((), np.float32) for number in range(45_500)}
