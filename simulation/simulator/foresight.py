@@ -22,7 +22,9 @@ def foreseen(plan: Plan, clients: Clients, habits: Habits, *, stops_early: bool)
     said = [said_of_plan(plan, sizes)]
     cut, most = [], 0
     for name, conduct in {} if habits.by_share else habits.conducts(list(clients), 1).items():
-        whole = planned_steps(plan.task, clients.examples(name)) if conduct.share == 1.0 else 0
+        if conduct.share < 1.0:  # a straggler, as the user wants it
+            continue
+        whole = planned_steps(plan.task, clients.examples(name))
         steps, _ = work_done(conduct, whole, plan.cohort.collect_s, plan.task.time_budget_s)
         if steps < whole:
             cut.append(name)

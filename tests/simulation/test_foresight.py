@@ -62,6 +62,7 @@ def test_whose_work_a_deadline_cuts_short(partial: str, how: Any, what: str) -> 
     assert what in text
     assert said(plan, how=how, behaviour=Behaviour(step_s=0.25)) == []
     assert said(plan, how=how, behaviour=Behaviour(straggler_share=0.5)) == []
+    assert said({"task": {"batch_size": 1}}, how=Stopping(), behaviour=Behaviour(stragglers=1.0)) == []
 
 
 def test_data_that_is_made_when_it_is_asked_for_is_not_made_for_this() -> None:
