@@ -210,6 +210,31 @@ def train(
     return update
 
 
+def tied_names(learner: Any) -> dict[str, str]:
+    """Further name -> first name of each tied weight of the learner's model; empty where it knows of none."""
+    found: dict[str, str] = learner.tied() if hasattr(learner, "tied") else {}
+    return found
+
+
+def untied(learner: Any, tensors: Tensors) -> Tensors:
+    """A model's tensors, as plain torch names them, under the names that travel: of tied weights the first one.
+
+    The same tensors where the learner knows of no tied weights. LearnerError where tied names have different values.
+    """
+    found = dict(tensors)
+    for name, first in tied_names(learner).items():
+        if name not in found:
+            continue
+        value = found.pop(name)
+        other = found.setdefault(first, value)
+        if (value.dtype, value.shape, value.tobytes()) != (other.dtype, other.shape, other.tobytes()):
+            raise LearnerError(
+                f"{name} and {first} are one tensor in the learner's model, and have different values here: "
+                "tie them before they are written, or train a model in which they are not tied."
+            )
+    return found
+
+
 def evaluate(learner: Any, name: str, model: Tensors, data: Any) -> Score:
     """``learner.evaluate(model, data)``. LearnerError where it has none, or does not return a Score."""
     if not hasattr(learner, "evaluate"):

@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from client_sdk.data import held_out_part
-from client_sdk.learners import Catalogue, LearnerError, evaluate, train
+from client_sdk.learners import Catalogue, LearnerError, evaluate, tied_names, train, untied
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors
 
@@ -40,18 +40,19 @@ def client_app(learner: Any, data: Any, task: Task | None = None) -> ClientApp:
     LearnerError where ``learner`` is none. What a message asks for wrongly becomes Flower's error reply.
     """
     loaded = Catalogue({NAME: learner}, installed=()).load(NAME)
-    given = task if task is not None else Task(learner=NAME)
+    asked = task if task is not None else Task(learner=NAME)
     app = ClientApp()
 
     @app.train()
     def _(message: Message, context: Context) -> Message:
-        key, model = _model(message.content)
+        key, given = _model(message.content)
+        model = untied(loaded, given)
         config = _config(message.content)
         update = train(
             loaded,
             model,
             _data(data, context),
-            _task(given, context.run_config, config),
+            _task(asked, context.run_config, config),
             device=str(context.node_config.get("partition-id", context.node_id)),
             round=int(config.get("server-round", 1)),
             deadline=_time_left(message),
@@ -60,13 +61,15 @@ def client_app(learner: Any, data: Any, task: Task | None = None) -> ClientApp:
         trained = {
             name: (array + delta[name]).astype(array.dtype) if name in delta else array for name, array in model.items()
         }
+        trained |= {name: trained[first] for name, first in tied_names(loaded).items() if name in given}
+        trained = {name: trained[name] for name in given}
         arrays = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in trained.items()})
         metrics = MetricRecord({"num-examples": update.examples, **update.metrics})
         return Message(RecordDict({key: arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def _(message: Message, context: Context) -> Message:
-        _, model = _model(message.content)
+        model = untied(loaded, _model(message.content)[1])
         found = _data(data, context)
         part = held_out_part(found)
         score = evaluate(loaded, NAME, model, part if part is not None else found)

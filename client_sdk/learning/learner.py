@@ -109,6 +109,12 @@ class Learner:
         """A module's tensors as a checkpoint holds them: the inverse of ``load``."""
         return state.read(module)
 
+    def tied(self) -> dict[str, str]:
+        """Of the model's tied weights, which ``state_dict()`` has under several names: further name -> first name. A
+        checkpoint has the first one."""
+        with private_chance(0):
+            return state.tied_names(self._empty())
+
     def train(
         self,
         model: Tensors,

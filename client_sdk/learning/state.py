@@ -40,6 +40,11 @@ def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return _distinct(module)[0]
 
 
+def tied_names(module: nn.Module) -> dict[str, str]:
+    """The first name of every further name of tied weights."""
+    return _distinct(module)[1]
+
+
 def read(module: nn.Module) -> Tensors:
     """The module's tensors as numpy copies. Raises LearnerFailed for a tensor that cannot travel (complex, lazy, on a
     GPU)."""
@@ -55,7 +60,8 @@ def write(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
     if double is not None:
         raise CheckpointMismatch(
             f"The checkpoint does not fit the learner's model: it holds {double}, "
-            f"which is tied to {tied[double]} and travels under that name only."
+            f"which is tied to {tied[double]} and travels under that name only. "
+            "A run that is started where the learner is installed leaves it out."
         )
     try:
         Manifest.of(views).require(Manifest.of(tensors), "it")

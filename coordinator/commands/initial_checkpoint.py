@@ -23,6 +23,27 @@ def check_initial(path: Path) -> None:
         fail(f"{path} is not a safetensors file that can start a run: {error}.")
 
 
+def given(plan: Plan, path: Path) -> Path | bytes:
+    """A safetensors file of the user's as a run begins from it: the file; or, where the plan's learner is installed
+    here, and the file has its tied weights under further names, as plain torch does, the bytes without these. Failure
+    where it cannot start a run."""
+    from client_sdk.learners import LearnerError, catalogue_for, tied_names, untied
+    from client_sdk.tensors import from_bytes, read_header, to_bytes
+
+    check_initial(path)
+    try:
+        learner = catalogue_for([plan.task.learner]).load(plan.task.learner)
+        tied = tied_names(learner)
+    except Exception:  # noqa: BLE001  (a learner is user code, and need not be installed here)
+        return path
+    if not tied.keys() & read_header(path).manifest.keys():
+        return path
+    try:
+        return to_bytes(untied(learner, from_bytes(path.read_bytes())))
+    except LearnerError as error:
+        fail(f"{path} cannot start this run: {error}")
+
+
 def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:
     """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display).
 

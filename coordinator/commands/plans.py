@@ -87,11 +87,10 @@ def schema() -> None:
 def _model(plan: Plan, init: Path | None) -> tuple[TensorHeader | None, str]:
     """The header of the initial checkpoint; or None, and why it is not known here."""
     from client_sdk.tensors import read_header
-    from coordinator.commands.initial_checkpoint import check_initial, initial
+    from coordinator.commands.initial_checkpoint import given, initial
 
     if init is not None:
-        check_initial(init)
-        return read_header(init), ""
+        return read_header(given(plan, init)), ""
     try:
         return read_header(initial(plan, None, None)[1]), ""
     except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)

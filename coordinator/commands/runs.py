@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
-from coordinator.commands.initial_checkpoint import check_initial, initial
+from coordinator.commands.initial_checkpoint import given, initial
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.tables import print_run, print_runs, who_is_spent
@@ -63,8 +63,7 @@ def create(
     read = Plan.from_toml(plan, changes or ())
     content: Path | bytes
     if init is not None:
-        check_initial(init)
-        content, origin = init, init.name
+        content, origin = given(read, init), init.name
     else:
         read, content, origin = initial(read, learner, seed)
     with OperatorClient(coordinator, key_file=key_file) as client:

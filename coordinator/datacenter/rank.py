@@ -83,7 +83,7 @@ def main() -> None:
 def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
     """Learner, data and first model; an error in any of them is raised on one rank."""
     from client_sdk.data import load_data
-    from client_sdk.learners import catalogue_for
+    from client_sdk.learners import catalogue_for, untied
     from client_sdk.tensors import TensorError, from_bytes
     from client_sdk.terminal import Failure
 
@@ -100,7 +100,7 @@ def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
             model = learner.initial(spec.recipe.seed)
         else:
             try:
-                model = from_bytes(spec.init.read_bytes())
+                model = untied(learner, from_bytes(spec.init.read_bytes()))
             except TensorError as wrong:
                 raise Failure(f"{spec.init} is no checkpoint, which is a safetensors file: {wrong}.") from None
         found = (learner, data, model)

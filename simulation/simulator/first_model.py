@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from client_sdk.learners import untied
 from client_sdk.tensors import Manifest, TensorError, Tensors, from_bytes
 from simulation.simulator.options import InitLike
 
@@ -34,10 +35,9 @@ def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], T
         except OSError as error:
             raise ValueError(f"the first checkpoint {path} cannot be read: {error.strerror or error}") from None
         try:
-            read = from_bytes(body)
+            read = _fitted(from_bytes(body), learner)
         except TensorError as error:
             raise ValueError(f"{path} is not a checkpoint: {error}") from None
-        require_fit(read, learner)
         return lambda: read, path.name
     if not hasattr(learner, "initial"):
         raise ValueError(
@@ -49,17 +49,18 @@ def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], T
 def first_tensors(init: Mapping[str, Any], learner: Any) -> Tensors:
     """A first checkpoint from arrays, or from torch tensors as ``state_dict()`` gives them. ValueError where it does
     not fit the learner, if the learner can check it."""
-    tensors = {name: _array(name, value) for name, value in init.items()}
-    require_fit(tensors, learner)
-    return tensors
+    return _fitted({name: _array(name, value) for name, value in init.items()}, learner)
 
 
-def require_fit(tensors: Tensors, learner: Any) -> None:
-    """ValueError unless the checkpoint can be encoded, and the learner's ``load`` accepts it, where it has ``load``."""
+def _fitted(tensors: Tensors, learner: Any) -> Tensors:
+    """The checkpoint under the names that travel. ValueError unless it can be encoded, and the learner's ``load``
+    accepts it, where it has ``load``."""
     try:
         Manifest.of(tensors)
+        tensors = untied(learner, tensors)
         if hasattr(learner, "load"):
             learner.load(tensors)
+        return tensors
     except TensorError as error:
         raise ValueError(f"init will not do: {error}") from None
     except Exception as error:

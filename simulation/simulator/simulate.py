@@ -110,8 +110,8 @@ def simulate(
       are trained in this process, as by one rank.
     - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
       ``Kernel`` to an ``Engine``. All give the same bits.
-    - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` or a safetensors file; None: the learner's,
-      from ``seed``.
+    - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` (tied weights under all their names or one)
+      or a safetensors file; None: the learner's, from ``seed``.
     - ``secure``: of a plan with a section ``[secure]``: *masked*: every device really keys, shares and masks;
       *quantized*: only their quantized updates are summed, for the same bits at much less cost.
     - ``seed``: of the first weights, of the order in which devices arrive, of the selection and of the behaviour.

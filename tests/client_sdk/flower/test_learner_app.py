@@ -159,3 +159,27 @@ def test_it_runs_under_flowers_own_simulation(monkeypatch: pytest.MonkeyPatch, s
     for name, array in result.arrays.items():
         np.testing.assert_allclose(array.numpy(), expected[name], rtol=1e-5)
     assert result.evaluate_metrics_clientapp[2]["accuracy"] > 0.5
+
+
+def test_it_takes_the_state_dict_of_a_model_with_tied_weights_and_answers_under_its_names() -> None:
+    import torch
+    from torch import nn
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+            self.outer.weight = self.inner.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.outer(self.inner(x))
+            return found
+
+    own = Learner(model=Tied, loss=nn.functional.cross_entropy)
+    app = client_app(own, lambda context: data(context.node_config["partition-id"]))
+    model = {name: value.numpy() for name, value in Tied().state_dict().items()}
+    found = ask(app, "train", arrays(model), **{"local-epochs": 1})["arrays"]
+    assert list(found) == list(model)
+    assert found["outer.weight"].numpy().tobytes() == found["inner.weight"].numpy().tobytes()
+    assert not np.array_equal(found["outer.weight"].numpy(), model["inner.weight"])
+    assert ask(app, "evaluate", arrays(model))["metrics"]["num-examples"] == 30
