@@ -21,7 +21,7 @@ from client_sdk.learning.errors import (
 )
 
 if TYPE_CHECKING:
-    from client_sdk.learning.evaluation import accuracy as accuracy
+    from client_sdk.learning.classification import accuracy as accuracy
     from client_sdk.learning.learner import Learner as Learner
     from client_sdk.learning.optimizer import PlainSGD as PlainSGD
     from client_sdk.learning.seeding import batch_order as batch_order
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Learner": "client_sdk.learning.learner",
     "PlainSGD": "client_sdk.learning.optimizer",
-    "accuracy": "client_sdk.learning.evaluation",
+    "accuracy": "client_sdk.learning.classification",
     "batch_order": "client_sdk.learning.seeding",
 }
 

@@ -144,7 +144,8 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
     try:
         tensor = array.detach() if isinstance(array, torch.Tensor) else _from_numpy(np.asarray(array))
     except (TypeError, ValueError) as error:
-        raise DataError(f"The {what} is no array of numbers: {_first_line(error)}.") from error
+        advice = ": where they are labels, use integers" if what.startswith("y ") else ""
+        raise DataError(f"The {what} is no array of numbers ({_first_line(error)}){advice}.") from error
     if tensor.ndim == 0:
         raise DataError(f"The {what} is a single number: its first dimension must count the examples.")
     return tensor

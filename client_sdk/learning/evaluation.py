@@ -1,59 +1,64 @@
-"""Scores a model on examples: means over all examples, independent of the batches. Defines ``accuracy``.
+"""Scores a model on examples: the loss and a learner's metrics of the whole set, independent of the batches.
 
-A metric takes a batch's outputs and targets and returns their mean, one number. A metric that is undefined on the data
-(NaN, such as a recall without positive examples) is left out of the score, which has ``recall.undefined`` = 1 in its
-place; a loss that is not finite is an error.
+``measures`` has what a metric may be. A metric that is undefined on the data (NaN, such as a recall without positive
+examples) is left out of the score, which has ``recall.undefined`` = 1 in its place; a loss that is not finite is an
+error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from client_sdk.learning.classification import IGNORED
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
+from client_sdk.learning.measures import Measures
 from client_sdk.metrics import undefined
 from client_sdk.protocol.devices import Score
-
-Measure = Callable[[Any, Any], Any]
-"""(outputs, targets) of a batch -> their mean: a number or a tensor with one element."""
 
 
 def score(
     module: nn.Module,
     examples: TensorExamples,
-    measures: Mapping[str, Measure],
+    metrics: Mapping[str, Any],
     *,
     batch: int,
     floating: torch.dtype,
     what: str,
 ) -> Score:
-    """The mean of each measure over all examples, in eval mode and without gradients: sum_b n_b m_b / sum_b n_b over
-    batches b of n_b.
+    """Each of ``metrics`` (the loss among them) of all examples, in eval mode and without gradients, and what it adds
+    up by over clients.
 
-    The sum is in float64. ``floating`` is the model's number type. Measures other than the loss whose mean is not
-    finite are left out and named: see ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was
-    scored, and LearnerFailed when model or measure fails. The module stays in eval mode.
+    ``floating`` is the model's number type. Metrics other than the loss that are not finite are left out and named: see
+    ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was scored, and LearnerFailed when model
+    or metric fails. The module stays in eval mode.
     """
-    total, sums = len(examples), dict.fromkeys(measures, 0.0)
+    total, measures = len(examples), Measures(metrics)
     module.eval()
     with torch.no_grad():
         for start in range(0, total, batch):
             stop = min(start + batch, total)
-            with explained(f"on examples {start} to {stop - 1} of the {what}"):
+            with explained(f"on examples {start} to {stop - 1} of the {what}") as here:
                 inputs, targets = cast(examples.span(start, stop), floating)
-                outputs = module(inputs)
-                for name, measure in measures.items():
-                    sums[name] += number(name, measure(outputs, targets)) * (stop - start)
-    means = {name: value / total for name, value in sums.items()}
-    if not math.isfinite(loss := means.get("loss", 0.0)):
+                outputs = here.outputs, here.targets = module(inputs), targets
+                measures.update(*outputs, stop - start)
+        with explained(f"on all examples of the {what}"):
+            measured = measures.results()
+    values = {name: one.value for name, one in measured.items()}
+    if not math.isfinite(loss := values.get("loss", 0.0)):
         raise Diverged(f"The model's loss on the {what} is {loss}: its weights or the data are not finite.")
-    found = defined(means)
-    return Score(examples=total, metrics=found | {undefined(name): 1.0 for name in means if name not in found})
+    found = defined(values)
+    return Score(
+        examples=total,
+        metrics=found | {undefined(name): 1.0 for name in values if name not in found},
+        weights={name: one.weight for name, one in measured.items() if one.weight and name in found},
+        states={name: one.state for name, one in measured.items() if one.state is not None},
+    )
 
 
 def defined(means: Mapping[str, float]) -> dict[str, float]:
@@ -62,41 +67,40 @@ def defined(means: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in means.items() if math.isfinite(value)}
 
 
-def number(name: str, value: Any) -> float:
-    """A measure's value as a float. Raises LearnerFailed where it is not one number."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() != 1:
-            raise LearnerFailed(
-                f"{name} gave a tensor of shape {list(value.shape)}: it must give one number, the batch's mean"
-            )
-        return float(value.item())
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise LearnerFailed(
-            f"{name} gave a {type(value).__name__}: it must give one number, the batch's mean"
-        ) from None
-
-
 class explained:  # noqa: N801
     """Turns any error of the learner's code into LearnerFailed with its place. A class, for speed: entered once a
     step."""
 
     def __init__(self, where: str) -> None:
         self._where = where
+        self.outputs: Any = None
+        self.targets: Any = None
+        """What the loss and the metrics got, where that is known: wrong labels are named."""
 
-    def __enter__(self) -> None:
-        return None
+    def __enter__(self) -> explained:
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, LearningError):
             return
         if isinstance(error, Exception):
             line = (str(error).strip() or "no message").split("\n", 1)[0].rstrip(".")
-            raise LearnerFailed(f"The learner failed {self._where}: {type(error).__name__}: {line}.") from error
+            failed = f"The learner failed {self._where}: {type(error).__name__}: {line}."
+            raise LearnerFailed(failed + _labels_at_fault(self.outputs, self.targets)) from error
 
 
-def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Share of examples whose highest output is the target's. ``outputs`` [examples, classes], ``targets`` [examples]
-    -> scalar."""
-    return (outputs.argmax(dim=1) == targets).float().mean()
+def _labels_at_fault(outputs: Any, targets: Any) -> str:
+    """A sentence about labels that no loss of classes takes; empty where they are fine, or are no labels."""
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor) or outputs.ndim < 2:
+        return ""
+    classes = outputs.shape[1]
+    if targets.shape != outputs.shape[:1] + outputs.shape[2:] or classes < 2 or not targets.numel():
+        return ""
+    if targets.is_floating_point():
+        return f" The targets are {str(targets.dtype)[6:]}: where they are labels of classes, use integers."
+    known = targets[targets != IGNORED]
+    low, high = (int(known.min()), int(known.max())) if known.numel() else (0, 0)
+    if 0 <= low <= high < classes:
+        return ""
+    most = classes - 1
+    return f" The labels go from {low} to {high} and the model has {classes} outputs: use integers from 0 to {most}."

@@ -75,10 +75,14 @@ class Group:
 
     def gather(self, text: str) -> list[str]:
         """The texts of all ranks, in the order of ranks. All ranks call it."""
+        return [part.decode() for part in self.gather_bytes(text.encode())]
+
+    def gather_bytes(self, part: bytes) -> list[bytes]:
+        """The same of bytes."""
         if self.alone:
-            return [text]
-        content = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
-        size = torch.tensor([len(text.encode())])
+            return [part]
+        content = torch.frombuffer(bytearray(part or b" "), dtype=torch.uint8)
+        size = torch.tensor([len(part)])
         with self.unbroken():
             sizes = [torch.zeros_like(size) for _ in range(self.world)]
             dist.all_gather(sizes, size)
@@ -87,7 +91,7 @@ class Group:
             padded[: len(content)] = content[:longest]
             gathered = [torch.zeros_like(padded) for _ in range(self.world)]
             dist.all_gather(gathered, padded)
-        return [bytes(one[: int(n)].tolist()).decode() for one, n in zip(gathered, sizes, strict=True)]
+        return [one[: int(n)].numpy().tobytes() for one, n in zip(gathered, sizes, strict=True)]
 
     def agree(self, error: Exception | None) -> None:
         """Continue only if all ranks can. All ranks call it, each with its error, or None.

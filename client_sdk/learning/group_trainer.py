@@ -36,10 +36,11 @@ from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
-from client_sdk.learning.evaluation import Measure, defined, explained
+from client_sdk.learning.evaluation import defined, explained
 from client_sdk.learning.group import Group, GroupLost
 from client_sdk.learning.learner import Learner
 from client_sdk.learning.local_sgd import LocalResult
+from client_sdk.learning.measures import Measures
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
@@ -174,14 +175,14 @@ def group_sgd(
     module: nn.Module,
     params: list[nn.Parameter],
     examples: TensorExamples,
-    loss: Callable[[Any, Any], torch.Tensor],
+    loss: Callable[[Any, Any], Any],
     optimizer: OptimizerFactory,
     task: Task,
     *,
     round: int,
     device: str,
     limit: TimeLimit,
-    metrics: Mapping[str, Measure],
+    metrics: Mapping[str, Any],
     floating: torch.dtype,
     group: Group,
 ) -> LocalResult:
@@ -196,33 +197,47 @@ def group_sgd(
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
-    gradient = GlobalGradient(whole, params, loss, group, floating=floating, metrics=metrics, unreached=unreached)
+    measures = Measures(metrics) if metrics else None
+    gradient = GlobalGradient(whole, params, loss, group, floating=floating, measures=measures, unreached=unreached)
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
-    sums = dict.fromkeys(("loss", *metrics), 0.0)
+    losses = weights = 0.0
     steps = seen = 0
     with torch.enable_grad():
         while group.decide(group.rank == 0 and steps < planned and limit.allows(steps)):
             batch = next(batches)
-            means = gradient.compute(examples, batch, steps)
+            total, weight = gradient.compute(examples, batch, steps)
+            losses, weights = losses + total, weights + weight
             if task.mu:
                 add_proximal(params, received, task.mu)
             if task.max_grad_norm is not None:
                 clip(params, task.max_grad_norm, steps + 1)
             stepper.step()
-            for name, mean in means.items():
-                sums[name] += mean * len(batch)
             steps += 1
             seen += len(batch)
     module.to("cpu")
-    for weight in params:
-        weight.grad = None
+    for trained in params:
+        trained.grad = None
     if not steps:
         raise OutOfTime("The time ran out before one step of training could be done.")
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
-    return LocalResult(work, defined({name: value / seen for name, value in sums.items()}))
+    found = {"loss": losses / weights if weights else 0.0}
+    return LocalResult(work, defined(found | (_of_all_ranks(measures, group) if measures is not None else {})))
+
+
+def _of_all_ranks(measures: Measures, group: Group) -> dict[str, float]:
+    """The metrics of the examples of all ranks, on each of them."""
+    error, own = None, b""
+    try:
+        own = measures.exported()
+    except Exception as found:  # noqa: BLE001  (the other ranks must not wait for this one)
+        error = found
+    group.agree(error)
+    parts = group.gather_bytes(own)
+    with torch.no_grad(), explained("on all examples that it has trained on"):
+        return {name: one.value for name, one in measures.absorbed(parts).results().items()}
 
 
 def _learner(catalogue: Catalogue, name: str) -> Learner:

@@ -5,6 +5,7 @@ It provides the three results that callers need: an initial checkpoint, an updat
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import time
@@ -18,15 +19,16 @@ import torch
 from torch import nn
 
 from client_sdk.chance import derive_seed
-from client_sdk.learning import state
+from client_sdk.learning import state, states
 from client_sdk.learning.blueprint import blank, blueprint
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples, held_out_part, training_part
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
-from client_sdk.learning.evaluation import Measure, explained, score
+from client_sdk.learning.evaluation import explained, score
 from client_sdk.learning.local_sgd import LocalResult, local_sgd
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import private_chance
+from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Manifest, Tensors, widen
 from client_sdk.update import Update
@@ -53,13 +55,15 @@ class Learner:
     model: Callable[[], nn.Module]
     """Makes the model, on the CPU, with fresh weights. Every device and round has its own module, so no state carries
     over: this is called for each, or, where ``blueprint`` can copy the module's structure, once."""
-    loss: Callable[[Any, Any], torch.Tensor]
-    """(outputs, targets) of a batch -> their mean loss, a tensor with one element."""
+    loss: Callable[[Any, Any], Any]
+    """(outputs, targets) of a batch -> their mean loss, a tensor with one element, or a pair (sum, weight), whose batch
+    mean is sum / weight: that of a loss with class weights or masked positions adds up over batches and devices."""
     optimizer: OptimizerFactory = PlainSGD
     """Called as ``optimizer(trained_parameters, lr=task.learning_rate)`` for every device and round; its state is
     discarded."""
-    metrics: Mapping[str, Measure] = field(default_factory=dict)
-    """Name -> function of (outputs, targets) that gives the batch's mean. The loss is always scored, as ``loss``."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> function of (outputs, targets) that gives a number or a pair (sum, weight), or an object with ``update``
+    and ``compute``, such as torchmetrics': see ``measures``. The loss is always scored, as ``loss``."""
     averaged: tuple[str, ...] = ("*",)
     """Names and shell patterns of the tensors that are trained and sent, and behind a ``!`` what is left out, as in
     ``Task.averaged``. Parameters that are not chosen are frozen; the plan's ``averaged`` may choose fewer, never more.
@@ -75,16 +79,30 @@ class Learner:
                 raise TypeError(f"A learner's {name} must be callable, not a {type(getattr(self, name)).__name__}.")
         if isinstance(self.model, nn.Module):
             raise TypeError("A learner's model makes modules: pass a function or class that returns one, not a module.")
+        if not callable(getattr(self.metrics, "items", None)):
+            raise TypeError(f"A learner's metrics are a mapping name -> metric, not a {type(self.metrics).__name__}.")
+        object.__setattr__(self, "metrics", dict(self.metrics.items()))
         if len(self.metrics) > 63:
             raise ValueError(f"A learner has at most 63 metrics beside the loss, not {len(self.metrics)}.")
         for name, metric in self.metrics.items():
-            if name == "loss" or not _METRIC_NAME.fullmatch(name):
+            if name == "loss" or not _METRIC_NAME.fullmatch(name) or name.endswith(UNDEFINED):
                 raise ValueError(
-                    f"A metric cannot be called {name!r}: letters, digits and _./- after a letter, and not 'loss'."
+                    f"A metric cannot be called {name!r}: letters, digits and _./- after a letter, not 'loss', and not "
+                    f"'{UNDEFINED}' at the end."
                 )
-            if not callable(metric):
+            if inspect.isclass(metric) and states.has_state(metric):
                 raise TypeError(
-                    f"The metric {name!r} must be a function of outputs and targets, not a {type(metric).__name__}."
+                    f"The metric {name!r} is the class {metric.__name__}: give an object, as its call makes."
+                )
+            if states.has_state(metric) and hasattr(metric, "items"):
+                raise TypeError(
+                    f"The metric {name!r} is a {type(metric).__name__} of several: give it as the learner's metrics, "
+                    "or each of its metrics under a name of its own."
+                )
+            if not callable(metric) and not states.has_state(metric):
+                raise TypeError(
+                    f"The metric {name!r} must be a function of outputs and targets, or an object with update and "
+                    f"compute, not a {type(metric).__name__}."
                 )
         if (
             isinstance(self.averaged, str)
@@ -93,7 +111,6 @@ class Learner:
         ):
             raise ValueError("A learner's averaged must list patterns of names, for example ['*'] or ['head.*'].")
         object.__setattr__(self, "averaged", tuple(self.averaged))
-        object.__setattr__(self, "metrics", dict(self.metrics))
 
     def initial(self, seed: int) -> Tensors:
         """A first checkpoint: the model's tensors with the weights that ``seed`` gives. torch's global generator is
@@ -168,11 +185,12 @@ class Learner:
         whole = Manifest.of({name: state.host(name, tensor) for name, tensor in own.items()})
         return Update(delta, len(examples), work=trained.work, metrics=trained.metrics, held_out=before, model=whole)
 
-    def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH) -> Score:
-        """Score a checkpoint: ``loss`` and all metrics, as means over the examples of ``data`` (its part ``.test``
-        where it has parts).
+    def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH, device: str = "") -> Score:
+        """Score a checkpoint: ``loss`` and all metrics of the examples of ``data`` together (its part ``.test`` where
+        it has parts).
 
-        ``batch``: examples at a time; affects memory, and the result only by rounding.
+        ``batch``: examples at a time; affects memory, and the result only by rounding. ``device``: whose data it is,
+        empty for nobody's; for learners that score each client in its own way, which this one does not.
         """
         if batch < 1:
             raise ValueError(f"batch must be at least 1 example, not {batch}")
@@ -183,8 +201,14 @@ class Learner:
 
     def _score(self, module: nn.Module, data: Any, batch: int) -> Score:
         examples = as_examples(data, "held-out data")
-        measures = {"loss": self.loss, **self.metrics}
-        return score(module, examples, measures, batch=batch, floating=floating_of(module), what="held-out data")
+        return score(
+            module,
+            examples,
+            {"loss": self.loss, **self.metrics},
+            batch=batch,
+            floating=floating_of(module),
+            what="held-out data",
+        )
 
     def _loaded(self, model: Tensors) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         """The filled module, and its tensors by name."""

@@ -23,7 +23,8 @@ from torch import nn
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
-from client_sdk.learning.evaluation import Measure, defined, explained, number
+from client_sdk.learning.evaluation import defined, explained
+from client_sdk.learning.measures import Measures, detached, number, objective_of
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.protocol.devices import Task, Work
@@ -35,22 +36,22 @@ class LocalResult:
 
     work: Work
     metrics: dict[str, float]
-    """``loss`` and any requested metrics: means over the examples seen, each batch at the weights of its step. Without
-    the proximal term. Metrics that are undefined (NaN) on these examples are left out."""
+    """``loss``, the mean over the batches, and any requested metrics of all examples seen, each batch at the weights of
+    its step. Without the proximal term. Metrics that are undefined (NaN) on these examples are left out."""
 
 
 def local_sgd(
     module: nn.Module,
     params: list[nn.Parameter],
     examples: TensorExamples,
-    loss: Callable[[Any, Any], torch.Tensor],
+    loss: Callable[[Any, Any], Any],
     optimizer: OptimizerFactory,
     task: Task,
     *,
     round: int,
     device: str,
     limit: TimeLimit,
-    metrics: Mapping[str, Measure],
+    metrics: Mapping[str, Any],
     floating: torch.dtype,
 ) -> LocalResult:
     """Train ``params`` of ``module`` in place, for the task's epochs or steps, or as long as ``limit`` allows.
@@ -64,18 +65,18 @@ def local_sgd(
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
-    sums = dict.fromkeys(("loss", *metrics), 0.0)
+    measures = Measures(metrics)
+    losses = weights = 0.0
     steps = seen = 0
     module.train()
     with torch.enable_grad():
         while steps < planned and limit.allows(steps):
             indices = next(batches)
             size = len(indices)
-            with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, count, task)}"):
+            with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, count, task)}") as here:
                 inputs, targets = cast(examples.take(indices), floating)
-                outputs = module(inputs)
-                objective = loss(outputs, targets)
-                value = _value(objective, steps + 1, task.learning_rate)
+                outputs = here.outputs, here.targets = module(inputs), targets
+                objective, total, weight = _objective(loss(*outputs), size, steps + 1, task.learning_rate)
                 stepper.zero_grad()
                 objective.backward()
                 if task.mu:
@@ -83,19 +84,21 @@ def local_sgd(
                 if task.max_grad_norm is not None:
                     clip(params, task.max_grad_norm, steps + 1)
                 stepper.step()
-                sums["loss"] += value * size
-                for name, metric in metrics.items():
-                    sums[name] += number(name, metric(outputs.detach(), targets)) * size
+                losses, weights = losses + total, weights + weight
+                if metrics:
+                    measures.update(detached(outputs[0]), targets, size)
             steps += 1
             seen += size
     stepper.zero_grad()
     if not steps:
         raise OutOfTime("The time ran out before one step of training could be done.")
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
-    means = {name: value / seen for name, value in sums.items()}
-    if not math.isfinite(means["loss"]):
-        raise Diverged(f"The mean loss over {steps} steps of training is {means['loss']}.")
-    return LocalResult(work, defined(means))
+    mean = losses / weights if weights else 0.0
+    if not math.isfinite(mean):
+        raise Diverged(f"The mean loss over {steps} steps of training is {mean}.")
+    with torch.no_grad(), explained("on all examples that it has trained on"):
+        found = {name: one.value for name, one in measures.results().items()}
+    return LocalResult(work, defined({"loss": mean, **found}))
 
 
 def _advice(size: int, count: int, task: Task) -> str:
@@ -108,17 +111,18 @@ def _advice(size: int, count: int, task: Task) -> str:
     return " (task.drop_last = true leaves out an epoch's smaller last batch)"
 
 
-def _value(objective: Any, step: int, learning_rate: float) -> float:
-    """The loss as a float, after a check that it has gradients."""
+def _objective(found: Any, size: int, step: int, learning_rate: float) -> tuple[torch.Tensor, float, float]:
+    """As ``objective_of``, after a check that the loss is finite and has gradients."""
+    objective, total, weight = objective_of(found, size)
     if not isinstance(objective, torch.Tensor):
         raise LearnerFailed(
-            f"The loss gave a {type(objective).__name__}: it must give a tensor with one element, the batch's mean."
+            f"The loss gave a {type(objective).__name__}: it must give a tensor with one element, the batch's mean, or "
+            "a pair (sum, weight)."
         )
-    value = number("loss", objective)
-    if not math.isfinite(value):
+    if not math.isfinite(value := number("loss", objective)):
         raise Diverged(
             f"The loss at step {step} is {value}: try a smaller learning rate than {learning_rate:g}, or max_grad_norm."
         )
     if not objective.requires_grad:
         raise LearnerFailed("The loss does not depend on any trained tensor: nothing can be learned.")
-    return value
+    return objective, total, weight

@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed
-from client_sdk.learning.evaluation import Measure, explained
+from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group, RankFailed
+from client_sdk.learning.measures import Measures
 from client_sdk.learning.rank_loss import RankLoss
 from client_sdk.learning.unreached import Unreached
 
@@ -31,22 +32,23 @@ PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.floa
 class GlobalGradient:
     """Computes gradients of ``module``'s mean loss over global batches, one call a step.
 
-    ``module`` lies on the group's device. ``accumulate``: micro-batches that a rank's share is cut into. ``precision``
-    as in PRECISIONS; ``scaler`` scales losses for float16, and the caller unscales before its step. ``bucket_mb``: size
-    of the all-reduces, which overlap with the rest of backward. ``unreached``: what becomes of a parameter that the
-    loss of a step reaches on no rank. All ranks make one together; the model's digests are compared first
-    (RanksDiffer), and its buffers after the first step: a custom layer may compute statistics of its batch.
+    ``module`` lies on the group's device. ``measures`` gets this rank's examples. ``accumulate``: micro-batches that a
+    rank's share is cut into. ``precision`` as in PRECISIONS; ``scaler`` scales losses for float16, and the caller
+    unscales before its step. ``bucket_mb``: size of the all-reduces, which overlap with the rest of backward.
+    ``unreached``: what becomes of a parameter that the loss of a step reaches on no rank. All ranks make one together;
+    the model's digests are compared first (RanksDiffer), and its buffers after the first step: a custom layer may
+    compute statistics of its batch.
     """
 
     def __init__(
         self,
         module: nn.Module,
         params: list[nn.Parameter],
-        loss: Callable[[Any, Any], torch.Tensor],
+        loss: Callable[[Any, Any], Any],
         group: Group,
         *,
         floating: torch.dtype,
-        metrics: Mapping[str, Measure] | None = None,
+        measures: Measures | None = None,
         accumulate: int = 1,
         precision: str = "float32",
         scaler: torch.amp.GradScaler | None = None,
@@ -57,9 +59,8 @@ class GlobalGradient:
         self._group, self._params, self._floating = group, params, floating
         self._accumulate, self._unreached = accumulate, unreached
         searched = unreached is Unreached.ABSENT
-        self._names = ("loss", *(metrics or {}))
         marked = unreached is Unreached.ZERO and not group.alone
-        self._losses = RankLoss(module, loss, metrics or {}, group, PRECISIONS[precision], scaler, marked)
+        self._losses = RankLoss(module, loss, measures, group, PRECISIONS[precision], scaler, marked)
         if searched and not group.alone:  # DDP warns on the terminal where it finds no unused parameters
             self._losses.register_parameter("idle", nn.Parameter(self._losses.reported.new_zeros(1)))
         self._losses.train()
@@ -77,15 +78,16 @@ class GlobalGradient:
                 )
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
 
-    def compute(self, examples: TensorExamples, batch: torch.Tensor, step: int) -> dict[str, float]:
-        """Put the gradient over the global batch into the parameters, on every rank; the means of loss and metrics.
+    def compute(self, examples: TensorExamples, batch: torch.Tensor, step: int) -> tuple[float, float]:
+        """Put the gradient over the global batch into the parameters, on every rank. Returns (sum, weight) of the loss,
+        whose quotient is its mean.
 
         ``batch`` [B]: the indices of the whole batch, the same on every rank. ``step``, from 0, is for errors only.
         Raises, on all ranks at the same step: the error of the lowest rank that failed (RankFailed on the others),
         Diverged (on rank 0) where any loss is not finite; GroupLost where the group broke.
         """
-        for weight in self._params:
-            weight.grad = None
+        for trained in self._params:
+            trained.grad = None
         self._losses.reported.grad = None
         own = batch.tensor_split(self._group.world)[self._group.rank]
         parts = own.tensor_split(min(self._accumulate, len(own))) if len(own) else (batch[:1],)
@@ -99,9 +101,13 @@ class GlobalGradient:
             with self._explained(where), self._alone_unless(place == len(parts) - 1):
                 objective = (self._ddp or self._losses)(fetch, size, len(batch), where)
                 objective.backward()
-        means = self._reported(len(batch), step)
+        total, weight = self._reported(len(batch), step)
+        if self._losses.paired and weight:
+            for trained in self._params:
+                if trained.grad is not None:
+                    trained.grad.mul_(len(batch) / weight)
         self._compare_buffers()
-        return means
+        return total, weight
 
     def communication_s(self) -> float | None:
         """Mean seconds of a step, since the last call, in which the rank waited for all-reduces (and so for the slowest
@@ -117,7 +123,7 @@ class GlobalGradient:
         self._waited = (steps, steps * mean / 1e9)
         return max(0.0, self._waited[1] - total) / (steps - before)
 
-    def _reported(self, size: int, step: int) -> dict[str, float]:
+    def _reported(self, size: int, step: int) -> tuple[float, float]:
         error, self._losses.error = self._losses.error, None
         if self._unreached is Unreached.REFUSED and error is None and any(w.grad is None for w in self._params):
             # DDP has then not reduced everything: the exchanged values are invalid, and the group is unusable.
@@ -131,7 +137,7 @@ class GlobalGradient:
         reported = self._losses.reported.grad
         if reported is None:
             raise LearnerFailed(f"The loss at step {step + 1} gave no gradient.")
-        *sums, infinite, failed = (
+        total, weight, infinite, failed = (
             (reported * self._group.world).tolist() if self._ddp is not None else reported.tolist()
         )
         if failed:
@@ -139,7 +145,7 @@ class GlobalGradient:
         if infinite:
             found = f"The loss at step {step + 1} is not finite: try a smaller learning rate, a warm-up, or clipping."
             self._group.agree(Diverged(found) if self._group.rank == 0 else None)
-        return {name: value / size for name, value in zip(self._names, sums, strict=True)}
+        return total, weight if self._losses.paired else float(size)
 
     def _compare_buffers(self) -> None:
         """Once, after the first batch: LearnerFailed, on rank 0, where the ranks' buffers differ. Afterwards DDP would
@@ -152,7 +158,7 @@ class GlobalGradient:
             )
             self._group.agree(LearnerFailed(found) if self._group.rank == 0 else None)
 
-    def _explained(self, where: str) -> AbstractContextManager[None]:
+    def _explained(self, where: str) -> AbstractContextManager[Any]:
         return explained(where) if self._group.alone else self._group.unbroken()
 
     def _alone_unless(self, last: bool) -> AbstractContextManager[Any]:

@@ -129,7 +129,8 @@ def train(
             set_learning_rate(job.optimizer, learning_rate)
             _seed_layers(recipe.seed, step, ranks)
             batch = job.order.at(step)
-            loss = gradient.compute(job.examples, batch, step)["loss"]
+            total, weight = gradient.compute(job.examples, batch, step)
+            loss = total / weight if weight else 0.0
             job.move(recipe, ranks, step)
             step += 1
             seen += len(batch)

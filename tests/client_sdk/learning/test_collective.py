@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchmetrics.classification import MulticlassF1Score
 
 from client_sdk.data import Data, Examples
 from client_sdk.learners import Catalogue
@@ -48,9 +49,24 @@ CASES: dict[str, dict[str, Any]] = {
     "a part unused": {"learner": "tests:half"},
     "a part sometimes unused": {"learner": "tests:sometimes", "batch_size": 4, "mu": 0.1},
     "a part sometimes unused, with momentum and decay": {"learner": "tests:sometimes-momentum", "batch_size": 4},
+    "class weights, metrics of all examples": {"learner": "tests:weighted", "score_held_out": True},
     "sparse": {"learner": "tests:sparse"},
     "sparse rows never used": {"learner": "tests:idle-rows"},
 }
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy with class weights: a rank's own mean, or a micro-batch's, would have another denominator."""
+    weights = torch.tensor([1.0, 9.0, 0.5], dtype=outputs.dtype)
+    return nn.functional.cross_entropy(outputs, targets, weight=weights, reduction="sum"), weights[targets].sum()
+
+
+def of_all_examples() -> dict[str, Any]:
+    def f1(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found, true = outputs.argmax(1) == 1, targets == 1
+        return 2 * (found & true).sum() / (found.sum() + true.sum()).clamp(min=1)
+
+    return {"f1": f1, "macro": MulticlassF1Score(3), "accuracy": accuracy}
 
 
 def learners() -> dict[str, Learner]:
@@ -58,6 +74,7 @@ def learners() -> dict[str, Learner]:
     loss = nn.functional.cross_entropy
     return {
         "tests:plain": plain(loss=loss),
+        "tests:weighted": Learner(model=network, loss=weighted, metrics=of_all_examples(), training_metrics=True),
         "tests:momentum": plain(loss=loss, optimizer=partial(torch.optim.SGD, momentum=0.9)),
         "tests:half": learner_of(Half),
         "tests:sometimes": learner_of(Sometimes),

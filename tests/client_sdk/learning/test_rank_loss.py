@@ -39,7 +39,7 @@ def test_the_mean_of_the_ranks_gradients_is_that_of_the_whole_batch_however_it_i
     whole = torch.autograd.grad(nn.functional.cross_entropy(module(x), y), weights)
     average = [torch.zeros_like(weight) for weight in weights]
     for rank, size in enumerate(shares):
-        loss = RankLoss(module, nn.functional.cross_entropy, {}, Group(rank, 2))
+        loss = RankLoss(module, nn.functional.cross_entropy, None, Group(rank, 2))
         rows = slice(0, size) if rank == 0 else slice(12 - max(size, 1), 12)
         objective = loss(lambda rows=rows: batch(rows), size, 12, "here")
         for mean, gradient in zip(average, torch.autograd.grad(objective, weights), strict=True):
@@ -68,7 +68,7 @@ def test_a_mark_reaches_every_parameter_and_changes_no_number() -> None:
 def test_a_rank_whose_learner_failed_still_reaches_every_parameter() -> None:
     """DistributedDataParallel would wait for the missing ones, and the other ranks with it."""
     with torch.random.fork_rng(devices=[]):
-        loss = RankLoss(network(), lambda outputs, targets: [][0], {}, Group(0, 2))
+        loss = RankLoss(network(), lambda outputs, targets: [][0], None, Group(0, 2))
     visited: list[str] = []
     nodes: list[Any] = []
     for name, weight in loss.module.named_parameters():

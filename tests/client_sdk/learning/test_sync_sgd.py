@@ -86,12 +86,12 @@ EXAMPLES = as_examples((np.eye(6), np.arange(6) % 3))
 def test_a_group_of_one_gives_the_mean_gradient_and_its_loss() -> None:
     gradient, module = gradient_of(nn.functional.cross_entropy)
     batch = torch.tensor([4, 0, 3])
-    means = gradient.compute(EXAMPLES, batch, 0)
+    total, weight = gradient.compute(EXAMPLES, batch, 0)
     got = [weight.grad.clone() for weight in module.parameters() if weight.grad is not None]
     module.zero_grad()
     loss = nn.functional.cross_entropy(module(torch.eye(6).double()[batch]), batch % 3)
     loss.backward()
-    assert means == {"loss": pytest.approx(loss.item(), rel=1e-12)}
+    assert (total / weight, weight) == (pytest.approx(loss.item(), rel=1e-12), 3)
     for weight, mine in zip(module.parameters(), got, strict=True):
         assert weight.grad is not None
         assert torch.allclose(weight.grad, mine, rtol=1e-12, atol=0)

@@ -60,6 +60,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "seed": 0,
         "score_held_out": False,
     },
+    "Score": {"weights": {}, "states": {}},
     "UpdateReport": {
         "attempt": 0,
         "work": NO_WORK,

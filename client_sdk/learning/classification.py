@@ -1,0 +1,97 @@
+"""``accuracy``: the share of labels that a model's outputs give right, for the shapes that torch's losses take."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from client_sdk.learning.errors import LearnerFailed
+
+IGNORED = -100
+"""The label that torch's losses leave out unless told otherwise; it is not counted here either."""
+_SUSPECTED = 32
+"""Fewest outputs of one logit for which it is said that they look like probabilities."""
+
+
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The share of labels whose highest output is theirs, a scalar. As a learner's metric it is that of all labels, of
+    all batches, clients and devices.
+
+    =================== ============================= ===========================================================
+    outputs             targets                       what is compared
+    =================== ============================= ===========================================================
+    [n, c], c > 1       [n], [n, 1]                   the class of the highest output with the label, 0 to c - 1
+    [n, c, ...]         [n, ...], [n, 1, ...]         the same at each position, as in ``cross_entropy``
+    [n, ..., c]         [n, ...]                      the same, where the shape is not the one above
+    as [n, c, ...]      one-hot, of the same shape    the class of the highest output with that of the 1
+    [n], [n, 1], one c  [n], [n, 1] of 0 and 1        one logit: above 0 is class 1
+    =================== ============================= ===========================================================
+
+    Labels are whole numbers of any type; -100 is not counted. NaN where nothing counts. Raises LearnerFailed, in a
+    sentence, for other shapes and labels.
+    """
+    right, counted = right_and_counted(outputs, targets)
+    return right / counted
+
+
+def right_and_counted(outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many labels are right, and how many count."""
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        raise LearnerFailed(
+            f"accuracy takes a tensor of outputs and one of targets, not a {type(outputs).__name__} and a "
+            f"{type(targets).__name__}: give a metric of your own."
+        )
+    if not outputs.is_floating_point():
+        raise LearnerFailed(f"accuracy takes scores of classes, and the model's outputs are {str(outputs.dtype)[6:]}.")
+    shape = tuple(outputs.shape)
+    if len(shape) == 1:
+        outputs, shape = outputs.unsqueeze(1), (*shape, 1)
+    if shape == tuple(targets.shape) and shape[1] != 1 and shape[-1] != 1:
+        for dim in dict.fromkeys((1, len(shape) - 1)):
+            if _is_one_hot(targets, dim):
+                return _compared(outputs.argmax(dim), targets.to(torch.uint8).argmax(dim), shape[dim])
+    columns = [targets.squeeze(dim) for dim in (1, -1) if targets.ndim > 1 and targets.shape[dim] == 1]
+    for labels in (targets, *columns):
+        for dim, positions in ((1, shape[:1] + shape[2:]), (-1, shape[:-1])):
+            if positions == tuple(labels.shape):
+                if shape[dim] == 1:
+                    return _of_one_logit(outputs.squeeze(dim), labels)
+                return _compared(outputs.argmax(dim), labels, shape[dim])
+    raise LearnerFailed(
+        f"accuracy does not know outputs of shape {list(outputs.shape)} with targets of shape {list(targets.shape)}: "
+        "it takes [n, classes] with labels [n] or one-hot, [n, classes, positions] or [n, positions, classes] with "
+        "[n, positions], and one logit [n, 1] with 0 and 1; give a metric of your own for others."
+    )
+
+
+def _compared(found: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    whole = labels.long()
+    counted = whole != IGNORED
+    known = whole[counted]
+    if labels.is_floating_point() and not bool((whole == labels).all()):
+        raise LearnerFailed("accuracy takes labels, and these targets are no whole numbers: use integers.")
+    if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < classes:
+        raise LearnerFailed(
+            f"accuracy found labels from {int(known.min())} to {int(known.max())} and {classes} classes: use integers "
+            f"from 0 to {classes - 1} ({IGNORED} is not counted)."
+        )
+    return ((found == whole) & counted).sum(), counted.sum()
+
+
+def _of_one_logit(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    counted = labels != IGNORED
+    if not bool(((labels == 0) | (labels == 1) | ~counted).all()):
+        raise LearnerFailed("accuracy of one logit takes targets 0 and 1, and there are others: use integers 0 and 1.")
+    if logits.numel() >= _SUSPECTED and 0 <= float(logits.min()) < float(logits.max()) <= 1:
+        warnings.warn(
+            "accuracy takes one logit, above 0 for class 1, and all these outputs are from 0 to 1: are they "
+            "probabilities of a sigmoid? Then give a metric of your own, with 0.5.",
+            stacklevel=2,
+        )
+    return (((logits > 0) == (labels == 1)) & counted).sum(), counted.sum()
+
+
+def _is_one_hot(targets: torch.Tensor, dim: int) -> bool:
+    return bool(((targets == 0) | (targets == 1)).all()) and bool((targets.sum(dim) == 1).all())

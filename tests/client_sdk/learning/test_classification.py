@@ -1,0 +1,111 @@
+"""``accuracy`` of each shape that it takes, and a sentence for the others."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from client_sdk.learning import LearnerFailed, accuracy
+
+N, C, T = 40, 3, 5
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
+
+
+LABELS = (drawn(N) * 10).long().abs() % C
+POSITIONS = (drawn(N, T) * 10).long().abs() % C
+
+
+def sure(labels: torch.Tensor, dim: int) -> torch.Tensor:
+    """Outputs that give each label, but for the first example's."""
+    wrong = labels.clone()
+    wrong[0] = (wrong[0] + 1) % C
+    return torch.nn.functional.one_hot(wrong, C).float().movedim(-1, dim) * 3 - 1
+
+
+def logit(labels: torch.Tensor) -> torch.Tensor:
+    right = labels.float() * 4 - 2
+    right[0] *= -1
+    return right
+
+
+one_hot = torch.nn.functional.one_hot
+BITS = LABELS % 2
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"),
+    [
+        (sure(LABELS, 1), LABELS),
+        (sure(LABELS, 1), LABELS.to(torch.uint8)),
+        (sure(LABELS, 1), LABELS.float()),
+        (sure(LABELS, 1), LABELS[:, None]),
+        (sure(LABELS, 1), one_hot(LABELS, C)),
+        (sure(LABELS, 1), one_hot(LABELS, C).double()),
+        (sure(LABELS, 1), one_hot(LABELS, C).bool()),
+        (sure(LABELS, 1).bfloat16(), LABELS),
+        (sure(POSITIONS, 1), POSITIONS),
+        (sure(POSITIONS, 2), POSITIONS),
+        (sure(POSITIONS, 1), POSITIONS[:, None]),
+        (sure(POSITIONS, 1), one_hot(POSITIONS, C).movedim(-1, 1)),
+        (sure(POSITIONS, 2), one_hot(POSITIONS, C)),
+        (logit(BITS), BITS),
+        (logit(BITS), BITS.float()),
+        (logit(BITS), BITS[:, None]),
+        (logit(BITS), BITS.bool()),
+        (logit(BITS)[:, None], BITS),
+        (logit(BITS)[:, None], BITS[:, None].float()),
+        (logit(POSITIONS % 2)[:, None], POSITIONS % 2),
+        (logit(POSITIONS % 2)[:, :, None], POSITIONS % 2),
+        (logit(POSITIONS % 2)[:, :, None], (POSITIONS % 2)[:, :, None]),
+    ],
+)
+def test_each_shape_has_one_example_wrong(outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    assert float(accuracy(outputs, targets)) == pytest.approx(1 - 1 / N)
+
+
+def test_a_square_shape_is_read_as_cross_entropy_reads_it() -> None:
+    labels = (drawn(N, C) * 10).long().abs() % C
+    assert float(accuracy(sure(labels, 1), labels)) == pytest.approx(1 - 1 / N)
+
+
+def test_what_cross_entropy_ignores_does_not_count() -> None:
+    labels = POSITIONS.clone()
+    labels[0], labels[1, 2:] = -100, -100
+    assert float(accuracy(sure(POSITIONS, 1), labels)) == 1.0
+    assert torch.isnan(accuracy(sure(POSITIONS, 1), torch.full_like(POSITIONS, -100)))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "words"),
+    [
+        (drawn(N, C), drawn(N), "no whole numbers: use integers"),
+        (drawn(N, C), drawn(N, C), r"outputs of shape \[40, 3\] with targets of shape \[40, 3\]"),
+        (drawn(N, C), (drawn(N, C) > -9).long(), "one-hot"),
+        (drawn(N, C), POSITIONS, r"targets of shape \[40, 5\]"),
+        (drawn(N, C), LABELS[:9], r"targets of shape \[9\]"),
+        (drawn(N, C), LABELS + 1, "labels from 1 to 3 and 3 classes: use integers from 0 to 2"),
+        (drawn(N, C), LABELS - 1, "labels from -1 to 1"),
+        (drawn(N, 1), LABELS, "one logit takes targets 0 and 1"),
+        (drawn(N, 1), BITS * 2 - 1, "one logit takes targets 0 and 1"),
+        (drawn(N, 1), BITS[None].float(), r"targets of shape \[1, 40\]"),
+        (LABELS, LABELS, "the model's outputs are int64"),
+        ({"logits": drawn(N, C)}, LABELS, "not a dict and a Tensor"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_in_a_sentence(outputs: object, targets: torch.Tensor, words: str) -> None:
+    with pytest.raises(LearnerFailed, match=words):
+        accuracy(outputs, targets)  # type: ignore[arg-type]
+
+
+def test_a_logit_that_looks_like_a_probability_is_said() -> None:
+    with pytest.warns(UserWarning, match="probabilities of a sigmoid"):
+        accuracy(torch.sigmoid(logit(BITS)), BITS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accuracy(torch.zeros(N), BITS)
+        accuracy(logit(BITS), BITS)
