@@ -17,7 +17,7 @@ from torch import nn
 from client_sdk.learning.classification import IGNORED
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
-from client_sdk.learning.measures import Measures
+from client_sdk.learning.measures import Measurement
 from client_sdk.metrics import undefined
 from client_sdk.protocol.devices import Score
 
@@ -38,7 +38,7 @@ def score(
     ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was scored, and LearnerFailed when model
     or metric fails. The module stays in eval mode.
     """
-    total, measures = len(examples), Measures(metrics)
+    total, measures = len(examples), Measurement(metrics)
     module.eval()
     with torch.no_grad():
         for start in range(0, total, batch):

@@ -40,7 +40,7 @@ from client_sdk.learning.evaluation import defined, explained
 from client_sdk.learning.group import Group, GroupLost
 from client_sdk.learning.learner import Learner
 from client_sdk.learning.local_sgd import LocalResult
-from client_sdk.learning.measures import Measures
+from client_sdk.learning.measures import Measurement
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
@@ -197,7 +197,7 @@ def group_sgd(
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
-    measures = Measures(metrics) if metrics else None
+    measures = Measurement(metrics) if metrics else None
     gradient = GlobalGradient(whole, params, loss, group, floating=floating, measures=measures, unreached=unreached)
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []
@@ -227,7 +227,7 @@ def group_sgd(
     return LocalResult(work, defined(found | (_of_all_ranks(measures, group) if measures is not None else {})))
 
 
-def _of_all_ranks(measures: Measures, group: Group) -> dict[str, float]:
+def _of_all_ranks(measures: Measurement, group: Group) -> dict[str, float]:
     """The metrics of the examples of all ranks, on each of them."""
     error, own = None, b""
     try:

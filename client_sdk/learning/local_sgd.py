@@ -24,7 +24,7 @@ from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import defined, explained
-from client_sdk.learning.measures import Measures, detached, number, objective_of
+from client_sdk.learning.measures import Measurement, detached, number, objective_of
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
 from client_sdk.learning.seeding import batch_order
 from client_sdk.protocol.devices import Task, Work
@@ -65,7 +65,7 @@ def local_sgd(
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
-    measures = Measures(metrics)
+    measures = Measurement(metrics)
     losses = weights = 0.0
     steps = seen = 0
     module.train()

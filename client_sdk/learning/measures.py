@@ -52,7 +52,7 @@ class Measured:
     """Of a state that adds up."""
 
 
-class Measures:
+class Measurement:
     """``update`` with each batch, then ``results`` once. Raises LearnerFailed, and what the learner's code raises."""
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
@@ -122,9 +122,9 @@ class Measures:
         about = {"pairs": self._pairs, "examples": self._examples, "batches": self._batches}
         return to_bytes(kept, {_ABOUT: json.dumps(about)})
 
-    def absorbed(self, parts: Sequence[bytes]) -> Measures:
+    def absorbed(self, parts: Sequence[bytes]) -> Measurement:
         """What the processes measured that exported ``parts``, together."""
-        total = Measures(self._metrics)
+        total = Measurement(self._metrics)
         for part in parts:
             about, kept = json.loads(read_header(part).metadata[_ABOUT]), from_bytes(part)
             for name, (found, weight) in about["pairs"].items():

@@ -26,7 +26,7 @@ from torch import nn
 from client_sdk.learning.errors import LearnerFailed, LearningError
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group
-from client_sdk.learning.measures import Measures, detached, pair_of
+from client_sdk.learning.measures import Measurement, detached, pair_of
 from client_sdk.learning.unreached import reach_all, with_sparse_gradients
 
 
@@ -38,7 +38,7 @@ class RankLoss(nn.Module):
         self,
         module: nn.Module,
         loss: Callable[[Any, Any], Any],
-        measures: Measures | None,
+        measures: Measurement | None,
         group: Group,
         autocast: torch.dtype | None = None,
         scaler: torch.amp.GradScaler | None = None,

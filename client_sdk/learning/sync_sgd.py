@@ -21,7 +21,7 @@ from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group, RankFailed
-from client_sdk.learning.measures import Measures
+from client_sdk.learning.measures import Measurement
 from client_sdk.learning.rank_loss import RankLoss
 from client_sdk.learning.unreached import Unreached
 
@@ -48,7 +48,7 @@ class GlobalGradient:
         group: Group,
         *,
         floating: torch.dtype,
-        measures: Measures | None = None,
+        measures: Measurement | None = None,
         accumulate: int = 1,
         precision: str = "float32",
         scaler: torch.amp.GradScaler | None = None,
