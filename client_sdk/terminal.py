@@ -65,6 +65,7 @@ _MODULE_EXTRAS = {
     "pyarrow": "datasets",
     "unearth": "datasets",
     "matplotlib": "plot",
+    "pytest": "testing",
     "pandas": "simulation",
     "coordinator": "coordinator",
     "simulation": "simulation",

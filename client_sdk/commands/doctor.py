@@ -33,6 +33,7 @@ _ENABLES = {
     "otel": "OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 quorate serve",
     "plot": "quorate plot --help",
     "simulation": "quorate demo",
+    "testing": "pytest",
     "torch": "quorate new my-project",
 }
 """Extra -> a command that needs it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_sdk import codecs
-from tests.client_sdk.codec_contract import CodecContract
+from quorate.testing import CodecContract
 
 ERRORS = {
     "float32@1": (0.0, 0.0),

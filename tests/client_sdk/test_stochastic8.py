@@ -15,7 +15,7 @@ from client_sdk.tensors import Manifest, ManifestMismatch, read_header, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.update import Update, encode_update
 from coordinator.folding.validation import check
-from tests.client_sdk.codec_contract import ORIGIN
+from quorate.testing.codec import ORIGIN
 from tests.coordinator.engine.story import plan
 
 

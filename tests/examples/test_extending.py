@@ -74,19 +74,52 @@ def test_the_packages_rule_optimizer_codec_learner_and_data_make_a_model(package
     np.testing.assert_allclose(model["w"], [0.325 + 0.63375, 0.375 + 0.73125], rtol=0.01)
 
 
-@pytest.mark.slow
-def test_the_packages_own_tests_pass(package: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(package), "test_clinic.py"],
+@pytest.fixture(scope="module")
+def without_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the wheel holds, in a folder of its own: no tests are there."""
+    folder = tmp_path_factory.mktemp("installed")
+    for name in ("quorate", "client_sdk", "coordinator", "simulation", "dashboards"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def of_the_package(package: Path, installed: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(package),
+            "test_clinic.py",
+            *options,
+        ],
         cwd=package,
-        env={"PYTHONPATH": f"{package}:{ROOT}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        env={"PYTHONPATH": f"{package}:{installed}", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=250,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_the_packages_own_tests_pass(package: Path, without_checkout: Path) -> None:
+    done = of_the_package(package, without_checkout)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_package_that_breaks_its_contract_reads_the_values(package: Path, without_checkout: Path) -> None:
+    code = (package / "clinic.py").read_text()
+    (package / "clinic.py").write_text(code.replace('name = "clinic:coarse@1"', 'name = "coarse"'))
+    done = of_the_package(package, without_checkout, "-k", "its_name_has_a_version")
+    assert done.returncode == 1
+    assert "AssertionError: assert None" in done.stdout, done.stdout
 
 
 def test_another_version_is_refused_in_a_sentence(package: Path) -> None:
@@ -127,7 +160,9 @@ def defined(folder: str) -> Iterator[str]:
 def test_what_the_page_names_is_there() -> None:
     text = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
     names = set(re.findall(r"`(\w+)`", text))
-    there = {name for folder in ("client_sdk", "coordinator", "simulation", "tests") for name in defined(folder)}
+    there = {
+        name for folder in ("quorate", "client_sdk", "coordinator", "simulation", "tests") for name in defined(folder)
+    }
     assert {name for name in names if name.lower() != name or "_" in name} - there == set()
     for path in re.findall(r"`((?:client_sdk|coordinator|simulation|tests)/[\w/.]+?)(?:\*\.py)?`", PAGE):
         assert (ROOT / path).exists() or list(ROOT.glob(path + "*")), path

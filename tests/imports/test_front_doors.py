@@ -10,6 +10,7 @@ import pytest
 import client_sdk
 import client_sdk.learning
 import quorate
+import quorate.testing
 import simulation
 
 QUORATE = ["Client", "History", "Learner", "Plan", "Update", "partition", "simulate"]
@@ -38,6 +39,12 @@ def test_front_door_defines_nothing() -> None:
             assert getattr(quorate, name) is getattr(room, name)
 
 
+def test_front_door_of_the_contracts() -> None:
+    assert quorate.testing.__all__ == dir(quorate.testing) == sorted(quorate.testing._HOMES)
+    for name in quorate.testing.__all__:
+        assert getattr(quorate.testing, name).__name__ == name
+
+
 def test_front_door_of_the_simulation() -> None:
     assert simulation.__all__ == SIMULATION
     for name in SIMULATION:
@@ -57,6 +64,7 @@ def test_name_that_is_not_public_is_refused_with_those_that_are(door: object) ->
         ("quorate.Learner", "torch", "torch"),
         ("simulation.simulate", "pydantic_settings", "simulation"),
         ("client_sdk.learning.Learner", "torch", "torch"),
+        ("quorate.testing.RuleContract", "pytest", "testing"),
     ],
 )
 def test_missing_extra_is_named_in_one_sentence(name: str, absent: str, extra: str) -> None:

@@ -76,7 +76,7 @@ ROOMS = (
     Room(
         BARE,
         ("quorate", "client_sdk"),
-        without=("client_sdk/learning", "client_sdk/flower", "client_sdk/data/tables.py"),
+        without=("quorate/testing", "client_sdk/learning", "client_sdk/flower", "client_sdk/data/tables.py"),
     ),
     Room("torch", ("client_sdk/learning",)),
     Room(
@@ -91,6 +91,7 @@ ROOMS = (
     Room("datasets", ("simulation/datasets", "client_sdk/data/tables.py")),
     Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
     Room("simulation", ("simulation",), without=("simulation/datasets",)),
+    Room("testing", ("quorate/testing",), optional=True),
     Room("dev", DEVELOPMENT),
 )
 

@@ -35,6 +35,17 @@ def test_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
         assert f"{package}/py.typed" in names
 
 
+def test_wheel_carries_the_contracts_of_packages(wheel: Path, tmp_path: Path) -> None:
+    """pytest's own Python: the wheel's folder comes first on its path, and no checkout is there."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = "import quorate.testing as t; print(t.__file__, *(getattr(t, name).__module__ for name in t.__all__))"
+    where, *modules = run(
+        sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"
+    ).stdout.split()
+    assert Path(where).is_relative_to(tmp_path)
+    assert {name.rpartition(".")[0] for name in modules} == {"quorate.testing"}
+
+
 def test_wheel_carries_the_dashboards_page_and_not_its_sources(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "dashboards/built/index.html" in names, "it was built without Node.js"

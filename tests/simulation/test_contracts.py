@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from client_sdk.data import installed
+from quorate.testing import DataContract, LearnerContract
 from simulation import learners as learners
-from tests.client_sdk.data_contract import DataContract
-from tests.client_sdk.learner_contract import LearnerContract
 from tests.simulation.test_learners import PARAMETERS, sample_of
 
 

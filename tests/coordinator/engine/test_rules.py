@@ -10,7 +10,7 @@ import pytest
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.engine.aggregation.rules import Mean, Median
 from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
-from tests.coordinator.engine.contract import ColumnRuleContract, RuleContract
+from quorate.testing import ColumnRuleContract, RuleContract
 
 GIVEN: dict[str, dict[str, float]] = {"trimmed-mean": {"fraction": 0.25}}
 """Parameters as a plan sets them, where the rule needs any."""

@@ -14,7 +14,7 @@ from coordinator.engine.aggregation.fedavgm import FedAvgM
 from coordinator.engine.aggregation.optimizers import ServerOptimizer
 from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
-from tests.coordinator.engine.contract import ServerOptimizerContract
+from quorate.testing import ServerOptimizerContract
 
 Float64 = NDArray[np.float64]
 

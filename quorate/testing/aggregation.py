@@ -146,7 +146,8 @@ class ServerOptimizerContract:
         before = [one.tobytes() for one in state]
         for mean in (1.0, -3.0):
             found = self.optimizer.apply(np.ones(5, np.float32), np.full(5, mean, np.float32), state[:], 0.1, given)
-            assert (found.dtype, found.shape) == (np.float32, (5,))
+            assert found.dtype == np.float32
+            assert found.shape == (5,)
         changed = [one.tobytes() != old for one, old in zip(state, before, strict=True)]
         assert changed == [True] * len(self.optimizer.slots)
 

@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 
 import pytest
 
+from client_sdk.identity import DeviceKey
 from coordinator.authority.proofs import LONGEST_SUBJECT, EnrolmentProof, ProofRefused
-from tests.coordinator.authority.world import NOW, key_of, public
 
-KEY, OTHER = public(key_of("phone")), public(key_of("other"))
+KEY, OTHER = (bytes.fromhex(DeviceKey(seed * 32).public_hex) for seed in (b"k", b"o"))
+NOW = 1_790_000_000
 
 
 class EnrolmentProofContract(ABC):
