@@ -324,7 +324,7 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
 
 def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
     """``chosen``, for a run that is to begin. PlanError also where the plan has a mistake that older versions accepted:
-    a run that has begun with it goes on."""
+    a run that has begun with it goes on; and where its rule depends on the width of a block."""
     if plan.cohort.choose == "by_examples" and plan.cohort.pool_count <= plan.cohort.select:
         raise PlanError(
             Mistake(
@@ -335,7 +335,12 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
         )
     if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
         raise PlanError(Mistake(reason, ("aggregation",)))
-    return chosen(plan, registry)
+    found = chosen(plan, registry)
+    try:
+        found.require_any_width(plan.cohort.goal)
+    except ExtensionError as error:
+        raise PlanError(Mistake(str(error), ("aggregation", "rule"))) from None
+    return found
 
 
 def _mistake(item: ErrorDetails) -> Mistake:

@@ -146,10 +146,13 @@ class Aggregator:
         """Returns the flat delta of a rule that needs all updates at once."""
         weights = np.array([item.weight for item in items], dtype=np.int64)
         delta, start = np.empty(self.delta.elements, dtype=np.float32), 0
+        probe = self._chosen.probe(self.delta.elements)
         for columns in self._sums.columns(items):
             width = columns.shape[1]
+            probe.take(start, columns)
             delta[start : start + width] = self._chosen.combine(columns, weights)
             start += width
+        probe.require(delta, lambda columns: self._chosen.combine(columns, weights))
         return delta
 
     # ------------------------------------------------------------ the checkpoint

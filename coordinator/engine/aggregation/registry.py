@@ -25,6 +25,7 @@ from coordinator.engine.aggregation.optimizers import Average, ServerOptimizer
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
 from coordinator.engine.aggregation.rules import Columns, Mean, Median, Rule, Vector, Weights
 from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
+from coordinator.engine.aggregation.width import WidthProbe, require_on_made_columns, sample_of
 
 Made = TypeVar("Made", covariant=True)
 
@@ -98,11 +99,35 @@ class Chosen:
             found = self.rule.combine(columns, weights, self.rule_settings)
             return _block("aggregation rule", found, columns.shape[1])
 
+    def probe(self, elements: int) -> WidthProbe:
+        """What checks that the rule's delta of so many elements does not depend on the width of blocks. Built-in rules
+        need no check."""
+        return WidthProbe(0 if self.rule in RULES.values() else elements)
+
+    def require_any_width(self, rows: int) -> None:
+        """ExtensionError where the rule gives other values for another width of a block, on drawn columns of ``rows``
+        updates."""
+        if self.rule.needs == "all" and self.rule not in RULES.values():
+            weights = 1 + np.arange(min(rows, 33), dtype=np.int64) * self.rule.takes_weights
+            require_on_made_columns(rows, lambda columns: self.combine(columns, weights[: len(columns)]))
+
     def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
-        """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above."""
+        """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above, and where an
+        optimizer of a package gives other values for a part of the block."""
+        some = slice(0, 0) if self.optimizer in SERVER_OPTIMIZERS.values() else sample_of(model.size)
+        before = [model[some].copy(), mean[some].copy(), *(one[some].copy() for one in state)]
         with _failures("server optimizer"):
             found = self.optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
-            return _block("server optimizer", found, model.size)
+            whole = _block("server optimizer", found, model.size)
+            if some.stop:
+                part = self.optimizer.apply(*before[:2], before[2:], learning_rate, self.optimizer_settings)
+                again = [_block("server optimizer", part, before[0].size), *before[2:]]
+                if [one.tobytes() for one in again] != [one[some].tobytes() for one in (whole, *state)]:
+                    raise ExtensionError(
+                        "the server optimizer of the plan gives other values for a part of a block: it looks at the "
+                        "whole block, as a norm does, and the model would depend on how tensors are cut into blocks"
+                    )
+            return whole
 
 
 def choose(section: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:

@@ -151,9 +151,15 @@ class Slip(Average):
         (lambda columns: None, r"aggregation rule of the plan gives NoneType for a block of float32 \[\d+\]"),
         (lambda columns: columns[0, :1], r"aggregation rule of the plan gives float32 \[1\] for a block of float32"),
         (lambda columns: columns.sum(axis=0, dtype=np.float64), r"aggregation rule of the plan gives float64 \[\d+\]"),
+        (
+            lambda columns: (
+                columns[columns.sum(axis=1).argmax() if columns.max() == 2 else 0].copy() * (columns.max() == 2)
+            ),
+            "aggregation rule of the plan gives other values where a block of columns has another width",
+        ),
         (None, r"server optimizer of the plan gives float32 \[1\] for a block of float32 \[\d+\]"),
     ],
-    ids=["raises", "nothing", "too short", "float64", "optimizer"],
+    ids=["raises", "nothing", "too short", "float64", "a chimera", "optimizer"],
 )
 def test_a_bug_in_a_package_ends_the_round_with_a_reason_and_not_in_a_file(
     make_world: MakeWorld, gives: Callable[[np.ndarray], Any] | None, sentence: str

@@ -1,0 +1,70 @@
+"""Holds a rule or a server optimizer of a package against its contract: how wide a block is changes no bit.
+
+A rule sees the updates by blocks of columns. One that looks at whole updates, such as Krum, would choose in each block
+anew, and the delta would be no device's: some columns of one device, the rest of another. What is asked again is a
+sample of the columns: those of all blocks together, and some alone. Both are other widths than the block's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.aggregation.rules import Columns, Vector
+
+_SAMPLE = 4096
+"""Columns of a round that are asked for again together, at most."""
+_ALONE = 16
+"""Columns that are asked for alone, at most; and values of a block of a server optimizer."""
+_MADE_ROWS, _MADE_COLUMNS = 33, 33
+
+
+class WidthProbe:
+    """``take`` each block of a round, then ``require``. ``elements`` = 0: nothing is checked."""
+
+    def __init__(self, elements: int) -> None:
+        count = min(elements, _SAMPLE)
+        self._at = np.linspace(0, elements - 1, count).astype(np.int64) if count else np.empty(0, np.int64)
+        self._taken: list[Columns] = []
+
+    def take(self, start: int, columns: Columns) -> None:
+        """``columns`` [n, B]: the block that begins at column ``start``, before a rule has seen it."""
+        first, last = np.searchsorted(self._at, (start, start + columns.shape[1]))
+        if first < last:
+            self._taken.append(columns[:, self._at[first:last] - start])
+
+    def require(self, delta: Vector, combine: Callable[[Columns], Vector]) -> None:
+        """ExtensionError unless ``combine`` gives the sample, and columns of it, as they stand in ``delta``."""
+        if not self._taken:
+            return
+        columns, wanted = np.concatenate(self._taken, axis=1), delta[self._at]
+        alone = np.linspace(0, len(wanted) - 1, min(len(wanted), _ALONE)).astype(np.int64)
+        for part in (slice(None), *(slice(at, at + 1) for at in alone)):
+            if combine(np.ascontiguousarray(columns[:, part])).tobytes() != wanted[part].tobytes():
+                raise ExtensionError(
+                    "the aggregation rule of the plan gives other values where a block of columns has another width: "
+                    "it looks at whole updates, as Krum does, or adds with sum(), and blocks would be mixed"
+                )
+
+
+def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> None:
+    """The same check on drawn columns, before a run has any update. A rule that fails on them is not judged here."""
+    rng = np.random.Generator(np.random.PCG64(rows))
+    shape = min(rows, _MADE_ROWS), _MADE_COLUMNS
+    columns = (rng.normal(size=shape) * 10.0 ** rng.integers(-6, 3, shape)).astype(np.float32)
+    probe = WidthProbe(_MADE_COLUMNS)
+    probe.take(0, columns.copy())
+    try:
+        delta = combine(columns)
+        combine(columns[:, :1].copy())
+    except ExtensionError:
+        return
+    probe.require(delta, combine)
+
+
+def sample_of(size: int) -> slice:
+    """Some values of a block of a server optimizer: fewer than the block has, at even distances; none of a single
+    one."""
+    return slice(0, size if size > 1 else 0, max(2, -(-size // _ALONE)))
