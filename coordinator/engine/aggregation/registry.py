@@ -115,13 +115,13 @@ class Chosen:
         """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above, and where an
         optimizer of a package gives other values for a part of the block."""
         some = slice(0, 0) if self.optimizer in SERVER_OPTIMIZERS.values() else sample_of(model.size)
-        before = [model[some].copy(), mean[some].copy(), *(one[some].copy() for one in state)]
+        few, changes, kept = model[some].copy(), mean[some].copy(), [one[some].copy() for one in state]
         with _failures("server optimizer"):
             found = self.optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
             whole = _block("server optimizer", found, model.size)
             if some.stop:
-                part = self.optimizer.apply(*before[:2], before[2:], learning_rate, self.optimizer_settings)
-                again = [_block("server optimizer", part, before[0].size), *before[2:]]
+                part = self.optimizer.apply(few, changes, kept, learning_rate, self.optimizer_settings)
+                again = (_block("server optimizer", part, few.size), *kept)
                 if [one.tobytes() for one in again] != [one[some].tobytes() for one in (whole, *state)]:
                     raise ExtensionError(
                         "the server optimizer of the plan gives other values for a part of a block: it looks at the "

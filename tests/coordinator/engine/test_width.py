@@ -157,7 +157,7 @@ class Honest(Lars):
 @pytest.mark.parametrize("size", [3, 100])
 def test_an_optimizer_of_a_package_that_looks_at_its_block_is_refused(optimizer: Any, fits: bool, size: int) -> None:
     found = Chosen(rule=RULES["mean"], rule_settings={}, optimizer=optimizer, optimizer_settings={})
-    model, mean = np.arange(1, size + 1, dtype=np.float32), np.linspace(-1, 1, size, dtype=np.float32)
+    model, mean = np.arange(1, size + 1, dtype=np.float32), np.linspace(-1, 2, size, dtype=np.float32)
     kept = [np.zeros(size, np.float32)]
     if not fits:
         with pytest.raises(ExtensionError, match="looks at the whole block, as a norm does"):
