@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from client_sdk.chance import labelled, shake_bytes
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.rules import Columns, Vector
 
@@ -51,9 +52,9 @@ class WidthProbe:
 
 def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> None:
     """The same check on drawn columns, before a run has any update. A rule that fails on them is not judged here."""
-    rng = np.random.Generator(np.random.PCG64(rows))
     shape = min(rows, _MADE_ROWS), _MADE_COLUMNS
-    columns = (rng.normal(size=shape) * 10.0 ** rng.integers(-6, 3, shape)).astype(np.float32)
+    words = np.frombuffer(shake_bytes(labelled("columns", rows), 4 * shape[0] * shape[1]), "<i4").reshape(shape)
+    columns = (words * 2.0**-31 * 10.0 ** (words % 9 - 6)).astype(np.float32)
     probe = WidthProbe(_MADE_COLUMNS)
     probe.take(0, columns.copy())
     try:
