@@ -307,11 +307,11 @@ class Plan(_Section):
             raise file.located(error) from None
 
 
-def chosen(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
+def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
     """The plan's rule and server optimizer, out of what is built in and this registry. PlanError where one is not
     there in the plan's version, or does not go with the rest of the plan."""
     try:
-        found = choose(plan.aggregation, registry)
+        found = choose(plan.aggregation, registry, tried_on)
     except ExtensionError as error:
         field, _, what = str(error).partition(": ")
         known = field in Aggregation.model_fields
@@ -335,12 +335,7 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
         )
     if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
         raise PlanError(Mistake(reason, ("aggregation",)))
-    found = chosen(plan, registry)
-    try:
-        found.require_any_width(plan.cohort.goal)
-    except ExtensionError as error:
-        raise PlanError(Mistake(str(error), ("aggregation", "rule"))) from None
-    return found
+    return chosen(plan, registry, plan.cohort.goal)
 
 
 def _mistake(item: ErrorDetails) -> Mistake:

@@ -105,11 +105,14 @@ class Chosen:
         return WidthProbe(0 if self.rule in RULES.values() else elements)
 
     def require_any_width(self, rows: int) -> None:
-        """ExtensionError where the rule gives other values for another width of a block, on drawn columns of ``rows``
+        """ExtensionError, that begins with the field, where the rule gives other values for another width of a block, on drawn columns of ``rows``
         updates."""
         if self.rule.needs == "all" and self.rule not in RULES.values():
             weights = 1 + np.arange(min(rows, 33), dtype=np.int64) * self.rule.takes_weights
-            require_on_made_columns(rows, lambda columns: self.combine(columns, weights[: len(columns)]))
+            try:
+                require_on_made_columns(rows, lambda columns: self.combine(columns, weights))
+            except ExtensionError as error:
+                raise ExtensionError(f"rule: {error}") from None
 
     def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
         """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above, and where an
@@ -130,9 +133,10 @@ class Chosen:
             return whole
 
 
-def choose(section: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
+def choose(section: AggregationFields, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
     """Returns what the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
-    installed, has another version, or does not support the plan."""
+    installed, has another version, or does not support the plan. ``tried_on``: how many drawn updates a package's rule
+    is tried on: it is refused where the width of a block changes its values."""
     rule = _found("rule", "aggregation rule", section.rule, section.rule_version, RULES, registry.rules)
     optimizer = _found(
         "server_optimizer",
@@ -145,7 +149,7 @@ def choose(section: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
     reason = _reason_against_weights(section, rule)
     if reason is not None:
         raise ExtensionError(f"rule: {reason}")
-    return Chosen(
+    found = Chosen(
         rule=rule,
         rule_settings=_settings("rule", section.rule, rule, section.rule_parameters),
         optimizer=optimizer,
@@ -153,6 +157,9 @@ def choose(section: AggregationFields, registry: Registry = BUILT_IN) -> Chosen:
             "server_optimizer", section.server_optimizer, optimizer, section.server_optimizer_parameters
         ),
     )
+    if tried_on is not None:
+        found.require_any_width(tried_on)
+    return found
 
 
 def reasons_against(section: AggregationFields) -> Iterator[str]:
