@@ -31,6 +31,7 @@ from client_sdk.protocol.operators import (
     RunView,
     UnbarDevice,
 )
+from client_sdk.protocol.participation import RunParticipation
 from client_sdk.protocol.possession import Possession
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.sessions import LinkCreated
@@ -130,6 +131,11 @@ class OperatorClient:
         return self._transport.ask(
             "GET", Route.DEVICES, list[DeviceView], params={"after": after, "limit": limit, **wanted}
         )
+
+    def participation(self, run: str, skip: int = 0, limit: int = 1000) -> RunParticipation:
+        """Who takes part in a run, the least counted first, after ``skip`` of them."""
+        route = Route.PARTICIPATION.format(run=run)
+        return self._transport.ask("GET", route, RunParticipation, params={"skip": skip, "limit": limit})
 
     def workers(self) -> list[WorkerView]:
         """All workers, by id."""

@@ -112,6 +112,7 @@ class Route(StrEnum):
     RUN_ACTION = "/v1/runs/{run}/{action}"
     ROUNDS = "/v1/runs/{run}/rounds"
     ROUND = "/v1/runs/{run}/rounds/{round}"
+    PARTICIPATION = "/v1/runs/{run}/participation"
     LANES = "/v1/runs/{run}/rounds/{round}/lanes"
     ROUND_LEASES = "/v1/runs/{run}/rounds/{round}/leases"
     CHECK_PLAN = "/v1/plans/check"

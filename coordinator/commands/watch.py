@@ -11,6 +11,7 @@ import typer
 from client_sdk.protocol.operators import DeviceState, DeviceView, RoundView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json
+from coordinator.commands.participation import show_participation
 from coordinator.commands.runs import RunName
 from coordinator.commands.secure_table import print_secure_rounds
 from coordinator.commands.sheets import Sheet, show_sheet, terminal
@@ -130,6 +131,9 @@ def devices(
         str, typer.Option("--class", metavar="CLASS", help="Devices whose label begins so, before its first '/'.")
     ] = "",
     match: Annotated[str, typer.Option(metavar="TEXT", help="Devices with this text in their id or label.")] = "",
+    run: Annotated[
+        str, typer.Option(metavar="RUN", help="How often each was selected and counted in the run's last rounds.")
+    ] = "",
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     as_json: Json = False,
@@ -137,6 +141,10 @@ def devices(
     """List the registered devices: what each does now, when it was last seen, and how often it took part."""
     from client_sdk.http.operator import OperatorClient
 
+    if run:
+        with OperatorClient(coordinator, key_file=key_file) as client:
+            show_participation(client, run, as_json=as_json)
+        return
     given = {"state": state, "device_class": device_class, "q": match}
     wanted = {name: value for name, value in given.items() if value}
     found: list[DeviceView] = []

@@ -18,6 +18,7 @@ from client_sdk.protocol.insight import (
 from client_sdk.protocol.lease_history import LeasesView
 from client_sdk.protocol.names import DeviceId, Finite, Route, RunId
 from client_sdk.protocol.operators import DeviceState, DeviceView
+from client_sdk.protocol.participation import RunParticipation
 from coordinator.access import Operator, Role
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, RoundNumber
@@ -26,6 +27,7 @@ from coordinator.runtime.insight.fleet_views import DeviceFilter
 from coordinator.runtime.insight.plan_schema import plan_schema as schema_of_plans
 
 LaneLimit = Annotated[int, Field(ge=1, le=1000), About("at most this many")]
+Skip = Annotated[int, Field(ge=0), About("leave out so many, for paging")]
 StateWanted = Annotated[DeviceState | None, About("devices in this state")]
 ClassWanted = Annotated[str, Field(max_length=64), About("devices of this class")]
 SeenSince = Annotated[Finite | None, About("devices that checked in at this time or later, Unix seconds")]
@@ -44,6 +46,14 @@ def lanes(
     """What each selected device did in a round: began, trained, sent, and how it ended. Of a secure round it says
     nothing of single devices, and why."""
     return to.insight.lanes.of_round(run, round, after, limit)
+
+
+def participation(
+    to: Coordinator, operator: Operator, *, run: RunId, skip: Skip = 0, limit: LaneLimit = 1000
+) -> RunParticipation:
+    """Who takes part in a run's rounds, the least counted first: devices that never counted too, and in which lateness
+    is concentrated. Who does not see everything sees the devices that were selected."""
+    return to.insight.participation.of_run(run, skip, limit, fleet=operator.sees_everything)
 
 
 def leases(to: Coordinator, operator: Operator, *, run: RunId, round: RoundNumber) -> LeasesView:
@@ -109,6 +119,15 @@ LANES = Entry(
     answer=LanesView,
     shape=Direct(lanes),
     summary="Show a round's lanes",
+    group="runs",
+)
+PARTICIPATION = Entry(
+    method="GET",
+    route=Route.PARTICIPATION,
+    permission=Permission.VIEWER,
+    answer=RunParticipation,
+    shape=Direct(participation),
+    summary="Show who takes part",
     group="runs",
 )
 LEASES = Entry(
@@ -179,4 +198,4 @@ SYSTEM = Entry(
     summary="Show the process",
     group="process",
 )
-ENTRIES = (LANES, LEASES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)
+ENTRIES = (PARTICIPATION, LANES, LEASES, CHECK_PLAN, PLAN_SCHEMA, DEVICES, DEVICE, FLEET, SYSTEM)

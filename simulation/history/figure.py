@@ -68,11 +68,11 @@ def _participation(axes: Axes, history: RecordedRun) -> None:
     axes.set_xlabel("devices, the most frequent first", fontsize=TEXT)
     axes.set_ylabel("rounds in which the device counted", fontsize=TEXT)
     counts = np.sort(np.array(list(history.participation.values()), np.int64))[::-1]
-    if not len(counts):
+    if not counts.any():
         note(axes, "no device has counted yet")
         return
     edges = np.arange(len(counts) + 1) + 0.5
-    label = f"{len(counts)} devices counted at least once"
+    label = f"{np.count_nonzero(counts)} of {len(counts)} devices counted"
     if len(counts) <= BARS:
         axes.bar(np.arange(1, len(counts) + 1), counts, width=0.8, color=BLUE, linewidth=0, label=label)
     else:

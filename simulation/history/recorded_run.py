@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from client_sdk.protocol.operators import CheckpointView, MetricView
+from client_sdk.protocol.participation import DeviceParticipation
 from client_sdk.tensors import Tensors, from_bytes
 from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
@@ -23,6 +24,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable
 from coordinator.pictures.curve import Curve
 from coordinator.runtime import views
+from coordinator.runtime.insight.participation import Participation, registered
 from coordinator.store.port import Reader, RunRow, StoreError
 from simulation.history import folder as folders
 from simulation.history.exchanges import RoundExchange, read_exchanges
@@ -61,13 +63,17 @@ class RecordedRun:
         interrupted: bool = False,
         wall: Sequence[float] | Mapping[int, float] = (),
         place: object = "this store",
+        clients: Mapping[str, str] | None = None,
     ) -> None:
+        """``clients``: those that could take part, with their classes, also where the store does not know them yet."""
         self._store = store
         self._blobs = blobs
         self.run: str = folders.pick(store, run, place)
         self.interrupted = interrupted
         self._wall = dict(wall) if isinstance(wall, Mapping) else dict(enumerate(wall, 1))
         self._state_at: tuple[int, RunState] | None = None
+        self._clients = dict(clients or {})
+        self._taken_part = Participation(self.run)
         self._counted: Counter[str] = Counter()
         self._counted_to = 0
         self._withdrew: list[DeviceWithdrawal] = []
@@ -124,12 +130,18 @@ class RecordedRun:
 
     @property
     def participation(self) -> Mapping[str, int]:
-        """In how many committed rounds each device counted, by device id; devices that never counted are not in it."""
+        """In how many committed rounds each device counted, by device id; 0 of those that never did."""
         for row in self._store.checkpoints(self.run)[self._counted_to + 1 :]:
             if row.round is not None:
                 self._counted.update(item.device for item in self._store.contributions(self.run, row.round))
             self._counted_to = row.version
-        return MappingProxyType(dict(sorted(self._counted.items())))
+        nobody = dict.fromkeys(self._known(), 0)
+        return MappingProxyType(dict(sorted((nobody | self._counted).items())))
+
+    @property
+    def participants(self) -> tuple[DeviceParticipation, ...]:
+        """What became of each device in the rounds that have ended: all of them, also those that never counted."""
+        return tuple(self._taken_part.read(self._store, self._known()))
 
     @property
     def withdrawals(self) -> tuple[DeviceWithdrawal, ...]:
@@ -226,6 +238,9 @@ class RecordedRun:
         return target
 
     # ------------------------------------------------------------ inside
+
+    def _known(self) -> dict[str, str]:
+        return registered(self._store) | self._clients
 
     def _row(self) -> RunRow:
         row = self._store.run(self.run)

@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from client_sdk.protocol.participation import DeviceParticipation
 from client_sdk.protocol.treatment import TREATED
 from coordinator.pictures.curve import Curve
+from coordinator.runtime.insight.lateness import lateness
 from coordinator.store.port import Reader
 from simulation.history.exchanges import RoundExchange
 from simulation.history.folder import HistoryError
@@ -49,9 +51,11 @@ def frame(history: RecordedRun, store: Reader, what: Table) -> pd.DataFrame:
         case "metrics":
             return _metrics(history, pd)
         case "participation":
-            devices = history.participation
-            columns = {"device": list(devices), "counted": list(devices.values())}
-            return pd.DataFrame(columns).astype({"device": "str", "counted": "int64"})
+            columns = [name for name in DeviceParticipation.model_fields if name != "device_class"]
+            columns.insert(1, "class")
+            rows = [one.model_dump() for one in history.participants]
+            named = [{"class": row.pop("device_class"), **row} for row in rows]
+            return pd.DataFrame(named, columns=columns).astype({"device": "str", "speed_s": "float64"})
         case "withdrawals":
             gone = [dataclasses.asdict(one) for one in history.withdrawals]
             return pd.DataFrame(gone, columns=[field.name for field in dataclasses.fields(DeviceWithdrawal)])
@@ -164,6 +168,8 @@ def summary(history: RecordedRun, last: int) -> str:
     lines = [headline(history)]
     if rounds:
         lines += ["", *columns([COLUMNS, *(cells(row) for row in rounds[-max(last, 1) :])])]
+    if late := lateness(history.participants):
+        lines += ["", f"{late}: docs/selection.md says what helps."]
     for title, reasons in (*treatment_of(history), *reasons_of(history)):
         lines += ["", title, *(f"  {reason}: {numbers}" for reason, numbers in reasons)]
     return "\n".join(lines)

@@ -11,6 +11,14 @@ from coordinator.store.port import DeviceRow
 from simulation.clients import Clients
 from simulation.virtual.device import Device, device_row
 
+_LONGEST = 64
+"""Letters of a label."""
+
+
+def label_of(name: str, device_class: str) -> str:
+    """``class/id``, as real devices say their class; empty where there are no classes."""
+    return f"{device_class}/{name}"[:_LONGEST] if device_class else ""
+
 
 class SimulatedEnrolment:
     """``enrol`` writes the rows of new devices to the coordinator's store. ``class_of``: device -> its class."""
@@ -28,7 +36,7 @@ class SimulatedEnrolment:
         """The row of this client's device, which it gets at ``now`` where it has none yet."""
         name = self._clients.id(number)
         examples = self._clients.holdings.examples(number)
-        return self._rows.get(number) or device_row(name, examples, self._class_of(name), now)
+        return self._rows.get(number) or device_row(name, examples, label_of(name, self._class_of(name)), now)
 
     def offer(self, number: int) -> CheckIn:
         """What the device sends when it checks in. Its owner allows secure rounds as the plan asks for them, but for

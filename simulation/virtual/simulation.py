@@ -32,6 +32,7 @@ from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.held_list import list_row
+from coordinator.runtime.insight.fleet_views import class_of as class_in
 from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
@@ -47,10 +48,12 @@ from simulation.virtual.authority import EPOCH, SimulatedAuthority
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
+from simulation.virtual.enrolment import label_of
 from simulation.virtual.secure_world import SecureWorld
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
 
+_LISTED = 100_000
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
 
 
@@ -108,6 +111,8 @@ class Simulation:
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
                 unit = plan.weight_unit
             self.resumed = before is not None
+            self._clients, self._class_of = clients, class_of
+            self._listed: dict[str, str] | None = None
             self.kernel = Kernel(plan, learner, clients, manifest.select(plan.task.averaged), weight_unit=unit)
             self.engine = make_engine(self.kernel)
             self._exits.callback(self.engine.close)
@@ -181,7 +186,14 @@ class Simulation:
 
     def history(self, wall: Mapping[int, float], *, interrupted: bool = False) -> History:
         """Returns the history so far, which outlives this simulation. ``wall``: seconds by round."""
-        return History(self.store, self.blobs, self.run, wall=wall, interrupted=interrupted)
+        return History(self.store, self.blobs, self.run, wall=wall, interrupted=interrupted, clients=self._classes())
+
+    def _classes(self) -> dict[str, str]:
+        """Every client -> its class; none where they are too many to list."""
+        if self._listed is None:
+            names = self._clients if len(self._clients) <= _LISTED else ()
+            self._listed = {name: class_in(label_of(name, self._class_of(name))) for name in names}
+        return self._listed
 
     def drop(self, checkpoints: Collection[str]) -> None:
         """Deletes the bytes of these checkpoints, by digest, of a run without a folder."""

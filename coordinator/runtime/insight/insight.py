@@ -7,6 +7,7 @@ from coordinator.runtime.identities import Identities
 from coordinator.runtime.insight.fleet_views import FleetViews
 from coordinator.runtime.insight.lanes import Lanes
 from coordinator.runtime.insight.leases import Leases
+from coordinator.runtime.insight.participation import ParticipationViews
 from coordinator.runtime.insight.plan_check import PlanCheck
 from coordinator.runtime.insight.system import System
 
@@ -15,6 +16,7 @@ class Insight:
     def __init__(self, core: Core, identities: Identities) -> None:
         self.lanes = Lanes(core)
         self.leases = Leases(core)
+        self.participation = ParticipationViews(core)
         self.fleet = FleetViews(core, identities)
         self.plans = PlanCheck(core)
         self.system = System(core)

@@ -80,8 +80,8 @@ def test_curves_and_the_spread_over_clients_are_drawn(history: History) -> None:
 
 def test_participation_is_sorted(history: History) -> None:
     devices = history.plot().axes[2]
-    assert heights(devices, "4 devices counted at least once") == [2, 2, 1, 1]
-    assert "mean 1.5" in labels(devices)
+    assert heights(devices, "4 of 8 devices counted") == [2, 2, 1, 1, 0, 0, 0, 0]
+    assert "mean 0.75" in labels(devices)
 
 
 def test_many_rounds_become_areas() -> None:

@@ -1,0 +1,160 @@
+"""Who takes part in a run: each device's part in each round that has ended, from the log and the store's rows.
+
+What was read of the log stays, so a run that is followed costs what is new in it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from client_sdk.protocol.participation import DeviceParticipation, RunParticipation
+from coordinator.runtime.core import Core
+from coordinator.runtime.insight.fleet_views import class_of
+from coordinator.runtime.insight.lateness import by_class, lateness
+from coordinator.runtime.insight.rounds_in_log import before_round
+from coordinator.runtime.views import first_refusals
+from coordinator.store.port import EventRow, Reader
+
+ROUNDS = 200
+"""Rounds that a coordinator shows."""
+_PAGE = 5000
+_FLEET_PAGE = 1000
+_KEPT = 8
+"""Runs of which what was read is kept."""
+_TIMES = 21
+"""Rounds of a device of which its speed is the median."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What the log says of one round."""
+
+    began: float
+    ends: dict[str, str]
+    """Device -> how its part ended: a count of ``DeviceParticipation``."""
+    times: dict[str, float] = field(default_factory=dict)
+    """Device -> seconds until its update came, in time."""
+    attempt: int = 0
+    plain: bool = True
+
+
+class Participation:
+    """The parts of all devices in the rounds of one run, ``from_round`` on."""
+
+    def __init__(self, run: str, from_round: int = 1) -> None:
+        self.from_round = from_round
+        self._run = run
+        self._seq: int | None = None if from_round > 1 else 0
+        self._rounds: dict[int, _Round] = {}
+
+    def read(self, reader: Reader, known: Mapping[str, str]) -> list[DeviceParticipation]:
+        """Every device in ``known`` (id -> class), and every one that was selected, in order of id. Rounds that are
+        under way are left out."""
+        self._follow(reader)
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        times: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_TIMES))
+        after = self.from_round - 1
+        while page := reader.rounds(self._run, after):
+            for row in page:
+                found = self._rounds.get(row.round)
+                if found is None or row.status == "open":
+                    continue
+                counted = {one.device for one in reader.contributions(self._run, row.round)}
+                refusals = first_refusals(reader.refusals(self._run, row.round)) if row.kind == "federated" else {}
+                for device, ended in found.ends.items():
+                    end, refusal = ended, refusals.get(device)
+                    if not found.plain and row.status == "committed":
+                        end = "reported" if device in counted else "dropped" if end == "reported" else end
+                    if end == "dropped" and refusal is not None:
+                        end = "late" if refusal.kind == "late" else "refused"
+                        if end == "late":
+                            times[device].append(refusal.at - found.began)
+                    if device in found.times:
+                        times[device].append(found.times[device])
+                    counts[device].update(("selected", end, *(["counted"] if device in counted else [])))
+            after = page[-1].round
+        classes = dict(known)
+        missing = sorted(counts.keys() - known.keys())
+        classes |= {device: class_of(reader.labels([device]).get(device, "")) for device in missing}
+        return [
+            DeviceParticipation(
+                device=device,
+                device_class=classes[device],
+                speed_s=statistics.median(times[device]) if device in times else None,
+                **counts[device],
+            )
+            for device in sorted(classes)
+        ]
+
+    def _follow(self, reader: Reader) -> None:
+        if self._seq is None:
+            self._seq = before_round(reader, self._run, self.from_round)
+        while page := reader.events(self._run, self._seq, _PAGE):
+            for row in page:
+                self._add(row)
+            self._seq = page[-1].seq
+
+    def _add(self, row: EventRow) -> None:
+        body = cast("dict[str, Any]", row.body)
+        if row.kind == "Drawn":
+            self._rounds[body["round"]] = _Round(row.at, {device: "dropped" for device, _ in body["cohort"]})
+            return
+        found, device = self._rounds.get(body.get("round", 0)), body.get("device", "")
+        if found is None:
+            return
+        if row.kind == "Announced":
+            found.plain = False
+            if body["attempt"] > found.attempt:  # what was masked in the one before is in no sum
+                found.attempt = body["attempt"]
+                found.ends = {one: "dropped" if end == "reported" else end for one, end in found.ends.items()}
+        elif device in found.ends and found.ends[device] == "dropped":
+            end = {"Reported": "reported", "Masked": "reported", "Withdrew": "withdrawn", "UpdateRefused": "refused"}
+            found.ends[device] = end.get(row.kind, "dropped")
+            if row.kind == "Reported":
+                found.times[device] = row.at - found.began
+
+
+class ParticipationViews:
+    """What a coordinator shows of the last ``ROUNDS`` rounds. Safe from any thread."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[str, Participation] = OrderedDict()
+
+    def of_run(self, run: str, skip: int, limit: int, *, fleet: bool) -> RunParticipation:
+        """``fleet``: with registered devices that were never selected. ProblemError where there is no such run."""
+        newest = self._core.log(run).state.round_number
+        with self._core.store.reading() as reader:
+            with self._lock:
+                first = max(1, newest - ROUNDS + 1)
+                kept = self._runs.get(run)
+                if kept is None or kept.from_round < first - ROUNDS // 2:
+                    kept = self._runs[run] = Participation(run, first)
+                self._runs.move_to_end(run)
+                while len(self._runs) > _KEPT:
+                    self._runs.popitem(last=False)
+                devices = kept.read(reader, registered(reader) if fleet else {})
+        shown = sorted(devices, key=lambda one: (one.counted, -one.selected, one.device))
+        return RunParticipation(
+            from_round=kept.from_round,
+            devices=len(devices),
+            never_counted=sum(not one.counted for one in devices),
+            by_class=by_class(devices),
+            lateness=lateness(devices),
+            page=shown[skip : skip + limit],
+        )
+
+
+def registered(reader: Reader) -> dict[str, str]:
+    """Every registered device that has not left -> its class."""
+    found, after = dict[str, str](), ""
+    while page := reader.devices(_FLEET_PAGE, after):
+        found |= {row.device: class_of(row.label) for row in page if row.left_at is None}
+        after = page[-1].device
+    return found
