@@ -135,7 +135,9 @@ _SECURE_TASK = {
 }  # fmt: skip
 _CHECKPOINT = {"version": 4, "digest": _D["a"], "bytes": 1234}
 _WORK = {"steps": 3, "steps_planned": 8, "epochs": 0.375, "examples_seen": 12, "complete": False}
-_SCORE = {"examples": 16, "metrics": {"loss": 0.5, "accuracy": 0.75}}
+_SCORE = {
+    "examples": 16, "metrics": {"loss": 0.5, "accuracy": 0.75}, "weights": {"loss": 12.5}, "states": {"auc": [3.0, 1.0]}
+}  # fmt: skip
 _FUNNEL = {
     "waiting": 9, "selected": 8, "training": 7, "reported": 5, "withdrawn": 1, "late": 2, "dropped": 3, "refused": 4
 }  # fmt: skip
@@ -215,7 +217,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "withdrawal": (devices.Withdrawal, {"attempt": 2, "reason": "The battery is low."}, ("attempt",)),
     "noted": (devices.Noted, {"ok": True}, ("ok",)),
     "work": (devices.Work, _WORK, tuple(_WORK)),
-    "score": (devices.Score, _SCORE, ()),
+    "score": (devices.Score, _SCORE, ("weights", "states")),
     "update-report": (
         devices.UpdateReport,
         {
