@@ -24,7 +24,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable
 from coordinator.pictures.curve import Curve
 from coordinator.runtime import views
-from coordinator.runtime.insight.participation import Participation, registered
+from coordinator.runtime.insight.participation import ParticipationLog, registered
 from coordinator.store.port import Reader, RunRow, StoreError
 from simulation.history import folder as folders
 from simulation.history.exchanges import RoundExchange, read_exchanges
@@ -73,7 +73,7 @@ class RecordedRun:
         self._wall = dict(wall) if isinstance(wall, Mapping) else dict(enumerate(wall, 1))
         self._state_at: tuple[int, RunState] | None = None
         self._clients = dict(clients or {})
-        self._taken_part = Participation(self.run)
+        self._taken_part = ParticipationLog(self.run)
         self._counted: Counter[str] = Counter()
         self._counted_to = 0
         self._withdrew: list[DeviceWithdrawal] = []

@@ -43,7 +43,7 @@ class _Round:
     plain: bool = True
 
 
-class Participation:
+class ParticipationLog:
     """The parts of all devices in the rounds of one run, ``from_round`` on."""
 
     def __init__(self, run: str, from_round: int = 1) -> None:
@@ -125,7 +125,7 @@ class ParticipationViews:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, Participation] = OrderedDict()
+        self._runs: OrderedDict[str, ParticipationLog] = OrderedDict()
 
     def of_run(self, run: str, skip: int, limit: int, *, fleet: bool) -> RunParticipation:
         """``fleet``: with registered devices that were never selected. ProblemError where there is no such run."""
@@ -135,7 +135,7 @@ class ParticipationViews:
                 first = max(1, newest - ROUNDS + 1)
                 kept = self._runs.get(run)
                 if kept is None or kept.from_round < first - ROUNDS // 2:
-                    kept = self._runs[run] = Participation(run, first)
+                    kept = self._runs[run] = ParticipationLog(run, first)
                 self._runs.move_to_end(run)
                 while len(self._runs) > _KEPT:
                     self._runs.popitem(last=False)
