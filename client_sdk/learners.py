@@ -235,11 +235,14 @@ def untied(learner: Any, tensors: Tensors) -> Tensors:
     return found
 
 
-def evaluate(learner: Any, name: str, model: Tensors, data: Any) -> Score:
-    """``learner.evaluate(model, data)``. LearnerError where it has none, or does not return a Score."""
+def evaluate(learner: Any, name: str, model: Tensors, data: Any, *, device: str = "") -> Score:
+    """``learner.evaluate(model, data)``, with ``device=`` where it takes it: the client whose data it is, empty for
+    nobody's. LearnerError where it has none, or does not return a Score."""
     if not hasattr(learner, "evaluate"):
         raise LearnerError(f"The learner {name} cannot score a model: it has no evaluate(model, data).")
-    score = learner.evaluate(model, data)
+    taken = inspect.signature(learner.evaluate).parameters.values()
+    told = any(one.kind is one.VAR_KEYWORD or one.name == "device" for one in taken)
+    score = learner.evaluate(model, data, device=device) if told else learner.evaluate(model, data)
     if not isinstance(score, Score):
         raise LearnerError(f"The learner {name} gave a {type(score).__name__}, not a Score.")
     return score

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from numbers import Real
+
+from client_sdk.protocol.names import DESCRIPTIONS, METRIC_PATTERN
 
 UNDEFINED = ".undefined"
 """The end of the name of a metric that says that another one has no value: ``auc.undefined``. It is 1 in the score of
@@ -20,13 +22,28 @@ def undefined(name: str) -> str:
     return name[: _LONGEST - len(UNDEFINED)] + UNDEFINED
 
 
-def with_a_value(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a training without those that have no value (NaN) on its examples. A loss always has one."""
-    return {
-        name: value
-        for name, value in metrics.items()
-        if name == "loss" or not (isinstance(value, Real) and math.isnan(value))
-    }
+MOST = 64
+"""Metrics of one report or score, at most."""
+
+
+def measured(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a training as plain numbers, without those that have no value (NaN) on its examples. A loss always
+    has one. Raises ValueError for names and numbers that no report can hold."""
+    if len(metrics) > MOST:
+        raise ValueError(f"an update has at most {MOST} metrics, not {len(metrics)}")
+    for name in metrics:
+        if not isinstance(name, str) or not re.fullmatch(METRIC_PATTERN, name):
+            raise ValueError(f"a metric cannot be called {name!r}: {DESCRIPTIONS[METRIC_PATTERN]}")
+    having = {name: value for name, value in metrics.items() if name == "loss" or not _is_nan(value)}
+    require_finite(having)
+    return {name: float(value) for name, value in having.items()}
+
+
+def _is_nan(value: object) -> bool:
+    try:
+        return math.isnan(value)  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        return False
 
 
 def require_finite(metrics: Mapping[str, float]) -> None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from pydantic import ValidationError
 
 from client_sdk import codecs
-from client_sdk.metrics import Tally, require_finite, with_a_value
+from client_sdk.metrics import Tally, measured, require_finite
 from client_sdk.protocol.devices import Score, UpdateReport, Work
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import split
@@ -72,7 +72,8 @@ class Update:
     delta, all float32. In a secure round a device masks nothing unless the checkpoint has exactly these tensors.
 
     Raises ManifestMismatch (no floating-point array), OutOfRange (examples) and ValueError (a metric that is infinite,
-    a loss that is not finite). Values are checked when they are added or encoded.
+    a loss that is not finite, a name such as ``F1 score``, more than 64 metrics). Values are checked when they are
+    added or encoded.
     """
 
     def __init__(
@@ -94,13 +95,11 @@ class Update:
                 )
         self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
         self._sum: ExactSum | None = None
-        measured = with_a_value(metrics or {})
-        for found in (measured, held_out.metrics if held_out else {}):
-            require_finite(found)
+        require_finite(held_out.metrics if held_out else {})
         self._scored = held_out.examples if held_out else 0
         self._work = work or Work()
         self._tallies: _Tallies | None = None
-        self._given = (measured, held_out)
+        self._given = (measured(metrics or {}), held_out)
         self.examples = int(examples)
         """Training examples behind this update, all devices together: the weight of its delta in a mean."""
         self.manifest = Manifest.of(self._delta)

@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,13 +22,31 @@ if TYPE_CHECKING:
 
 def not_scored(what: str, error: BaseException, *, on: str = "") -> str:
     """The message for a failure of scoring: a sentence, and the traceback where the user's code raised the error."""
-    own = error.__cause__ or error
     reason = str(error) if _ours(error) else f"{type(error).__name__}: {error}"
     words = f"{what} could not be scored{on}: {reason}"
-    if _ours(own):
-        return words
-    trace = "".join(traceback.format_exception(type(own), own, own.__traceback__, chain=False))
-    return f"{words}\n\n{trace.rstrip()}"
+    trace = own_trace(error.__cause__ or error)
+    return f"{words}\n\n{trace}" if trace else words
+
+
+def own_trace(error: BaseException) -> str:
+    """The traceback with the lines of the user's own code alone, neither ours nor torch's; empty where it has none,
+    such as for labels that a loss of torch refuses: the sentence says all that there is to know."""
+    shown = traceback.TracebackException.from_exception(error)
+    found: traceback.TracebackException | None = shown
+    lines = 0
+    while found is not None:
+        found.stack = traceback.StackSummary.from_list(
+            [line for line in found.stack if not line.filename.startswith(_NOT_THE_USERS)]
+        )
+        lines += len(found.stack)
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return "".join(shown.format()).rstrip() if lines else ""
+
+
+_PACKAGES = ("client_sdk", "coordinator", "simulation", "torch")
+_NOT_THE_USERS = tuple(
+    str(Path(spec.origin).parent) + os.sep for name in _PACKAGES if (spec := find_spec(name)) and spec.origin
+)
 
 
 def _ours(error: BaseException) -> bool:

@@ -53,7 +53,7 @@ def client_app(learner: Any, data: Any, task: Task | None = None) -> ClientApp:
             model,
             _data(data, context),
             _task(asked, context.run_config, config),
-            device=str(context.node_config.get("partition-id", context.node_id)),
+            device=_device(context),
             round=int(config.get("server-round", 1)),
             deadline=_time_left(message),
         )
@@ -72,7 +72,7 @@ def client_app(learner: Any, data: Any, task: Task | None = None) -> ClientApp:
         model = untied(loaded, _model(message.content)[1])
         found = _data(data, context)
         part = held_out_part(found)
-        score = evaluate(loaded, NAME, model, part if part is not None else found)
+        score = evaluate(loaded, NAME, model, part if part is not None else found, device=_device(context))
         metrics = MetricRecord({"num-examples": score.examples, **score.metrics})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
@@ -97,6 +97,10 @@ def _config(content: RecordDict) -> dict[str, Any]:
 
 def _data(data: Any, context: Context) -> Any:
     return data(context) if callable(data) else data
+
+
+def _device(context: Context) -> str:
+    return str(context.node_config.get("partition-id", context.node_id))
 
 
 def _task(task: Task, *configs: Mapping[str, Any]) -> Task:

@@ -145,7 +145,8 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
         tensor = array.detach() if isinstance(array, torch.Tensor) else _from_numpy(np.asarray(array))
     except (TypeError, ValueError) as error:
         advice = ": where they are labels, use integers" if what.startswith("y ") else ""
-        raise DataError(f"The {what} is no array of numbers ({_first_line(error)}){advice}.") from error
+        reason = _first_line(error).split(". The only", 1)[0]
+        raise DataError(f"The {what} is no array of numbers ({reason}){advice}.") from error
     if tensor.ndim == 0:
         raise DataError(f"The {what} is a single number: its first dimension must count the examples.")
     return tensor

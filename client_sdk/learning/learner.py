@@ -30,10 +30,10 @@ from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import private_chance
 from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import Score, Task
+from client_sdk.protocol.names import METRIC_PATTERN
 from client_sdk.tensors import Manifest, Tensors, widen
 from client_sdk.update import Update
 
-_METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 _SCORING_BATCH = 512
 _BUILD = "_build"
 """The attribute of a learner that stores the blueprint of its model, or None where there is none."""
@@ -85,7 +85,7 @@ class Learner:
         if len(self.metrics) > 63:
             raise ValueError(f"A learner has at most 63 metrics beside the loss, not {len(self.metrics)}.")
         for name, metric in self.metrics.items():
-            if name == "loss" or not _METRIC_NAME.fullmatch(name) or name.endswith(UNDEFINED):
+            if name == "loss" or not re.fullmatch(METRIC_PATTERN, name) or name.endswith(UNDEFINED):
                 raise ValueError(
                     f"A metric cannot be called {name!r}: letters, digits and _./- after a letter, not 'loss', and not "
                     f"'{UNDEFINED}' at the end."

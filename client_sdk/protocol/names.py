@@ -21,7 +21,7 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 PLAN_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}$"
 METRIC_PATTERN = r"^[A-Za-z][A-Za-z0-9_./-]{0,63}$"
 
-_DESCRIPTIONS = {
+DESCRIPTIONS = {
     DIGEST_PATTERN: "a SHA-256 in lower-case hexadecimal, 64 digits",
     LEARNER_PATTERN: "the package and name of a learner, such as quorate:mnist-mlp",
     CODEC_PATTERN: "the name and version of a codec, such as float16@1 (of a package: package:name@1)",
@@ -34,7 +34,7 @@ _DESCRIPTIONS = {
 def message_of(error: Mapping[str, Any]) -> str:
     """The message of one of pydantic's errors; for a text that does not match a pattern above, what it should be."""
     if error["type"] == "string_pattern_mismatch":
-        description = _DESCRIPTIONS.get(error["ctx"]["pattern"])
+        description = DESCRIPTIONS.get(error["ctx"]["pattern"])
         if description is not None:
             return f"should be {description}"
     return str(error["msg"]).removeprefix("Value error, ")

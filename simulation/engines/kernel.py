@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,9 @@ from client_sdk.codecs.port import require_encodable
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score
-from client_sdk.tensors import Float32, Manifest, TensorError, Tensors, pieces, scaled
+from client_sdk.tensors import Float32, Manifest, ManifestMismatch, TensorError, Tensors, pieces, scaled
 from client_sdk.tensors.floats import joined
-from client_sdk.update import Seconds, Update, report_of
+from client_sdk.update import BadReport, Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.plan import Plan, chosen
 from coordinator.folding.validation import Measures, measure_blocks
@@ -23,6 +22,7 @@ from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import CannotTrain, Done, Job
 from simulation.engines.threads import one_thread
+from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
 """Failures that real devices have too: the device withdraws, and the round goes on."""
@@ -69,9 +69,15 @@ class Kernel:
         """Returns the client's update from ``model``, or why there is none."""
         try:
             data = self._clients[job.device]
-            return self._contributed(self._update(model, data, job), job, most=data.examples)
+            try:
+                update = self._update(model, data, job)
+            except TensorError as error:
+                raise LearnerFailed(f"The learner's update cannot be made: {error}.") from error
+            return self._contributed(update, job, most=data.examples)
         except _OF_THE_DEVICE as error:
             return CannotTrain(reason=str(error))
+        except (BadReport, ManifestMismatch) as error:
+            return _own(f"The learner's update cannot be counted: {error}", error)
         except TensorError as error:
             return CannotTrain(reason=f"The update cannot be counted: {error}.")
         except LearningError as error:
@@ -87,7 +93,7 @@ class Kernel:
         if data.test is None:
             return None
         with one_thread():
-            return evaluate(self.learner, self.plan.task.learner, model, data.test)
+            return evaluate(self.learner, self.plan.task.learner, model, data.test, device=device)
 
     def update(self, model: Tensors, job: Job) -> Update:
         """Returns the learner's update from the client's data. Errors of the learner pass through."""
@@ -159,4 +165,4 @@ def _whole() -> float:
 
 
 def _own(reason: str, error: BaseException) -> CannotTrain:
-    return CannotTrain(reason=reason, trace="".join(traceback.format_exception(error)), error=error)
+    return CannotTrain(reason=reason, trace=own_trace(error), error=error)

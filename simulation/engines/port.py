@@ -60,9 +60,9 @@ class CannotTrain:
 
     reason: str
     """One sentence."""
-    trace: str = ""
-    """The traceback of the user's code, where it is the cause; empty where a real client may fail in the same way: it
-    ran out of time, has no examples, or its loss became infinite."""
+    trace: str | None = None
+    """The traceback of the user's code, where code or data are the cause, with its own lines alone; None where a real
+    client may fail in the same way: it ran out of time, has no examples, or its loss became infinite."""
     error: BaseException | None = field(default=None, compare=False)
     """The user's error, where it was raised in this process."""
 

@@ -71,10 +71,13 @@ def local_only(
 
     def score(version: int) -> None:
         data = {client: whole[client].test for client in members}
-        own = [part if part is None else evaluate(learner, NAME, models[name], part) for name, part in data.items()]
+        own = [
+            part if part is None else evaluate(learner, NAME, models[name], part, device=name)
+            for name, part in data.items()
+        ]
         found = by_source(members, own, of)
         if test is not None:
-            scores = [evaluate(learner, NAME, models[client], test) for client in members]
+            scores = [evaluate(learner, NAME, models[client], test, device=client) for client in members]
             central = by_source(members, scores, lambda _: "")
             found |= {CENTRAL: central[CLIENTS], f"{CENTRAL}.p10": central[LOW], f"{CENTRAL}.p90": central[HIGH]}
         made.scores.update({(version, source): score for source, score in found.items()})
@@ -135,7 +138,8 @@ def centralized(
             made.scores[version, CENTRAL] = evaluate(learner, NAME, model, test)
         parts = {client: whole[client].test for client in members}
         own: list[Score | None] = [
-            None if part is None else evaluate(learner, NAME, model, part) for part in parts.values()
+            None if part is None else evaluate(learner, NAME, model, part, device=client)
+            for client, part in parts.items()
         ]
         made.scores.update({(version, source): found for source, found in by_source(members, own, of).items()})
 

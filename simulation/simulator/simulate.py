@@ -329,7 +329,8 @@ class _Failing:
             init = str(path)
             where = f"init={init!r}"
         words = (
-            f"client {job.device!r} failed in round {job.round}: {failed.reason}\n\n{failed.trace.rstrip()}\n\n"
-            f"To run just this client again: simulate(..., only={job.device!r}, round={job.round}, {where})"
+            f"client {job.device!r} failed in round {job.round}: {failed.reason}\n\n"
+            + (f"{failed.trace}\n\n" if failed.trace else "")
+            + f"To run just this client again: simulate(..., only={job.device!r}, round={job.round}, {where})"
         )
         raise ClientFailed(job.device, job.round, words, init) from failed.error

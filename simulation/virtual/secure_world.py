@@ -210,7 +210,7 @@ class SecureWorld(SimulatedWorld):
             device.trained(None, complete=False)
         elif isinstance(result := self._engine.result(job), CannotTrain):
             self.outbox.send()
-            if result.trace:
+            if result.trace is not None:
                 self._failed(job, result)
             device.trained(result)
         else:

@@ -305,7 +305,7 @@ class SimulatedWorld:
             device.trained(None if assignment.partial == "refuse" else OUT_OF_TIME, complete=False)
         elif isinstance(result := self._engine.result(job, self._meanwhile), CannotTrain):
             self._hand_over()
-            if result.trace:
+            if result.trace is not None:
                 self._failed(job, result)
             device.trained(result)
         else:

@@ -613,7 +613,7 @@ def test_repro_scoring_that_fails_names_the_client(engine: Any) -> None:
     wrong = (np.zeros((5, 9), np.float32), np.zeros(5, np.int64))
     with pytest.raises(SimulationError, match="client 'client-1' could not be scored: The learner failed") as failed:
         simulate(plan(1), NET, scored_parts(wrong), score_clients="all", engine=engine, progress=False)
-    assert str(failed.value).count("Traceback") == 1, "the user's own, and none of ours"
+    assert "Traceback" not in str(failed.value), "no line of it is the user's own"
     assert "RuntimeError" in str(failed.value)
     assert failed.value.history is not None
     with pytest.raises(SimulationError, match="could not be scored on the test data: The learner failed"):
