@@ -122,6 +122,22 @@ def test_the_address_shows_the_same_after_a_reload_and_to_somebody_else(
         assert cells(seen, label) == shown
 
 
+def test_repro_changes_that_come_faster_than_the_page_is_drawn_are_all_in_the_address(
+    visitor: Visitor, runs: list[str]
+) -> None:
+    """Each was made from what was drawn, and took back the one before."""
+    page = visitor.go(address(runs))
+    page.get_by_role("img", name="accuracy of 3 runs against round").wait_for()
+    page.evaluate(
+        """names => [...document.querySelectorAll('.compare label')]
+            .filter(label => names.includes(label.innerText.trim()))
+            .forEach(label => label.querySelector('input').click())""",
+        ["slower", "seeds-1", "Seeds as a band"],
+    )
+    assert page.evaluate("location.hash") == "#/compare?runs=seeds-2&bands=off"
+    page.get_by_role("img", name="accuracy of 1 run against round").wait_for()
+
+
 def test_the_values_and_the_picture_are_saved_as_files(visitor: Visitor, server: Server, runs: list[str]) -> None:
     page = visitor.go(address(runs, "x=bytes"))
     page.get_by_role("img", name="accuracy of 3 runs against bytes received").wait_for()

@@ -69,5 +69,10 @@ export function useRoute(): Route {
 
 /** What follows `?` in the address of the screen. */
 export function useQuery(): string {
-  return useSyncExternalStore(subscribe, () => location.hash).split("?")[1] ?? "";
+  return useSyncExternalStore(subscribe, query);
+}
+
+/** The same now: what is drawn follows an address that was just changed a moment later. */
+export function query(): string {
+  return location.hash.split("?")[1] ?? "";
 }

@@ -9,7 +9,7 @@ import { firstMetric } from "../curves";
 import { many } from "../format";
 import { useLive } from "../live/context";
 import { inOrder } from "../live/state";
-import { useQuery } from "../route";
+import { query as queryNow, useQuery } from "../route";
 import { CompareChart } from "./CompareChart";
 import { PlanDifferences, RunPicker, Standings } from "./ComparePanels";
 
@@ -62,7 +62,10 @@ function Chosen({ runs, view }: { runs: readonly RunView[]; view: View }) {
   const metric = view.metric ?? firstMetric([...metrics.keys()], planned);
   const sources = (metric !== null && metrics.get(metric)) || [];
   const source = view.source ?? sources[0] ?? null;
-  const show = (more: Partial<View>) => location.replace(`#/compare?${encode({ ...view, ...more })}`);
+  const change = (changed: (now: View) => Partial<View>) => {
+    const now = decode(queryNow());
+    location.replace(`#/compare?${encode({ ...now, ...changed(now) })}`);
+  };
   return (
     <>
       <Problem text={error} />
@@ -72,7 +75,7 @@ function Chosen({ runs, view }: { runs: readonly RunView[]; view: View }) {
         </p>
       )}
       <div className="compare">
-        <RunPicker runs={runs} chosen={view.runs} onChosen={(names) => show({ runs: names })} />
+        <RunPicker runs={runs} chosen={view.runs} onChosen={(chosen) => change((now) => ({ runs: chosen(now.runs) }))} />
         {!chosen.length ? (
           <Panel title="Curves">
             <EmptyState title="Choose the runs to compare." />
@@ -88,7 +91,7 @@ function Chosen({ runs, view }: { runs: readonly RunView[]; view: View }) {
             </EmptyState>
           </Panel>
         ) : (
-          <CompareChart found={found} metrics={metrics} metric={metric} source={source} view={view} onView={show} />
+          <CompareChart found={found} metrics={metrics} metric={metric} source={source} view={view} onView={(more) => change(() => more)} />
         )}
       </div>
       {found.length > 0 && (

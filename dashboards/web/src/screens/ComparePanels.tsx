@@ -10,7 +10,7 @@ import { bytes, count, duration, many, metric as written } from "../format";
 import { health } from "../progress";
 import { runPath } from "../route";
 
-export function RunPicker({ runs, chosen, onChosen }: { runs: readonly RunView[]; chosen: readonly string[]; onChosen: (names: string[]) => void }) {
+export function RunPicker({ runs, chosen, onChosen }: { runs: readonly RunView[]; chosen: readonly string[]; onChosen: (chosen: (now: readonly string[]) => string[]) => void }) {
   const [part, setPart] = useState("");
   const shown = runs.filter((run) => run.run.includes(part.trim().toLowerCase()));
   const full = chosen.length >= MOST_RUNS;
@@ -27,7 +27,7 @@ export function RunPicker({ runs, chosen, onChosen }: { runs: readonly RunView[]
                 type="checkbox"
                 checked={on}
                 disabled={!on && full}
-                onChange={() => onChosen(on ? chosen.filter((name) => name !== run.run) : [...chosen, run.run])}
+                onChange={() => onChosen((now) => (on ? now.filter((name) => name !== run.run) : [...now, run.run]))}
               />
               <Shape tone={health(run).tone} />
               <span className="cut">{run.run}</span>
@@ -37,7 +37,7 @@ export function RunPicker({ runs, chosen, onChosen }: { runs: readonly RunView[]
         {!shown.length && <p className="note">No run has this in its name.</p>}
       </fieldset>
       {chosen.length > 0 && (
-        <button type="button" className="quiet" onClick={() => onChosen([])}>
+        <button type="button" className="quiet" onClick={() => onChosen(() => [])}>
           Choose none
         </button>
       )}
