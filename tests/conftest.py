@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # Before any test imports a numerical library: test machines have few cores and run many processes.
@@ -107,6 +108,23 @@ def _temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         patch.setattr(tempfile, "tempdir", place)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _logs_are_not_remembered() -> Iterator[None]:
+    """No logger remembers what a command that ran in this process has configured, and with it a stream that is
+    closed."""
+    configure = structlog.configure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", lambda **how: configure(**{**how, "cache_logger_on_first_use": False}))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_at_first() -> Iterator[None]:
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.hookimpl(wrapper=True)
