@@ -7,6 +7,7 @@
     HTTPException                about:blank with the text of the status: no such route, method not allowed, range
     StoreError                   busy: nothing happened, the peer may retry
     StoreFull                    disk-full
+    NoSuchValue                  invalid-request: the same again would be refused again
     BlobError                    disk-full, digest-mismatch, too-large; else busy: the disk reported an error
     OSError ENOSPC, EDQUOT       disk-full
     OSError EMFILE, ENFILE       busy: no file handle is free
@@ -32,10 +33,12 @@ from starlette.responses import Response
 from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION, message_of
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs.port import BlobError, DigestMismatch, DiskFull, TooLarge
+from coordinator.store.errors import NoSuchValue
 from coordinator.store.port import StoreError, StoreFull
 
 log = structlog.get_logger("coordinator.service")
 
+NO_SUCH_VALUE = "The request holds a number beyond 64 bits or a text that is no Unicode, which cannot be stored."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 _SHOWN = 5
@@ -63,6 +66,8 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
             return problem(
                 "disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30
             ).problem
+        case NoSuchValue():
+            return problem("invalid-request", NO_SUCH_VALUE).problem
         case StoreError():
             log.warning("store refused", path=path, error=str(error))
             return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem

@@ -6,12 +6,12 @@
     a foreign key refuses a row                    StoreError   (it names a run or device that does not exist)
     the disk is full                               StoreFull
     locked, read only, not a database ...          StoreError
-    a number or a text that no column can hold     StoreError   (the driver raises it before the database sees it)
+    a number or a text that no column can hold     NoSuchValue  (the driver raises it, or PostgreSQL)
 """
 
 from __future__ import annotations
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from coordinator.store.errors import NoSuchValue
@@ -40,6 +40,8 @@ def to_store_error(error: SQLAlchemyError) -> StoreError:
     cause = error.orig
     # SQLite's extended code by name; PostgreSQL's SQLSTATE.
     code = str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or "")
+    if isinstance(error, DataError):
+        return NoSuchValue(f"A value can't be stored, or looked for: {_first_line(cause)}.")
     if isinstance(error, IntegrityError):
         if code in _UNIQUE:
             return Conflict(f"A unique key refused a row: {_first_line(cause)}.")

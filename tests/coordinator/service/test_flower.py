@@ -140,6 +140,15 @@ def test_errors_are_sentences(made: App) -> None:
     refused(body, 422, "digest-mismatch")
 
 
+def test_repro_a_number_beyond_64_bits_is_refused_and_not_to_be_tried_again(made: App) -> None:
+    """It was answered as a busy database: 503, retry after 2 s."""
+    http = made.server.http
+    app = made.app.model_dump(mode="json")
+    refused(http.post(Route.FLOWER_RUNS, json={"run": "huge", "app": app, "max_reply": 2**63}), 422, "invalid-request")
+    refused(http.get(Route.ROUND.format(run=made.run, round=2**63)), 404, "unknown-round")
+    refused(http.get(Route.AUDIT, params={"after": 2**63}), 422, "invalid-request")
+
+
 def test_a_key_without_the_run_in_its_scope_sees_nothing_of_it(made: App) -> None:
     digest = made.upload(b"the model")
     made.push(made.message(0, digest))

@@ -13,6 +13,7 @@ from sqlalchemy import column, insert, table
 
 from client_sdk.identity import DeviceKey
 from coordinator.store import open_store
+from coordinator.store.errors import NoSuchValue
 from coordinator.store.migrate import _config
 from coordinator.store.port import Conflict, ContributionRow, Store, StoreError
 from coordinator.store.sql import SqlStore
@@ -96,7 +97,7 @@ def test_a_value_that_cannot_be_stored_takes_back_its_transaction_also_where_it_
     with store.transaction() as tx:
         rows.world(tx)
     with pytest.raises(StoreError, match="was ignored"), store.transaction("r1") as tx:
-        with pytest.raises(StoreError):
+        with pytest.raises(NoSuchValue):
             tx.insert_contributions([rows.contribution("d3"), wrong])
     assert store.contributions("r1", 1) == []
     store.close()
