@@ -33,7 +33,7 @@ from client_sdk.device.actions import (
 from client_sdk.device.performing import perform_stored
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.protocol.devices import Assignment, CheckIn, Registered
+from client_sdk.protocol.devices import Assignment, CheckIn, Registered, Started
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from client_sdk.protocol.secure import SecureSigned, SecureWait
 from client_sdk.secagg.actions import Keep
@@ -74,6 +74,7 @@ class ExplorerDevice:
         """How many enrolment tokens it has had, beyond the first."""
         self._waiting_for = 0
         self._read = ("", b"")
+        self._fetched = False
         """Digest and bytes of the checkpoint that this process fetched last."""
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
@@ -87,6 +88,7 @@ class ExplorerDevice:
         self.life += 1
         self.up = True
         self._read = ("", b"")
+        self._fetched = False
         self.sender.restarted()
         record = self.storage.load()
         certified = record is not None and record.certificate and not self.world.authority.short
@@ -222,6 +224,7 @@ class ExplorerDevice:
             case Certify():
                 certify(world, self.sender, action, self.name, lambda reply: self._resume(ticket, reply))
             case Fetch() | Send():
+                self._require_in_time(action)
                 update = action.update if isinstance(action, Send) else None
                 body = self._update(action, update) if update and isinstance(action, Send) else b""
                 if isinstance(action, Send) and action.octets is not None and self.secure is not None:
@@ -237,6 +240,18 @@ class ExplorerDevice:
                 )
             case _:
                 assert_never(action)
+
+    def _require_in_time(self, action: Fetch | Send) -> None:
+        """A device that has just fetched the checkpoint begins to train only before the round's deadline."""
+        fetched, self._fetched = self._fetched, False
+        record = self.storage.load()
+        if not (fetched and isinstance(action, Send) and isinstance(action.message, Started)):
+            return
+        if record is None or record.assignment is None:
+            raise Broken("deadline", f"{self.name} begins to train, and has no assignment")
+        late_s = self.sender.now() - (record.assigned_at + record.assignment.report_within_s)
+        if late_s >= 0:
+            raise Broken("deadline", f"{self.name} begins to train {late_s} s after the round's deadline")
 
     def _also(self, send: Send, body: bytes) -> None:
         """Sends a request beside those of the session. Its answer is of no interest."""
@@ -282,6 +297,7 @@ class ExplorerDevice:
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
             return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         self._read = (action.checkpoint.digest, body)
+        self._fetched = True
         return Fetched(at)
 
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:

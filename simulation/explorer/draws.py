@@ -4,12 +4,13 @@ as their caps allow, and the cohort is what the pool, the run's seed and the rou
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
 
 from client_sdk.protocol.devices import CheckIn
-from coordinator.engine.selection import draw
 from coordinator.store.port import EventRow, Reader, WaitingRow
 from simulation.explorer import invariants
 from simulation.explorer.durable import Durable
@@ -57,11 +58,40 @@ def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[Waitin
         wrong = sorted(set(listed) ^ set(pool))
         raise Broken("draw", f"the pool of round {body['round']} of {run.run} differs from who waits in {wrong}")
     seed, number = run.row.selection_seed, int(str(body["round"]))
-    chosen = draw(pool, cohort["select"], choose=cohort["choose"], seed=seed, round=number)
+    chosen = cohort_of(pool, cohort["select"], cohort["choose"], seed, number)
     sizes = dict(pool)
     again = [[device, sizes[device]] for device in chosen]
     if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]
         raise Broken("draw", f"round {number} of {run.run} drew {body['cohort']}; its pool gives {again}")
+
+
+def cohort_of(pool: list[tuple[str, int]], select: int, choose: str, seed: int, number: int) -> list[str]:
+    """The cohort of a round, sorted: written from ``docs/selection.md``, and not from the engine."""
+    if choose == "by_examples":
+
+        def key(entry: tuple[str, int]) -> tuple[float, str]:
+            word = _hashed(f"quorate selection by examples v1\n{seed}\n{number}\n{entry[0]}")[0]
+            return -math.log((word + 0.5) / 2**64) / max(1, entry[1]), entry[0]
+
+        return sorted(device for device, _ in sorted(pool, key=key)[:select])
+    counter, words, chosen = 0, list[int](), set[int]()
+    for top in range(max(0, len(pool) - select), len(pool)):  # Floyd 1987: each subset alike
+        while True:
+            if not words:
+                words = _hashed(f"quorate selection v1\n{seed}\n{number}\n{counter}")
+                counter += 1
+            word = words.pop(0)
+            if word < 2**64 - 2**64 % (top + 1):
+                break
+        index = word % (top + 1)
+        chosen.add(top if index in chosen else index)
+    return sorted(pool[index][0] for index in chosen)
+
+
+def _hashed(text: str) -> list[int]:
+    """The four 64-bit words of a text's SHA-256."""
+    whole = hashlib.sha256(text.encode()).digest()
+    return [int.from_bytes(whole[start : start + 8], "big") for start in range(0, 32, 8)]
 
 
 def checked_in(durable: Durable, device: str, message: CheckIn, now: float, waiting_s: float) -> None:

@@ -158,8 +158,18 @@ class Replica(Process):
         self.list_counter = max(counter, before)
         if self._stored_list() < self.list_counter:
             raise Broken("ack-durable", f"{self.name} took list {counter}, and the store does not have it")
-        if not again and world.shape.replicas == 1 and counter > before and not self.disturbed:
-            self._expect_ended(before)
+        if counter > before and not self.disturbed:
+            self._require_dropped(before)
+            if not again and world.shape.replicas == 1:
+                self._expect_ended(before)
+
+    def _require_dropped(self, before: int) -> None:
+        """Devices whose keys are new on the list wait no more."""
+        left_out = self.world.authority.left_out
+        new = {name for name, counter in left_out.items() if before < counter <= self.list_counter}
+        still = sorted(new & {row.device for row in self.durable.store.waiting(float("-inf"))})
+        if still:
+            raise Broken("draw", f"{still} are on list {self.list_counter}, and wait to be drawn")
 
     def _expect_ended(self, before: int) -> None:
         """What is held open for keys that are new on the list ends soon, where nothing comes between."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from client_sdk.secagg.header import AttemptHeader
 from coordinator.store.port import EventRow
 from simulation.explorer.faults import Broken
 from simulation.explorer.following import Following
@@ -99,6 +100,11 @@ class SecureFollowing(Following):
         if account.header or self.phase != "collecting":
             raise self._odd(event, "the attempt has a header")
         account.header, account.expires_at = body["header"], float(body["expires_at"])
+        header = AttemptHeader.parse(bytes.fromhex(account.header))
+        if (header.run, header.round, header.attempt) != (self.run, self.round, account.attempt):
+            raise self._odd(event, f"its header is of round {header.round}, attempt {header.attempt}")
+        if header.expires_at != account.expires_at:
+            raise self._odd(event, f"its header expires at {header.expires_at}")
         if account.attempt:
             self._enter("collecting", event.at)
         elif self.deadline is not None:

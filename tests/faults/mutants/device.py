@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
+from unittest.mock import patch
 
 from client_sdk.device.actions import Action, Reply
 from client_sdk.device.session import _Session
-from client_sdk.protocol.devices import Assignment
+from client_sdk.protocol.devices import Assignment, CheckIn
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -23,6 +24,18 @@ def _trained_anew() -> Patches:
         return (yield from resume(self, assignment))
 
     return [(_Session, "_resume", anew)]
+
+
+@mutant("trains-too-late", "deadline", focus=("device-crash", "collecting"))
+def _trains_too_late() -> Patches:
+    """A device begins to train though the deadline of the round has passed."""
+    train = _Session._train
+
+    def late(self: _Session, assignment: Assignment, offer: CheckIn) -> Generator[Action, Reply, str | None]:
+        with patch.object(_Session, "due_at", float("inf")):
+            return (yield from train(self, assignment, offer))
+
+    return [(_Session, "_train", late)]
 
 
 @mutant("sent-unsaved", "receipt")

@@ -54,6 +54,12 @@ def _older_list_taken() -> Patches:
     return [(held_list, "following", any_list)]
 
 
+@mutant("revoked-waits-on", "draw", focus=("revoked", "selecting"), **REVOKING)
+def _revoked_waits_on() -> Patches:
+    """Devices that are new on a list stay in the pool."""
+    return [(HeldList, "_devices_new_on", lambda self, found: [])]
+
+
 @mutant("list-not-kept", "ack-durable", focus=("revoked", "collecting"), **REVOKING)
 def _list_not_kept() -> Patches:
     """A list is held in memory only."""

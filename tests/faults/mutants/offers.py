@@ -147,6 +147,16 @@ def _round_one_again() -> Patches:
     return [(selection, "draw", first)]
 
 
+@mutant("uniform-is-the-first", "draw")
+def _uniform_is_the_first() -> Patches:
+    """Of the devices that wait alike, the first by name take part: whoever repeats the draw in the same way agrees."""
+
+    def first(pool: Any, k: int, *, seed: int, round: int) -> list[str]:
+        return [device for device, _ in pool[:k]]
+
+    return [(selection, "uniform", first)]
+
+
 @mutant("full-pool-waits", "liveness", rates={}, replicas=1)
 def _full_pool_waits() -> Patches:
     """A check-in does not wake the clock: a full pool waits for the deadline."""

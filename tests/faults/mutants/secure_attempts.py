@@ -10,6 +10,7 @@ from coordinator.engine.secure import attempts, masking, messages, sharing, unma
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.barring import with_barred
 from coordinator.runtime import cohort_selection, fleet
+from coordinator.secure import performing
 from tests.faults.mutants.registry import mutant
 from tests.faults.mutants.secure import LYING, VANISHING, Patches
 
@@ -84,3 +85,14 @@ def _late_message_accepted() -> Patches:
     """A masked vector is accepted after the list of survivors was fixed."""
     exchanges = {**messages._EXCHANGES, ev.Masked: ("masked", ("masking", "agreeing", "unmasking"))}
     return [(messages, "_EXCHANGES", exchanges)]
+
+
+@mutant("header-again", "log", **{**VANISHING, "rates": {"lose-request": 0.02, "secure-vanish": 0.2}})
+def _header_again() -> Patches:
+    """A further attempt has the header of the first."""
+    announce, first = performing.announce, dict[tuple[str, int], Any]()
+
+    def again(state: Any, **more: Any) -> Any:
+        return first.setdefault((state.run, state.current.number), announce(state, **more))
+
+    return [(performing, "announce", again)]
