@@ -88,6 +88,9 @@ def is_good(
     counter = world.authority.revoked.get(holder.key_id)
     if counter is not None and counter <= process.list_counter:
         raise Broken("permission", f"{holder.id} was served by {process.name}, which has a list with its key")
+    stored = [at for listed, at in world.listed_at.items() if counter is not None and counter <= listed]
+    if stored and world.agenda.now > min(stored) + CACHED_S:
+        raise Broken("permission", f"{holder.id} was served by {process.name}, and a list with its key is stored")
     revoked_at = world.revoked_here.get(holder.id)
     if revoked_at is not None and world.agenda.now > revoked_at + CACHED_S:
         raise Broken("permission", f"{holder.id} was served, and an operator has revoked it")

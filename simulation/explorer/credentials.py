@@ -18,6 +18,8 @@ LIST_S = (0.05, 15.0)
 """Seconds until a replica gets a new list."""
 OLDER = 0.5
 """The part of the lists after which the replica is handed an older one."""
+TO_ONE = 0.5
+"""The part of the lists that one of several replicas is handed."""
 TIMES = 3
 """How often each of these faults may strike."""
 
@@ -66,7 +68,10 @@ class Credentials:
         before = world.authority.newest_list
         found = world.authority.revoke(one.holder)
         world.log(f"the authority revokes {one.holder.id}, by list {found.counter}")
-        for replica in self._replicas:
+        told = self._replicas
+        if len(told) > 1 and world.chance.unit("list to one") < TO_ONE:
+            told = [world.chance.pick("list to", told)]  # the others find it in the store
+        for replica in told:
             after_s = world.chance.between("list-s", *LIST_S)
             world.agenda.after(after_s, replica.take_list, found)
             if world.chance.unit("older list") < OLDER:

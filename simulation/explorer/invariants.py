@@ -107,10 +107,14 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
     if not ending.committed:
         if rows:
             raise Broken("one-end", f"round {number} of {run.run} was abandoned, and {sorted(rows)} count in it")
-        refused = {(item.device, item.digest) for item in store.refusals(run.run, number) if item.kind == "abandoned"}
+        abandoned = [item for item in store.refusals(run.run, number) if item.kind == "abandoned"]
+        refused = {(item.device, item.digest) for item in abandoned}
         lost = sorted(device for device, (digest, _) in ending.reported.items() if (device, digest) not in refused)
         if lost:
             raise Broken("named", f"round {number} was abandoned, and no refusal is recorded for {lost}")
+        told = {item.reason for item in abandoned} - {f"the round was abandoned: {row.reason}"}
+        if told and ending.kind == "federated":  # of a secure one, those of an attempt are told why that was given up
+            raise Broken("named", f"round {number} was abandoned because {row.reason}; its devices were told {told}")
         return
     if rows != ending.reported:
         extra, missing = sorted(rows.keys() - ending.reported), sorted(ending.reported.keys() - rows)

@@ -158,9 +158,10 @@ class Replica(Process):
         self.list_counter = max(counter, before)
         if self._stored_list() < self.list_counter:
             raise Broken("ack-durable", f"{self.name} took list {counter}, and the store does not have it")
-        if counter > before and not self.disturbed:
+        world.listed_at.setdefault(self.list_counter, world.agenda.now)
+        if counter > before and not self.disturbed and world.shape.replicas == 1:
             self._require_dropped(before)
-            if not again and world.shape.replicas == 1:
+            if not again:
                 self._expect_ended(before)
 
     def _require_dropped(self, before: int) -> None:

@@ -241,6 +241,7 @@ class Schedule:
         wrong_s = 0.0 if right else first.clock_offset_s - first.skew_s
         for replica in self.replicas:
             replica.clock_offset_s = wrong_s + replica.skew_s
+            replica.admitted.forget()
             replica.boot()
         self.world.agenda.after(1.0, self._resume)
         for device in self.devices:
@@ -306,7 +307,7 @@ class Schedule:
         stays_up = self.shape.seed % (STAYS_UP if housekeeps else 2) == 0 and "blobs" not in struck
         if struck & {"coordinator", "store", "blobs"} and not stays_up:
             self.replicas[0].stop()
-            self.replicas[0].boot()
+        self.replicas[0].boot()  # also where it died, and everything was over before it was started again
         ended = {run.run: run.round - (run.phase != "idle") for run in self.watch.runs.values()}
         until = self.world.agenda.now + (HOUSEKEEPING_S if stays_up and housekeeps else SETTLE_S)
         while self.world.agenda.next_at <= until:

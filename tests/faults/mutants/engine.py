@@ -207,3 +207,19 @@ def _lost_commit() -> Patches:
         return [action for action in _pending(state) if not isinstance(action, fx.Commit)]
 
     return [(rounds, "pending", pending)]
+
+
+@mutant("another-reason-told", "named")
+def _another_reason_told() -> Patches:
+    """Devices of an abandoned round are told another reason than the one that is shown."""
+    abandon = lifecycle.abandon
+
+    def other(state: RunState, at: float, reason: str, **more: Any) -> Any:
+        following, effects = abandon(state, at, reason, **more)
+        told = [
+            replace(one, reason="the round was abandoned: it was full") if isinstance(one, fx.RecordRefusal) else one
+            for one in effects
+        ]
+        return following, told
+
+    return [(owner, "abandon", other) for owner in (lifecycle, collecting)]

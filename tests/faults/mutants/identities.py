@@ -60,6 +60,24 @@ def _revoked_waits_on() -> Patches:
     return [(HeldList, "_devices_new_on", lambda self, found: [])]
 
 
+@mutant(
+    "stored-list-not-read",
+    "permission",
+    "spent",
+    focus=("revoked", "selecting"),
+    **{**REVOKING, "replicas": 2},
+    lost_replicas=0,
+)
+def _stored_list_not_read() -> Patches:
+    """A replica goes by the list that it was handed itself."""
+    newest = HeldList.newest
+
+    def own(self: HeldList, authority: str, *, read: bool = False) -> RevocationList | None:
+        return newest(self, authority) if self._held is None else self._held
+
+    return [(HeldList, "newest", own)]
+
+
 @mutant("list-not-kept", "ack-durable", focus=("revoked", "collecting"), **REVOKING)
 def _list_not_kept() -> Patches:
     """A list is held in memory only."""
