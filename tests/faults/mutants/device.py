@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
-from unittest.mock import patch
 
 from client_sdk.device.actions import Action, Reply
 from client_sdk.device.session import _Session
-from client_sdk.protocol.devices import Assignment, CheckIn
+from client_sdk.protocol.devices import Assignment
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -29,13 +28,7 @@ def _trained_anew() -> Patches:
 @mutant("trains-too-late", "deadline", focus=("device-crash", "collecting"))
 def _trains_too_late() -> Patches:
     """A device begins to train though the deadline of the round has passed."""
-    train = _Session._train
-
-    def late(self: _Session, assignment: Assignment, offer: CheckIn) -> Generator[Action, Reply, str | None]:
-        with patch.object(_Session, "due_at", float("inf")):
-            return (yield from train(self, assignment, offer))
-
-    return [(_Session, "_train", late)]
+    return [(_Session, "due_at", float("inf"))]
 
 
 @mutant("sent-unsaved", "receipt")
