@@ -9,7 +9,7 @@ from tests.coordinator.service.test_edge import refused
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FILES = ("/v1/checkpoints/{digest}", "/v1/flower/runs/{run}/contents/{digest}")
-HIDDEN = dict.fromkeys((*FILES, "/healthz", "/readyz"), {"HEAD"})
+HIDDEN = {key: {"HEAD"} for key in (*FILES, "/healthz", "/readyz")}
 """Methods that the OpenAPI document leaves out, since GET describes them."""
 VALUES = {
     "run": "mnist",

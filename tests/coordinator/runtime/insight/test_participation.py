@@ -34,7 +34,7 @@ def test_each_device_is_told_from_the_log_and_again_after_a_restart(make_world: 
     found = shown(world)
     assert (found.devices, found.never_counted, found.from_round, found.lateness) == (8, 5, 1, "")
     told = {world.index(one.device): (one.selected, one.reported, one.counted, one.late) for one in found.page}
-    expected = {number: (0, 0, 0, 0) for number in range(8)} | {number: (1, 1, 1, 0) for number in cohort[:3]}
+    expected = dict.fromkeys(range(8), (0, 0, 0, 0)) | dict.fromkeys(cohort[:3], (1, 1, 1, 0))
     assert told == expected | {cohort[3]: (1, 0, 0, 1)}
     (one,) = found.by_class
     assert (one.device_class, one.devices, one.never_counted, one.missed) == ("no class", 8, 5, 1)
