@@ -3,7 +3,8 @@
 Every web page in a browser can reach a service on loopback, and a page of any name can be made to point to it: a Host
 that is neither the public one nor, on this machine, a loopback name means that a name was rebound. A write from another
 origin means that a page tries to act as the operator. Both are refused, and so is a request of which two readers could
-see two hosts. Probes say nothing but a status, and are answered under any name. Names of hosts have no case, and may end with a dot (RFC 9110, section 4.2.3; RFC 1034, section 3.1).
+see two hosts. Probes say nothing but a status, and are answered under any name. Names of hosts have no case, and may
+end with a dot (RFC 9110, section 4.2.3; RFC 1034, section 3.1).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ share of all selections that were missed, and lateness due to chance alone, the 
 
 over N devices has the mean N - 1 and the variance sum_i (2 + (1 / (p (1 - p)) - 6) / n_i), as m_i is binomial
 (Pearson's chi-squared for homogeneity, with the exact variance of its terms). Lateness is concentrated where D is
-``CHANCE`` standard deviations above its mean, and at least the part ``SHARE`` of the devices that were selected ``FEWEST`` times
-or more reported less than half as often as all do.
+``CHANCE`` standard deviations above its mean, and at least the part ``SHARE`` of the devices that were selected
+``FEWEST`` times or more reported less than half as often as all do.
 """
 
 from __future__ import annotations
