@@ -105,8 +105,8 @@ class Chosen:
         return WidthProbe(0 if self.rule in RULES.values() else elements)
 
     def require_any_width(self, rows: int) -> None:
-        """ExtensionError, that begins with the field, where the rule gives other values for another width of a block, on
-        drawn columns of ``rows`` updates."""
+        """ExtensionError, that begins with the field, where the rule gives other values for another width of a block,
+        on drawn columns of ``rows`` updates."""
         if self.rule.needs == "all" and self.rule not in RULES.values():
             weights = 1 + np.arange(min(rows, 33), dtype=np.int64) * self.rule.takes_weights
             try:
