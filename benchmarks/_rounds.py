@@ -16,7 +16,7 @@ from simulation import Clients
 from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
 from simulation.engines import CannotTrain, EngineName, Job, engine_called
 from simulation.simulator import checks as checked
-from simulation.simulator.first_model import first_model
+from simulation.simulator.first_model import first_model, first_roles
 from simulation.virtual.simulation import Simulation
 
 BATCH = 10
@@ -72,6 +72,7 @@ class Played:
             make_engine=engine_called(engine, workers),
             init=first,
             origin=origin,
+            said=first_roles(learner, None, print),
             folder=None,
             seed=0,
             failed=_failed,

@@ -30,7 +30,8 @@ from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
-from client_sdk.tensors import Tensors
+from client_sdk.tensors import Manifest, Roles, Tensors
+from client_sdk.tensors.roles import digest_of
 from client_sdk.update import Update
 
 GROUP = "quorate.learners"
@@ -177,6 +178,7 @@ class LearnerTrainer:
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         learner = self.catalogue.load(assignment.task.learner)
+        require_roles(learner, checkpoint, assignment)
         return train(
             learner, checkpoint, self._data, assignment.task, device=device, round=assignment.round, deadline=deadline
         )
@@ -233,6 +235,30 @@ def untied(learner: Any, tensors: Tensors) -> Tensors:
                 "tie them before they are written, or train a model in which they are not tied."
             )
     return found
+
+
+def roles_of(learner: Any) -> Roles | None:
+    """Which tensors of the learner's model are statistics, where the learner knows: by its method ``roles``. None: it
+    says nothing, as a function does."""
+    found: Roles | None = learner.roles() if hasattr(learner, "roles") else None
+    return found
+
+
+def require_roles(learner: Any, checkpoint: Tensors, assignment: Assignment) -> None:
+    """LearnerError unless the assignment gives the checkpoint's tensors the roles that they have in the learner's
+    model, where it knows them, and names the digest of what it says."""
+    model, known = Manifest.of(checkpoint), roles_of(learner) if assignment.secure is None else None
+    said = digest_of(model, assignment.roles)
+    if said != assignment.roles_digest or (known is not None and digest_of(model, known) != said):
+        raise LearnerError(
+            f"The run gives other tensors the role of statistics than the learner {assignment.task.learner} does: "
+            f"{_listed(assignment.roles)}, and not {_listed(known or {})}."
+        )
+
+
+def _listed(roles: Roles) -> str:
+    names = [f"{name} ({role})" for name, role in sorted(roles.items())]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "none"
 
 
 def evaluate(learner: Any, name: str, model: Tensors, data: Any, *, device: str = "") -> Score:

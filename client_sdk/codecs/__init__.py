@@ -7,8 +7,10 @@ versions of it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
+from client_sdk.codecs.beside import BesideStatistics
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
 from client_sdk.codecs.linear_map import (
     ROTATED,
@@ -36,12 +38,14 @@ __all__ = [
     "SAMPLED_QUARTER",
     "SAMPLED_QUARTER_ROTATED",
     "STOCHASTIC8",
+    "BesideStatistics",
     "Codec",
     "Identity",
     "LinearCodec",
     "LinearMap",
     "Origin",
     "UnknownCodec",
+    "beside",
     "get",
     "linear",
     "linear_names",
@@ -78,6 +82,13 @@ def get(name: str) -> Codec:
     if ":" in name:
         return _of_package(name)
     raise UnknownCodec(f"there is no codec {shown(name)}; there are {', '.join(_CODECS)}")
+
+
+def beside(name: str, statistics: Collection[str]) -> Codec:
+    """The codec called ``name`` for a model with these ``statistics``, which travel beside it as float32. Raises
+    UnknownCodec."""
+    codec = get(name)
+    return BesideStatistics(codec, frozenset(statistics)) if statistics else codec
 
 
 def linear_names() -> tuple[str, ...]:

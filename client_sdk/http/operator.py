@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import TracebackType
@@ -18,7 +18,7 @@ import httpx2
 from client_sdk.http.insight import OperatorInsight
 from client_sdk.http.operator_transport import OperatorTransport
 from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyView
-from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, StatisticRole, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,
     CheckpointView,
@@ -67,9 +67,17 @@ class OperatorClient:
         self.insight = OperatorInsight(self._transport, self._proofs)
         """Lanes, the fleet, one device, the process, what a plan would cost."""
 
-    def create_run(self, plan: dict[str, object], init: str, origin: str = "") -> RunView:
-        """Start a run of ``plan`` from the uploaded checkpoint with digest ``init``."""
-        asked = CreateRun(plan=plan, init=init, init_proof=self._proofs.get(init), origin=origin)
+    def create_run(
+        self,
+        plan: dict[str, object],
+        init: str,
+        origin: str = "",
+        roles: Mapping[str, StatisticRole] | None = None,
+    ) -> RunView:
+        """Start a run of ``plan`` from the uploaded checkpoint with digest ``init``. ``roles``: its statistics, by
+        names or shell patterns; None: those that their names tell."""
+        said = None if roles is None else dict(roles)
+        asked = CreateRun(plan=plan, init=init, init_proof=self._proofs.get(init), origin=origin, roles=said)
         return self._transport.ask("POST", Route.RUNS, RunView, asked)
 
     def runs(self) -> list[RunView]:

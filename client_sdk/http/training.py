@@ -59,7 +59,7 @@ def _encoded(assignment: Assignment, update: Update, checkpoint: bytes, fetch_s:
     """What is saved: the body to send, or of a secure round what goes under masks, with no metrics and no times."""
     if assignment.secure is not None:
         return ClearContribution.of(update, checkpoint, assignment.task).encoded
-    codec, started = codecs.get(assignment.task.codec), time.monotonic()
+    codec, started = codecs.beside(assignment.task.codec, assignment.roles), time.monotonic()
     encoded = _Encoded(codec.name, codec.encode(update.delta, codecs.Origin.of(assignment)))
     return encode_update(
         update,

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from client_sdk.data import held_out_part, training_part
-from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer
+from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, require_roles
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples
 from client_sdk.learning.errors import OutOfTime
@@ -83,6 +83,7 @@ class GroupTrainer:
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """As ``Trainer.train``. Raises GroupLost, once ``stop`` is set, where a rank died or hangs."""
+        require_roles(self.catalogue.load(assignment.task.learner), checkpoint, assignment)
         try:
             self._post({"task": assignment.task.model_dump(mode="json"), "round": assignment.round, "device": device})
             self.group.hand_out(to_bytes(checkpoint))

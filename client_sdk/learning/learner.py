@@ -31,12 +31,14 @@ from client_sdk.learning.seeding import private_chance
 from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.protocol.names import METRIC_PATTERN
-from client_sdk.tensors import Manifest, Tensors, widen
+from client_sdk.tensors import Manifest, Roles, Tensors, widen
 from client_sdk.update import Update
 
 _SCORING_BATCH = 512
 _BUILD = "_build"
 """The attribute of a learner that stores the blueprint of its model, or None where there is none."""
+_ROLES = "_roles"
+"""The attribute that stores the roles of its tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,9 @@ class Learner:
     """Names and shell patterns of the tensors that are trained and sent, and behind a ``!`` what is left out, as in
     ``Task.averaged``. Parameters that are not chosen are frozen; the plan's ``averaged`` may choose fewer, never more.
     Tied weights go by their first name."""
+    statistics: tuple[str, ...] = ()
+    """Names and shell patterns of parameters that are statistics all the same, such as a moving average of the weights
+    that the loss does not train. Floating-point buffers are statistics in any case."""
     version: str = "0"
     """Devices report it at check-in; a plan may require one."""
     training_metrics: bool = False
@@ -111,12 +116,23 @@ class Learner:
         ):
             raise ValueError("A learner's averaged must list patterns of names, for example ['*'] or ['head.*'].")
         object.__setattr__(self, "averaged", tuple(self.averaged))
+        if isinstance(self.statistics, str):
+            raise ValueError("A learner's statistics list patterns of names, for example ['ema.*'].")
+        object.__setattr__(self, "statistics", tuple(self.statistics))
 
     def initial(self, seed: int) -> Tensors:
         """A first checkpoint: the model's tensors with the weights that ``seed`` gives. torch's global generator is
         unchanged."""
         with private_chance(derive_seed("initial", seed, 0, "")):
             return state.read(self._made())
+
+    def roles(self) -> Roles:
+        """Which tensors of the model are statistics (``client_sdk.tensors.roles``); the others are parameters."""
+        if _ROLES not in self.__dict__:
+            with private_chance(0):
+                object.__setattr__(self, _ROLES, state.statistics(self._empty(), self.statistics))
+        found: Roles = self.__dict__[_ROLES]
+        return found
 
     def load(self, model: Tensors) -> nn.Module:
         """The model filled with a checkpoint. Raises CheckpointMismatch, naming what differs."""

@@ -27,6 +27,7 @@ from torch.nn.parameter import is_lazy
 
 from client_sdk.learning.errors import CheckpointMismatch, LearnerFailed
 from client_sdk.tensors import BF16, Array, Manifest, ManifestMismatch, TensorError, Tensors, named
+from client_sdk.tensors.roles import StatisticRole
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 """Number types that can be trained, sent and averaged (float64 in float32's precision)."""
@@ -87,6 +88,22 @@ def host(name: str, tensor: torch.Tensor) -> Array:
         return plain.view(torch.int16).numpy().view(BF16)
     array: Array = plain.numpy()
     return array
+
+
+def statistics(module: nn.Module, patterns: Sequence[str] = ()) -> dict[str, StatisticRole]:
+    """Which tensors of the module are statistics: its floating-point buffers, and the parameters that ``patterns`` name
+    (``tensors.named``). Non-negative are those called ``running_var``, as torch's normalizing layers do. LearnerFailed
+    for a pattern that matches nothing."""
+    floating = {name: tensor for name, tensor in named_tensors(module).items() if tensor.dtype in FLOATING}
+    try:
+        said = named(floating, patterns)
+    except ManifestMismatch as error:
+        raise LearnerFailed(f"The learner's statistics do not fit its model: {error}.") from None
+    found: dict[str, StatisticRole] = {}
+    for name, tensor in floating.items():
+        if name in said or not isinstance(tensor, nn.Parameter):
+            found[name] = "non-negative" if name.rpartition(".")[2] == "running_var" else "statistic"
+    return found
 
 
 def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -> frozenset[str]:

@@ -41,8 +41,10 @@ from client_sdk.protocol.names import (
     Message,
     MetricName,
     RunId,
+    StatisticRole,
 )
 from client_sdk.protocol.scores import Score as Score
+from client_sdk.protocol.secure import SecureBounds as SecureBounds
 from client_sdk.protocol.secure import SecureTask
 
 
@@ -142,28 +144,6 @@ class Registered(Message):
     """Whether this coordinator has the authority's key itself, so that it could make devices up."""
 
 
-class SecureBounds(Message):
-    """What the owner of a device requires of secure rounds. The coordinator selects by it, and the device checks every
-    plan and every header against it (``secagg.consent``), whatever the coordinator selects."""
-
-    smallest_cohort: int = Field(default=64, ge=2)
-    """Smallest cohort accepted: the devices among which this one is anonymous."""
-    most_colluding: int | None = Field(default=None, ge=1)
-    """Number of devices that may collude with the coordinator: rosters that withstand fewer are refused. None: as many
-    as rosters of the plan's sizes withstand."""
-    largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The widest L2 clip accepted. None: any; likewise the next two."""
-    largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
-    There ``largest_norm`` alone bounds what a coordinate of the model can move."""
-    largest_weight_cap: int | None = Field(default=None, ge=1)
-    """The highest weight cap accepted."""
-    smallest_sigma: int = Field(default=80, ge=1, le=128)
-    """Fewest bits of secrecy accepted of rounds of the profile *fast*."""
-    strict_only: bool = False
-    """Refuse rounds of the profile *fast*."""
-
-
 class Policy(Message):
     """What the owner of a device permits. Checked on the device before training, and sent with each check-in."""
 
@@ -235,6 +215,20 @@ class Assignment(Message):
     whatever is said here, a device that runs out of time withdraws."""
     max_update_bytes: int = Field(ge=0)
     """The longest body that the coordinator accepts for this update."""
+    roles: dict[str, StatisticRole] = Field(default_factory=dict)
+    """The statistics of the model: they travel as float32 beside what the codec makes of the parameters. Not sent if
+    empty, likewise the next: all tensors are parameters then."""
+    roles_digest: Literal[""] | Digest = ""
+    """SHA-256 over name, dtype, shape and role of all tensors (``client_sdk.tensors.roles.digest_of``). A device whose
+    learner knows its roles refuses another one."""
+
+    @model_serializer(mode="wrap")
+    def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialized(self)
+        if not self.roles and not self.roles_digest:
+            fields.pop("roles", None)
+            fields.pop("roles_digest", None)
+        return fields
 
 
 class Wait(Message):

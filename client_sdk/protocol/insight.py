@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from client_sdk.protocol.names import DeviceId, Digest, Message, RunId
+from client_sdk.protocol.names import DeviceId, Digest, Message, RunId, StatisticRole
 from client_sdk.protocol.operators import DeviceState, DeviceView
 
 LaneEnd = Literal["waiting", "training", "reported", "late", "withdrawn", "dropped", "refused"]
@@ -212,7 +212,8 @@ class CheckPlan(Message):
     init: Digest | None = None
     """The initial checkpoint, which must be uploaded. None: costs in bytes are not known."""
     init_proof: Digest | None = None
-    """As in ``CreateRun``."""
+    """As in ``CreateRun``; likewise the next."""
+    roles: dict[str, StatisticRole] | None = Field(default=None, max_length=100_000)
 
 
 class CostLine(Message):

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -67,6 +67,8 @@ DeviceId = Annotated[str, Field(pattern=NAME_PATTERN)]
 WorkerId = Annotated[str, Field(pattern=NAME_PATTERN)]
 MetricName = Annotated[str, Field(pattern=METRIC_PATTERN)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+StatisticRole = Literal["statistic", "non-negative"]
+"""The role of a tensor that is no parameter: see ``client_sdk.tensors.roles``, which has the same."""
 
 
 class Route(StrEnum):

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from client_sdk.protocol.devices import Score
-from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, WorkerId
+from client_sdk.protocol.names import NAME_PATTERN, DeviceId, Digest, Message, RunId, StatisticRole, WorkerId
 from client_sdk.protocol.treatment import Treatment
 
 Status = Literal["running", "paused", "finished", "stopped"]
@@ -34,7 +34,6 @@ Kind = Literal["federated", "secure", "datacenter"]
 """Kind of a round of a run with a plan."""
 ShownKind = Literal["federated", "secure", "datacenter", "flower"]
 """Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""
-
 DeviceState = Literal["away", "waiting", "assigned", "left"]
 """State of a device; left: it has asked to be forgotten."""
 RunClock = Literal["wall", "virtual"]
@@ -58,6 +57,8 @@ class CreateRun(Message):
     are all outside of the sender's scope."""
     origin: str = Field(default="", max_length=300)
     """Origin of the initial checkpoint, for display: a file's name, or a learner and its version."""
+    roles: dict[str, StatisticRole] | None = Field(default=None, max_length=100_000)
+    """The model's statistics by names or patterns (``tensors.roles``). None: those that their names tell."""
 
 
 class Funnel(Message):

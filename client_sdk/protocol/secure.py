@@ -33,6 +33,28 @@ Stage = Literal["advertise", "share", "mask", "survivors", "unmask"]
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=2000)]
 
 
+class SecureBounds(Message):
+    """What the owner of a device requires of secure rounds. The coordinator selects by it, and the device checks every
+    plan and every header against it (``secagg.consent``), whatever the coordinator selects."""
+
+    smallest_cohort: int = Field(default=64, ge=2)
+    """Smallest cohort accepted: the devices among which this one is anonymous."""
+    most_colluding: int | None = Field(default=None, ge=1)
+    """Number of devices that may collude with the coordinator: rosters that withstand fewer are refused. None: as many
+    as rosters of the plan's sizes withstand."""
+    largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The widest L2 clip accepted. None: any; likewise the next two."""
+    largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
+    There ``largest_norm`` alone bounds what a coordinate of the model can move."""
+    largest_weight_cap: int | None = Field(default=None, ge=1)
+    """The highest weight cap accepted."""
+    smallest_sigma: int = Field(default=80, ge=1, le=128)
+    """Fewest bits of secrecy accepted of rounds of the profile *fast*."""
+    strict_only: bool = False
+    """Refuse rounds of the profile *fast*."""
+
+
 class SecureTask(Message):
     """The plan's terms of its secure rounds, which a device checks before it trains, and holds each header against:
     the fields of ``secagg.header.Terms``."""

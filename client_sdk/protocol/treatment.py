@@ -32,6 +32,9 @@ class Treatment(Message):
     0.001."""
     zero_sum: bool = False
     """Whether the sum was zero in every value, so that the round moved nothing by itself."""
+    raised: int = 0
+    """Values of non-negative statistics (such as a running variance) that are 0 in the checkpoint, since what devices
+    sent would have made them less."""
     refused: dict[str, int] | None = Field(default_factory=dict)
     """Why updates were refused, late ones left out: reason -> how many, the most common first, at most 8. Part of a
     reason may be text of a device."""
@@ -42,4 +45,5 @@ class Treatment(Message):
         found = [f"{count} of {updates} updates {text}" for text, count in counts.items() if count]
         if self.rounding:
             found.append(f"rounding errors up to {self.rounding:.2g} of an update's largest value")
-        return found + ["the sum of the updates was zero"] * self.zero_sum
+        found += ["the sum of the updates was zero"] * self.zero_sum
+        return found + [f"{self.raised} values of statistics would have been below 0"] * (self.raised > 0)

@@ -1,7 +1,8 @@
 """Re-exports for tensors: their description, and how they are written, rounded, measured and flattened.
 
 ``manifest``: names, dtypes, shapes and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding and norms.
-``flat``: one vector from many tensors. ``exact_sum``, the order-independent sum, is imported by its own name.
+``flat``: one vector from many tensors. ``roles``: which tensors are statistics. ``exact_sum``, the order-independent
+sum, is imported by its own name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from client_sdk.tensors.manifest import (
     numpy_dtype,
     shown,
 )
+from client_sdk.tensors.roles import Layout, Roles
 from client_sdk.tensors.safetensors_file import (
     HEADER_LIMIT,
     REPORT_ROOM,
@@ -53,11 +55,13 @@ __all__ = [
     "SHORT_HEADER",
     "Array",
     "Float32",
+    "Layout",
     "MalformedTensors",
     "Manifest",
     "ManifestMismatch",
     "NotFinite",
     "OutOfRange",
+    "Roles",
     "Source",
     "TensorError",
     "TensorHeader",

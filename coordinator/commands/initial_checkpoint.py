@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from client_sdk.terminal import fail
 
 if TYPE_CHECKING:
+    from client_sdk.tensors import Manifest
+    from client_sdk.tensors.roles import StatisticRole
     from coordinator.engine.plan import Plan
+
+Statistics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--statistic",
+        metavar="NAME",
+        help="A tensor that is a statistic, such as a running mean, by name or shell pattern; 'NAME>=0': one that is "
+        "never below 0; 'none': there are none. May be given several times (default: the learner says, else the names "
+        "tell).",
+    ),
+]
+
+
+def said_roles(statistics: Sequence[str] | None) -> dict[str, StatisticRole] | None:
+    """The roles that the options say, by name or pattern. None: they say nothing."""
+    if statistics is None:
+        return None
+    if list(statistics) == ["none"]:
+        return {}
+    return {
+        one.removesuffix(">=0").strip(): "non-negative" if one.endswith(">=0") else "statistic" for one in statistics
+    }
+
+
+def roles_for(model: Manifest, said: dict[str, StatisticRole] | None) -> tuple[dict[str, StatisticRole], str]:
+    """The statistics of a model, and a sentence where nobody says them and their names tell. Failure where what is
+    said does not fit the model."""
+    from client_sdk.tensors import ManifestMismatch
+    from client_sdk.tensors.roles import by_name, stated, told
+
+    if said is None:
+        found = by_name(model)
+        return found, told(found) if found else ""
+    try:
+        return stated(model, said), ""
+    except ManifestMismatch as error:
+        fail(f"--statistic: {error}.")
 
 
 def check_initial(path: Path) -> None:
@@ -23,34 +65,38 @@ def check_initial(path: Path) -> None:
         fail(f"{path} is not a safetensors file that can start a run: {error}.")
 
 
-def given(plan: Plan, path: Path) -> Path | bytes:
-    """A safetensors file of the user's as a run begins from it: the file; or, where the plan's learner is installed
-    here, and the file has its tied weights under further names, as plain torch does, the bytes without these. Failure
-    where it cannot start a run."""
-    from client_sdk.learners import LearnerError, catalogue_for, tied_names, untied
+def given(plan: Plan, path: Path) -> tuple[Path | bytes, dict[str, StatisticRole] | None]:
+    """A safetensors file of the user's as a run begins from it, and its statistics where the plan's learner is
+    installed here and knows them. It is the file; or, where it has the learner's tied weights under further names, as
+    plain torch does, the bytes without these. Failure where it cannot start a run."""
+    from client_sdk.learners import LearnerError, catalogue_for, roles_of, tied_names, untied
     from client_sdk.tensors import from_bytes, read_header, to_bytes
 
     check_initial(path)
     try:
         learner = catalogue_for([plan.task.learner]).load(plan.task.learner)
-        tied = tied_names(learner)
+        tied, roles = tied_names(learner), roles_of(learner)
     except Exception:  # noqa: BLE001  (a learner is user code, and need not be installed here)
-        return path
+        return path, None
+    known = None if roles is None or not roles.keys() <= read_header(path).manifest.keys() else dict(roles)
     if not tied.keys() & read_header(path).manifest.keys():
-        return path
+        return path, known
     try:
-        return to_bytes(untied(learner, from_bytes(path.read_bytes())))
+        return to_bytes(untied(learner, from_bytes(path.read_bytes()))), known
     except LearnerError as error:
         fail(f"{path} cannot start this run: {error}")
 
 
-def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str]:
-    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display).
+def initial(
+    plan: Plan, learner: str | None, seed: int | None
+) -> tuple[Plan, bytes, str, dict[str, StatisticRole] | None]:
+    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display, its statistics where
+    the learner knows them).
 
     If the plan averages everything and the learner names a subset (``averaged``), the plan that is returned averages
     that subset. Failure when the learner has another version or makes no initial checkpoint.
     """
-    from client_sdk.learners import catalogue_for
+    from client_sdk.learners import catalogue_for, roles_of
     from client_sdk.tensors import to_bytes
 
     name = learner or plan.task.learner
@@ -65,4 +111,6 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
-    return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}"
+    known = roles_of(made)
+    roles = None if known is None else dict(known)
+    return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}", roles

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, say, say_json, sentence_of
+from coordinator.commands.initial_checkpoint import Statistics, given, initial, roles_for, said_roles
 
 if TYPE_CHECKING:
-    from client_sdk.tensors import TensorHeader
+    from client_sdk.tensors import Roles, TensorHeader
+    from client_sdk.tensors.roles import StatisticRole
     from coordinator.engine.plan import Plan
     from coordinator.runtime.insight.plan_cost import RoundCost
 
@@ -48,6 +50,7 @@ def check(
         int | None,
         typer.Option(min=1, metavar="N", help="Training examples of the largest device: says whether weight_cap cuts."),
     ] = None,
+    statistics: Statistics = None,
     as_json: Json = False,
 ) -> None:
     """Check a plan, and show what its rounds need: devices, bytes, disk, memory and time.
@@ -61,8 +64,8 @@ def check(
 
     read = Plan.from_toml(plan, changes or ())
     chosen_for_new_run(read, installed(read))
-    model, unknown = _model(read, init)
-    cost = None if model is None else RoundCost.of(read, model)
+    found, unknown = _model(read, init, said_roles(statistics))
+    cost = None if found is None else RoundCost.of(read, found[0], found[1])
     capped = said_of_plan(read, [] if examples is None else [examples], whose="devices")
     if as_json:
         say_json(_document(read, cost, unknown) | {"capped": capped})
@@ -84,17 +87,22 @@ def schema() -> None:
     say_json(plan_schema())
 
 
-def _model(plan: Plan, init: Path | None) -> tuple[TensorHeader | None, str]:
-    """The header of the initial checkpoint; or None, and why it is not known here."""
+def _model(
+    plan: Plan, init: Path | None, said: dict[str, StatisticRole] | None
+) -> tuple[tuple[TensorHeader, Roles] | None, str]:
+    """The header of the initial checkpoint, and its statistics; or None, and why it is not known here."""
     from client_sdk.tensors import read_header
-    from coordinator.commands.initial_checkpoint import given, initial
 
     if init is not None:
-        return read_header(given(plan, init)), ""
-    try:
-        return read_header(initial(plan, None, None)[1]), ""
-    except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
-        return None, sentence_of(error)
+        content, known = given(plan, init)
+        header = read_header(content)
+    else:
+        try:
+            _, content, _, known = initial(plan, None, None)
+            header = read_header(content)
+        except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
+            return None, sentence_of(error)
+    return (header, roles_for(header.manifest, known if said is None else said)[0]), ""
 
 
 def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
-from coordinator.commands.initial_checkpoint import given, initial
+from coordinator.commands.initial_checkpoint import Statistics, given, initial, roles_for, said_roles
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.tables import print_run, print_runs, who_is_spent
@@ -49,6 +49,7 @@ def create(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the learner's initial weights (default: the plan's task.seed).")
     ] = None,
+    statistics: Statistics = None,
     changes: Changes = None,
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -56,26 +57,31 @@ def create(
 ) -> None:
     """Start a run of a plan from an initial checkpoint."""
     from client_sdk.http.operator import OperatorClient
+    from client_sdk.tensors import read_header
     from coordinator.engine.plan import Plan
 
     if init is not None and (learner is not None or seed is not None):
         fail("Give --init, or --learner and --seed, not both: each defines the initial checkpoint.")
     read = Plan.from_toml(plan, changes or ())
     content: Path | bytes
+    said = said_roles(statistics)
     if init is not None:
-        content, origin = given(read, init), init.name
+        (content, known), origin = given(read, init), init.name
     else:
-        read, content, origin = initial(read, learner, seed)
+        read, content, origin, known = initial(read, learner, seed)
+    roles, word = roles_for(read_header(content).manifest, known if said is None else said)
     with OperatorClient(coordinator, key_file=key_file) as client:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         with counted_bytes(f"uploading {origin}", size) as on_bytes:
             digest = client.upload_checkpoint(content, on_bytes)
-        made = client.create_run(read.model_dump(mode="json"), digest, origin)
+        made = client.create_run(read.model_dump(mode="json"), digest, origin, roles)
     if as_json:
         say_json(made)
     else:
         first = (made.checkpoint or "")[:12]
         say(f"Created run {made.run} from {origin} ({first}). Follow it: quorate status {made.run}")
+        if word:
+            say(f"{word} --statistic says otherwise.")
         if made.devices_spent:
             say(
                 f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or advance the "

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
 
+from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.event_fields import OfDevice
 from coordinator.engine.secure.events import (
     Advanced,
@@ -88,6 +89,10 @@ class Created:
     """In how many parts of an example the run counts updates: see ``weights.unit_of``."""
     tensors: str = ""
     """Digest of the first checkpoint's canonical tensors, where the plan has secure rounds."""
+    roles: dict[str, StatisticRole] = field(default_factory=dict)
+    """The model's statistics; its other tensors are parameters."""
+    roles_digest: str = ""
+    """``client_sdk.tensors.roles.digest_of`` the model and these roles: what devices agree to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +201,8 @@ class Committed:
     """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
     zero_sum: bool = False
     """Whether the sum of the updates was zero in every value."""
+    raised: int = 0
+    """How many values of non-negative statistics are 0 in it because what devices sent would have made them less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +278,10 @@ _SERIALIZERS = {kind: adapter.serializer for kind, adapter in _ADAPTERS.items()}
 
 
 _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
-    "Created": (("weight_unit", 1), ("tensors", "")),
+    "Created": (("weight_unit", 1), ("tensors", ""), ("roles", {}), ("roles_digest", "")),
     "Drawn": (("declined", 0), ("barred", 0)),
     "Reported": (("treated", asdict(UNTREATED)),),
-    "Committed": (("tensors", ""), ("zero_sum", False)),
+    "Committed": (("tensors", ""), ("zero_sum", False), ("raised", 0)),
     "Delivered": (("tensors", ""),),
     "FleetReturned": (("left_out", 0),),
 }

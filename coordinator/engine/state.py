@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import TypeAdapter
 
 from client_sdk.protocol.operators import Kind, Phase, Status
+from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
@@ -182,6 +183,10 @@ class RunState:
 
     weight_unit: int = 1
     """In how many parts of an example updates are weighed: set when the run begins, and the same for all its rounds."""
+    roles: Mapping[str, StatisticRole] = field(default_factory=dict)
+    """The model's statistics, likewise; its other tensors are parameters."""
+    roles_digest: str = ""
+    """What devices agree to about them: see ``events.Created``."""
 
     round: Round | None = None
     """The round under way."""
@@ -275,6 +280,8 @@ def to_json(state: RunState) -> dict[str, object]:
     body: dict[str, Any] = _ADAPTER.dump_python(state, mode="json")
     if state.weight_unit == 1:
         del body["weight_unit"]
+    if not state.roles:
+        del body["roles"], body["roles_digest"]
     return {"format": _FORMAT, **body}
 
 

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from client_sdk import codecs
 from client_sdk.tensors import (
+    Layout,
     Manifest,
     NotFinite,
+    Roles,
     TensorError,
     TensorSpec,
     narrow,
@@ -24,7 +26,7 @@ from client_sdk.tensors import (
     read_header,
     widen,
 )
-from client_sdk.tensors.exact_sum import ExactSum
+from client_sdk.tensors.exact_sum import FRACTION_BITS, ExactSum
 from coordinator.blobs import BlobError, Blobs, Missing
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
@@ -34,9 +36,11 @@ from coordinator.folding.optimizer_state import carried
 from coordinator.folding.sums import SpooledSums, Sums, Vector
 from coordinator.folding.validation import Measures
 
-MakeSums = Callable[[Blobs, Plan, Manifest], Sums]
+MakeSums = Callable[[Blobs, Plan, Layout], Sums]
 BLOCK = 1 << 16
 """Elements handled at a time: 256 KiB of float32, which stays in a core's cache."""
+_ROUNDING = 2.0**-FRACTION_BITS
+"""A mean of values from 0 up is below 0 by less than this, where a model's value is no multiple of the exact scale."""
 
 
 class CannotAggregate(Exception):
@@ -52,13 +56,16 @@ class NewCheckpoint(NamedTuple):
     """Digest of the server optimizer's state; None where it has none."""
     zero_sum: bool = False
     """Whether the mean of the updates was zero in every value."""
+    raised: int = 0
+    """How many values of non-negative statistics are 0 in it, and would be below: not by rounding, but by what devices
+    sent."""
 
 
 class MeanBlocks(Protocol):
     """The mean of a round's deltas, flat, read by blocks, in any order."""
 
     def read(self, start: int, count: int) -> Vector:
-        """float32 [count], in the order of the tensors' names."""
+        """float32 [count], in the order of the flat vector (``tensors.roles``): of one tensor at a time."""
         ...
 
 
@@ -76,7 +83,7 @@ def _final_errors() -> Iterator[None]:
 class Aggregator:
     """The checkpoints of one run. Safe from several threads: one at a time folds or commits.
 
-    ``sums``: makes the ``Sums`` of the run, from blobs, plan and the manifest of an update.
+    ``sums``: makes the ``Sums`` of the run, from blobs, plan and the layout of an update.
     """
 
     def __init__(
@@ -86,11 +93,12 @@ class Aggregator:
         checkpoint: str,
         sums: MakeSums = SpooledSums,
         *,
+        roles: Roles,
         registry: Registry = BUILT_IN,
         run: str = "",
     ) -> None:
-        """``registry``: the rules and server optimizers of packages. ``run``: for the labels of the optimizer's state.
-        PlanError where the plan's rule or optimizer is missing."""
+        """``roles``: the run's. ``registry``: the rules and server optimizers of packages. ``run``: for the labels of
+        the optimizer's state. PlanError where the plan's rule or optimizer is missing."""
         self._blobs = blobs
         self._plan = plan
         self._run = run
@@ -98,11 +106,12 @@ class Aggregator:
         self._lock = threading.Lock()
         self.manifest: Manifest = read_header(blobs.path(checkpoint)).manifest
         """Manifest of every checkpoint of the run: shapes never change."""
-        self.delta: Manifest = self.manifest.select(plan.task.averaged)
-        """Manifest of an update, decoded."""
-        self.max_update_bytes = codecs.longest_body(codecs.get(plan.task.codec), self.delta)
+        self.layout = Layout.of(self.manifest, plan.task.averaged, roles)
+        """Layout of an update, decoded."""
+        codec = codecs.beside(plan.task.codec, self.layout.statistics)
+        self.max_update_bytes = codecs.longest_body(codec, self.layout.whole)
         """The longest body of an update in bytes."""
-        self._sums = sums(blobs, plan, self.delta)
+        self._sums = sums(blobs, plan, self.layout)
 
     def locked(self) -> bool:
         """Whether a thread folds or commits."""
@@ -145,8 +154,8 @@ class Aggregator:
     def _combined(self, items: tuple[Contribution, ...]) -> Vector:
         """Returns the flat delta of a rule that needs all updates at once."""
         weights = np.array([item.weight for item in items], dtype=np.int64)
-        delta, start = np.empty(self.delta.elements, dtype=np.float32), 0
-        probe = self._chosen.probe(self.delta.elements)
+        delta, start = np.empty(self.layout.elements, dtype=np.float32), 0
+        probe = self._chosen.probe(self.layout.elements)
         for columns in self._sums.columns(items):
             width = columns.shape[1]
             probe.take(start, columns)
@@ -160,11 +169,11 @@ class Aggregator:
     def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks) -> NewCheckpoint:
         first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
         rate = self._plan.aggregation.server_learning_rate
-        places = self.delta.slices()
+        places, raised = self.layout.whole.slices(), 0
         header = read_header(self._blobs.path(parent))
         zero_sum = bool(places)
-        averaged = {name: spec for name, spec in header.manifest.items() if name in places}
-        state = carried(self._blobs, before, averaged, first, f"{self._run} {round}")
+        optimized = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
+        state = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
         with state as (old, new), self._blobs.open(parent) as source, self._blobs.spool() as spool:
             spool.write(source.read(header.data_start))
             for name, spec in header.manifest.items():
@@ -176,15 +185,23 @@ class Aggregator:
                 for start in range(0, spec.elements, BLOCK):
                     count = min(BLOCK, spec.elements - start)
                     model = widen(_read_values(source, spec, count))
-                    mean, slots = deltas.read(begin + start, count), old.block(name, start, count)
+                    mean = deltas.read(begin + start, count)
                     zero_sum = zero_sum and not mean.any()
                     with np.errstate(over="ignore", invalid="ignore"):
-                        following = self._chosen.apply(model, mean, list(slots.T), rate)
+                        if name in optimized:
+                            slots = old.block(name, start, count)
+                            following = self._chosen.apply(model, mean, list(slots.T), rate)
+                        else:
+                            following = model + mean
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
-                    new.write(name, slots)
+                    if name in optimized:
+                        new.write(name, slots)
+                    elif name in self.layout.non_negative:
+                        raised += int(np.count_nonzero(following < -_ROUNDING))
+                        following = np.where(following < 0, np.float32(0), following)
                     spool.write(narrow(following, spec.dtype).tobytes())
-            return NewCheckpoint(spool.commit(), spool.size, new.commit(), zero_sum)
+            return NewCheckpoint(spool.commit(), spool.size, new.commit(), zero_sum, raised)
 
 
 class _MeanBlocks:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from client_sdk.tensors import TensorError
+from client_sdk.tensors import Roles, TensorError
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
 from coordinator.blobs.port import is_digest, missing
 from coordinator.engine.aggregation.registry import Registry
@@ -35,16 +35,17 @@ def differences(
     registry: Registry,
     *,
     run: str,
+    roles: Roles,
     round: int,
     parent: NewCheckpoint,
     items: tuple[Contribution, ...],
     committed: NewCheckpoint,
 ) -> Iterator[str]:
-    """Yields a sentence for each part of ``committed`` that the updates do not give again. ``parent``: the checkpoint
-    that they were added to, with its server optimizer's state."""
+    """Yields a sentence for each part of ``committed`` that the updates do not give again. ``roles``: the run's;
+    ``parent``: the checkpoint that they were added to, with its server optimizer's state."""
     overlay: Any = _Overlay(blobs)
     try:
-        found = Aggregator(overlay, plan, parent.digest, registry=registry, run=run).commit(
+        found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
             round, parent.digest, items, parent.optimizer
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:

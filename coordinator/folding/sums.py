@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk import codecs
-from client_sdk.tensors import Manifest, read_header, scaled
+from client_sdk.tensors import Layout, read_header
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import Blobs
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
+from coordinator.folding.bounds import Bounds
 from coordinator.folding.validation import Measures, measure
 
 Vector = NDArray[np.float32]
@@ -58,13 +59,14 @@ class _RoundSum:
 
 
 class SpooledSums:
-    """``Sums`` over the bodies that devices sent, each a blob. ``delta``: the manifest of an update, decoded."""
+    """``Sums`` over the bodies that devices sent, each a blob. ``layout``: of an update, decoded."""
 
-    def __init__(self, blobs: Blobs, plan: Plan, delta: Manifest) -> None:
+    def __init__(self, blobs: Blobs, plan: Plan, layout: Layout) -> None:
         self._blobs = blobs
         self._plan = plan
-        self._delta = delta
-        self._codec = codecs.get(plan.task.codec)
+        self._layout = layout
+        self._bounds = Bounds.of(plan, layout)
+        self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._current: _RoundSum | None = None
         self._measures: dict[str, Measures] = {}
 
@@ -105,7 +107,7 @@ class SpooledSums:
 
     def _sum_of(self, round: int) -> _RoundSum:
         if self._current is None or self._current.round != round:
-            self._current = _RoundSum(round, ExactSum(self._delta.elements))
+            self._current = _RoundSum(round, ExactSum(self._layout.elements))
         return self._current
 
     def _add(self, current: _RoundSum, item: Contribution) -> None:
@@ -118,9 +120,8 @@ class SpooledSums:
         current.folded[item.device] = item
 
     def _measured(self, item: Contribution) -> Measures:
-        return self._measures.pop(item.digest, None) or measure(self._blobs.path(item.digest), self._plan)
+        return self._measures.pop(item.digest, None) or measure(self._blobs.path(item.digest), self._plan, self._layout)
 
     def _blocks(self, item: Contribution, factor: float | None, width: int = codecs.BLOCK) -> Iterator[Vector]:
         path = self._blobs.path(item.digest)
-        blocks: Iterator[Vector] = self._codec.blocks(path, read_header(path), block=width)
-        return blocks if factor is None else (scaled(block, factor) for block in blocks)
+        return self._bounds.applied(self._codec.blocks(path, read_header(path), block=width), factor)

@@ -18,12 +18,13 @@ from client_sdk.protocol.devices import UpdateReport
 from client_sdk.protocol.problems import problem
 from client_sdk.tensors import (
     Float32,
-    Manifest,
+    Layout,
     OutOfRange,
     TensorError,
     TensorHeader,
     header_limit,
     l2_norm_of_blocks,
+    pieces,
     read_header,
 )
 from client_sdk.tensors.exact_sum import FRACTION_BITS, bound, peak, range_for
@@ -31,6 +32,7 @@ from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
 from coordinator.engine.treatment import Treated
+from coordinator.folding.bounds import Bounds
 
 _SMALLEST_ROUNDING = 1e-3
 _SMALL = 2.0**-20
@@ -45,27 +47,34 @@ class Measures:
     """An upper bound of the magnitudes as they are added, after clipping. It is small enough that the round's sum
     cannot overflow."""
     scale: float | None
-    """The factor of norm clipping, min(1, clip_norm / norm); None where nothing is clipped."""
+    """The factor of norm clipping, min(1, clip_norm / norm), of the parameters; None where nothing is clipped."""
+    cut: int = 0
+    """How many values of statistics are beyond ``aggregation.statistics_range``, and are cut to it when they are
+    added."""
 
     @property
     def treated(self) -> Treated:
         """What is done to the values of the update."""
         rounding = min(1.0, 2.0 ** -(FRACTION_BITS + 1) / self.peak) if self.peak else 0.0
-        return Treated(clipped=self.scale is not None, rounding=rounding if rounding >= _SMALLEST_ROUNDING else 0.0)
+        return Treated(
+            clipped=self.scale is not None,
+            statistics_cut=self.cut > 0,
+            rounding=rounding if rounding >= _SMALLEST_ROUNDING else 0.0,
+        )
 
 
 def check(
-    path: Path, manifest: Manifest, plan: Plan, *, run: str, round: int, attempt: int
+    path: Path, layout: Layout, plan: Plan, *, run: str, round: int, attempt: int
 ) -> tuple[UpdateReport, Measures]:
-    """Returns the report of an update and the measures of its values. ``manifest``: of an update of this run, decoded.
+    """Returns the report of an update and the measures of its values. ``layout``: of an update of this run, decoded.
 
     ProblemError where the body is invalid.
     """
     try:
         wanted = plan.task.codec
-        codec = codecs.get(wanted)
+        codec = codecs.beside(wanted, layout.statistics)
         with _failures(wanted):
-            wire = codec.wire(manifest)
+            wire = codec.wire(layout.whole)
         header = read_header(path, header_limit(wire))
         report = decode_report(header)
         if (report.run, report.round, report.attempt) != (run, round, attempt):
@@ -88,15 +97,17 @@ def check(
             raise problem("invalid-update", weightless)
         with _failures(wanted):
             wire.require(header.manifest)
-            _require_seed(codec, path, header, plan, round)
-            measures = measure_blocks(lambda: _whole(codec.blocks(path, header), manifest.elements, wanted), plan)
+            _require_seed(path, header, plan, round)
+            bounds = Bounds.of(plan, layout)
+            measures = measure_blocks(lambda: _whole(codec.blocks(path, header), layout.elements, wanted), plan, bounds)
         return report, measures
     except TensorError as error:
         raise problem("invalid-update", str(error)) from None
 
 
-def _require_seed(codec: codecs.Codec, path: Path, header: TensorHeader, plan: Plan, round: int) -> None:
+def _require_seed(path: Path, header: TensorHeader, plan: Plan, round: int) -> None:
     """Raise a problem where what all devices of the round draw alike was drawn from another seed than the plan's."""
+    codec = codecs.get(plan.task.codec)
     if isinstance(codec, codecs.LinearMap) and codec.seed_of(path, header) != codecs.shared_seed(plan.digest, round):
         raise problem("invalid-update", f"the update is encoded with another seed than the plan gives round {round}")
 
@@ -127,33 +138,38 @@ def _whole(blocks: Iterable[Float32], elements: int, codec: str) -> Iterator[Flo
         raise TensorError(f"the codec {codec} gives {found} values in place of {elements}")
 
 
-def measure(path: Path, plan: Plan) -> Measures:
+def measure(path: Path, plan: Plan, layout: Layout) -> Measures:
     """Measures all values of an update that was checked before.
 
     TensorError for NaN, infinity, and values that could take the round's sum out of range.
     """
     header = read_header(path)
-    codec = codecs.get(plan.task.codec)
-    return measure_blocks(lambda: codec.blocks(path, header), plan)
+    codec = codecs.beside(plan.task.codec, layout.statistics)
+    return measure_blocks(lambda: codec.blocks(path, header), plan, Bounds.of(plan, layout))
 
 
-def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan) -> Measures:
-    """The same for values in blocks of any source. ``blocks`` may be called twice."""
+def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
+    """The same for values in blocks of any source. ``blocks`` may be called several times."""
     most_weight = heaviest(plan.aggregation, plan.weight_unit)
     most = range_for(most_weight, plan.cohort.goal)
     limit = plan.aggregation.clip_norm
-    if limit is None and _SMALL <= (largest := bound(blocks())) <= most:
+    if limit is None and bounds.ranges is None and _SMALL <= (largest := bound(blocks())) <= most:
         return Measures(peak=largest, scale=None)
-    largest = peak(blocks())
+    largest = peak(bounds.of_parameters(blocks()))
     scale = None
     if limit is not None:
-        norm = l2_norm_of_blocks(blocks(), largest)
+        norm = l2_norm_of_blocks((part for block in bounds.of_parameters(blocks()) for part in pieces(block)), largest)
         if norm > limit:
             scale = limit / norm
             largest = min(largest, limit * (1 + 2**-20))
+    cut = 0
+    for block, bounded in bounds.of_statistics(blocks()):
+        peak(block)  # refuses what is not finite, or out of range whatever it is cut to
+        largest = max(largest, peak(bounded))
+        cut += int(np.count_nonzero(block != bounded))
     if largest > most:
         raise OutOfRange(
             f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "
             f"of weight {most_weight} can be summed with"
         )
-    return Measures(peak=largest, scale=scale)
+    return Measures(peak=largest, scale=scale, cut=cut)

@@ -61,6 +61,7 @@ class Commits:
                             optimizer=made.optimizer,
                             tensors=tensors,
                             zero_sum=made.zero_sum,
+                            raised=made.raised,
                         ),
                         fence=fence,
                     )

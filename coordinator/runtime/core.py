@@ -9,11 +9,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import assert_never
+from typing import assert_never, cast
 
 from client_sdk.codecs import UnknownCodec
 from client_sdk.codecs import get as get_codec
 from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.tensors import Roles
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -100,10 +101,10 @@ class Core:
         aggregator = self._aggregators.get(run)
         if aggregator is not None:
             return aggregator
-        state = self.log(run).state
+        log = self.log(run)
         with self._lock:
             if run not in self._aggregators:
-                self._aggregators[run] = self._made_aggregator(run, state)
+                self._aggregators[run] = self._made_aggregator(log)
             return self._aggregators[run]
 
     def require_extensions(self) -> None:
@@ -123,11 +124,16 @@ class Core:
             except (PlanError, UnknownCodec) as error:
                 raise missing(run, error) from None
 
-    def _made_aggregator(self, run: str, state: RunState) -> Aggregator:
-        """MissingExtension where another replica created a run that this one cannot fold."""
+    def _made_aggregator(self, log: RunLog) -> Aggregator:
+        """MissingExtension where another replica created a run that this one cannot fold. The roles are those of the
+        row, which the log's first event repeats: the log may not have been read yet."""
+        run, state = log.run, log.state
+        roles = cast("Roles", log.row.roles)
         try:
             registry = self.extensions(state.plan)
-            return Aggregator(self.blobs, state.plan, state.checkpoint, self._sums, registry=registry, run=run)
+            return Aggregator(
+                self.blobs, state.plan, state.checkpoint, self._sums, roles=roles, registry=registry, run=run
+            )
         except (PlanError, UnknownCodec) as error:
             raise missing(run, error) from None
 

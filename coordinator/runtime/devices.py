@@ -101,6 +101,8 @@ class DeviceRequests:
             secure=_terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
+            roles=dict(state.roles),
+            roles_digest=state.roles_digest,
             max_update_bytes=self._limit(claim.run),
         )
 
@@ -191,7 +193,7 @@ class DeviceRequests:
         plan = self._core.log(run).state.plan
         try:
             report, measures = validation.check(
-                spool.path, aggregator.delta, plan, run=run, round=round, attempt=attempt
+                spool.path, aggregator.layout, plan, run=run, round=round, attempt=attempt
             )
         except ProblemError as invalid:
             raise self._refused(device, run, round, attempt, spool.digest, str(invalid)) from None

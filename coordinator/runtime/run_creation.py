@@ -6,10 +6,12 @@ import hmac
 from collections.abc import Callable, Container
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from client_sdk import codecs
+from client_sdk.protocol.insight import CheckPlan
 from client_sdk.protocol.operators import CreateRun
 from client_sdk.protocol.possession import possession
 from client_sdk.protocol.problems import FieldProblem, ProblemError, problem
@@ -17,15 +19,19 @@ from client_sdk.tensors import (
     FLOATING,
     HEADER_LIMIT,
     REPORT_ROOM,
+    Layout,
     Manifest,
     ManifestMismatch,
+    Roles,
     TensorError,
     TensorHeader,
     header_bytes,
     numpy_dtype,
     read_header,
+    shown,
     widen,
 )
+from client_sdk.tensors.roles import StatisticRole, by_name, digest_of, stated
 from coordinator.blobs import Missing
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen, chosen_for_new_run
@@ -88,10 +94,11 @@ def _refused_field(section: str, field: str, what: str) -> ProblemError:
     return _refused(PlanError(Mistake(what, (section, field))))
 
 
-def checked_initial(core: Core, plan: Plan, init: str, proof: str | None, sees: Sees) -> TensorHeader:
-    """The header of the initial checkpoint of a run of this plan. ProblemError where there is none, where the plan does
-    not fit it, or where it is one of runs that the caller does not see, and no ``proof`` says that the caller has it:
-    whoever starts a run from a checkpoint can download it."""
+def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees: Sees) -> tuple[TensorHeader, Roles]:
+    """The header of the initial checkpoint of a run of this plan, and the roles of its tensors. ProblemError where
+    there is none, where the plan or the roles do not fit it, or where it is one of runs that the caller does not see,
+    and no proof says that the caller has it: whoever starts a run from a checkpoint can download it."""
+    init, proof = request.init or "", request.init_proof
     unknown = f"the initial checkpoint {init} has not been uploaded"
     if sees is not None:
         unknown += ", or runs outside of your scope have it: send its file, as 'quorate run create --init FILE' does"
@@ -106,29 +113,41 @@ def checked_initial(core: Core, plan: Plan, init: str, proof: str | None, sees: 
     if header.metadata:  # a device's update: private, and a first checkpoint is served to every device
         raise problem("invalid-request", f"the blob {init} is not a checkpoint: it carries metadata")
     try:
-        codec = codecs.get(plan.task.codec)
+        model = header.manifest
+        roles = by_name(model) if request.roles is None else stated(model, request.roles)
+        roles = roles if plan.secure is None else {}  # secure rounds do not tell them apart yet
+    except ManifestMismatch as error:
+        raise problem("invalid-request", f"roles: {error}") from None
+    try:
+        codec = codecs.beside(plan.task.codec, roles)
     except codecs.UnknownCodec as error:
         raise _refused_field("task", "codec", str(error)) from None
     try:
-        averaged = header.manifest.select(plan.task.averaged)
+        layout = Layout.of(model, plan.task.averaged, roles)
     except ManifestMismatch as error:
         raise _refused_field("task", "averaged", str(error)) from None
-    if plan.secure is not None and not averaged.elements:
-        raise _refused_field("task", "averaged", "these tensors hold no values, and a secure round sums at least one")
+    for pattern in plan.aggregation.unmatched_ranges(layout.statistics):
+        raise _refused_field(
+            "aggregation", "statistics_range", f"no statistic that is averaged matches {shown(pattern)}"
+        )
+    if plan.secure is not None and not layout.parameters.elements:
+        raise _refused_field(
+            "task", "averaged", "these tensors hold no values of parameters, and a secure round sums at least one"
+        )
     try:
-        wire = codec.wire(averaged)
+        wire = codec.wire(layout.whole)
     except TensorError as error:
         raise _refused_field("task", "codec", str(error)) from None
-    _require_short(core, plan, header, averaged, wire)
-    return header
+    _require_short(core, plan, header, layout, wire)
+    return header, roles
 
 
-def _require_short(core: Core, plan: Plan, header: TensorHeader, averaged: Manifest, wire: Manifest) -> None:
+def _require_short(core: Core, plan: Plan, header: TensorHeader, layout: Layout, wire: Manifest) -> None:
     """ProblemError where the header of an update, with its report, or of the server optimizer's state, could not be
     written."""
     rule = chosen(plan, core.extensions(plan))
     slots = len(rule.optimizer.first(rule.optimizer_settings))
-    sizes = [(name, spec.elements) for name, spec in averaged.items() if slots]
+    sizes = [(name, spec.elements) for name, spec in layout.parameters.items() if slots]
     try:
         longest = max(header.data_start, len(header_bytes(wire)), len(state_header(sizes, slots, "")))
     except TensorError as error:
@@ -179,7 +198,7 @@ def create_run(
     """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
     store. ProblemError where the plan or the checkpoint is refused, or the id is not ``permitted``."""
     plan = checked_plan(core, request.plan)
-    checked_initial(core, plan, request.init, request.init_proof, sees)
+    _, roles = checked_initial(core, plan, request, sees)
     size = core.blobs.size(request.init)
     now = core.clock.now()
     seed = int.from_bytes(core.entropy(8), "big") >> 1
@@ -195,6 +214,7 @@ def create_run(
             init=request.init,
             origin=request.origin,
             created_at=now,
+            roles=dict(roles),
         )
         first = CheckpointRow(
             run=run,
@@ -221,4 +241,10 @@ def begin_run(core: Core, log: RunLog) -> None:
     """Logs the first event of a run whose rows are there; nothing where it has begun. Missing, where its first
     checkpoint is gone."""
     tensors = tensors_of(core.blobs, log.state.plan, log.row.init)
-    log.submit(lambda tx, state, at: ev.Created(at=at, weight_unit=state.plan.weight_unit, tensors=tensors))
+    roles = cast("dict[str, StatisticRole]", log.row.roles)
+    agreed = digest_of(read_header(core.blobs.path(log.row.init)).manifest, roles)
+    log.submit(
+        lambda tx, state, at: ev.Created(
+            at=at, weight_unit=state.plan.weight_unit, tensors=tensors, roles=roles, roles_digest=agreed
+        )
+    )

@@ -148,14 +148,12 @@ def round_view(
 
 
 def _treatment(kind: str, body: Mapping[str, Any], refusals: Iterable[RefusalRow]) -> Treatment:
-    zero_sum = body.get("zero_sum", False)
+    of_sum = {"zero_sum": body.get("zero_sum", False), "raised": body.get("raised", 0)}
     if not shows_counts_of_data(kind):
-        return Treatment(**dict.fromkeys(_OF_DATA), zero_sum=zero_sum)
+        return Treatment(**dict.fromkeys(_OF_DATA), **of_sum)
     reasons = Counter(item.reason for item in refusals if item.kind != "late")
     common = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS]
-    return Treatment(
-        **body.get("treatment", {}), partial=body.get("partial", 0), zero_sum=zero_sum, refused=dict(common)
-    )
+    return Treatment(**body.get("treatment", {}), partial=body.get("partial", 0), **of_sum, refused=dict(common))
 
 
 def first_refusals(refusals: Sequence[RefusalRow]) -> dict[str, RefusalRow]:

@@ -67,7 +67,7 @@ def commit_sum(
     def encoded(start: int, count: int) -> Float32:
         return quantizer.mean_of(total[start : start + count], survivors, weight).astype(np.float32)
 
-    mean = _MeanBlocks(codec.back(encoded, aggregator.delta.elements, seed))
+    mean = _MeanBlocks(codec.back(encoded, aggregator.layout.parameters.elements, seed))
     return aggregator.apply(round, parent, mean, optimizer)
 
 

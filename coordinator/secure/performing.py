@@ -112,7 +112,7 @@ class SecureWork:
         """Write the checkpoint of a commit, the same each time. CannotAggregate, BlobError. The caller holds the
         commit's fence."""
         if isinstance(action, fx.Advance):
-            return committing.advance(self._blobs, action.parent, self._aggregator.delta, action.optimizer)
+            return committing.advance(self._blobs, action.parent, self._aggregator.layout.parameters, action.optimizer)
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
@@ -139,7 +139,7 @@ class SecureWork:
     # ------------------------------------------------------------ one for each action
 
     def _announce(self, action: fx.Announce) -> None:
-        elements, authority = self._aggregator.delta.elements, self._authority()
+        elements, authority = self._aggregator.layout.parameters.elements, self._authority()
 
         def announced(state: RunState, at: float) -> ev.Announced | None:
             if not wanted(state, action) or state.secure is None or state.secure.header:

@@ -171,6 +171,8 @@ class RunRow:
     """The last event that was stored before events had links: those up to it were chained by a migration."""
     refusals: int = 0
     """How many refusals it has."""
+    roles: Json = field(default_factory=dict)
+    """The statistics of its model, name -> role, which its first event repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

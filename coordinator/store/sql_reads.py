@@ -60,7 +60,7 @@ def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
     return make_with_bodies if bodies else make
 
 
-_run = _maker(RunRow, "plan", "snapshot")
+_run = _maker(RunRow, "plan", "snapshot", "roles")
 _event = _maker(EventRow, "body")
 _device = _maker(DeviceRow)
 _worker = _maker(WorkerRow)

@@ -71,7 +71,8 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
         with self._voiding():
             snapshot = None if row.snapshot is None else to_text(row.snapshot)
             self._write(NAME_RUN, {"run": row.run})
-            self._write(sql.INSERT_RUN, _values(row) | {"plan": to_text(row.plan), "snapshot": snapshot})
+            bodies = {"plan": to_text(row.plan), "snapshot": snapshot, "roles": to_text(row.roles)}
+            self._write(sql.INSERT_RUN, _values(row) | bodies)
 
     def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
         with self._voiding():

@@ -68,6 +68,7 @@ runs = Table(
     Column("snapshot", Text),
     Column("chained_from", BigInteger, nullable=False, server_default="0"),
     Column("refusals", BigInteger, nullable=False, server_default="0"),
+    Column("roles", Text, nullable=False, server_default="{}"),
 )
 
 events = Table(

@@ -141,6 +141,7 @@ class RunChecks:
             plan,
             extensions(plan),
             run=self.row.run,
+            roles=self.replay.state.roles if self.replay is not None else {},
             round=number,
             parent=NewCheckpoint(parent.digest, parent.bytes, parent.optimizer),
             items=tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted),

@@ -11,11 +11,12 @@ from client_sdk.codecs.port import require_encodable
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score
-from client_sdk.tensors import Float32, Manifest, ManifestMismatch, TensorError, Tensors, pieces, scaled
+from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
 from client_sdk.tensors.floats import joined
 from client_sdk.update import BadReport, Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.plan import Plan, chosen
+from coordinator.folding.bounds import Bounds
 from coordinator.folding.validation import Measures, measure_blocks
 from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
@@ -34,33 +35,34 @@ class Contributed:
 
     done: Done
     delta: tuple[Float32, ...]
-    """The flat delta in 1-d pieces, in the order of the names."""
+    """The flat delta in 1-d pieces, in its order: parameters, then statistics."""
     measures: Measures
+    bounds: Bounds
 
     def blocks(self, block: int = codecs.BLOCK) -> Iterator[Float32]:
-        """The flat delta in 1-d blocks, clipped as the plan says."""
-        for flat in self.delta:
-            for part in pieces(flat, block):
-                yield part if self.measures.scale is None else scaled(part, self.measures.scale)
+        """The flat delta in 1-d blocks, bounded as the plan says."""
+        parts = (part for flat in self.delta for part in pieces(flat, block))
+        return self.bounds.applied(parts, self.measures.scale)
 
 
 class Kernel:
     """``train`` is a function of its arguments, in every process."""
 
     def __init__(
-        self, plan: Plan, learner: Any, clients: Clients, delta: Manifest, *, weight_unit: int | None = None
+        self, plan: Plan, learner: Any, clients: Clients, layout: Layout, *, weight_unit: int | None = None
     ) -> None:
-        """``delta``: the manifest of an update, decoded. ``weight_unit``: the run's; None: of a new run. PlanError
+        """``layout``: of an update, decoded. ``weight_unit``: the run's; None: of a new run. PlanError
         where the plan's rule is not installed here."""
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self._secure = plan.secure is not None
         self.needs_all = self._secure or chosen(plan, installed(plan)).rule.needs == "all"
         """Whether each update is needed, rather than their sum: by the plan's rule, or to be masked."""
-        self.delta = delta.as_float32()
+        self.layout = layout
+        self._bounds = Bounds.of(plan, layout)
         self.learner = learner
         self._clients = clients
-        self._codec = codecs.get(plan.task.codec)
+        self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._digest = plan.digest
         self._task = plan.task.model_copy(update={"time_budget_s": None})
         """Time is virtual: ``Job.steps`` says what the device has time for."""
@@ -128,7 +130,7 @@ class Kernel:
         """``most``: the client's examples. A coordinator counts no more, whatever the learner reports."""
         seconds = Seconds(fetch_s=job.fetch_s, train_s=job.train_s)
         report = report_of(update, self._codec.name, job.run, job.round, job.attempt, seconds)
-        self.delta.require(update.manifest, "the update")
+        self.layout.whole.require(update.manifest, "the update")
         delta = update.delta
         if self._secure:  # it is encoded under the attempt's header
             for name, array in delta.items():
@@ -136,8 +138,9 @@ class Kernel:
         elif not self._codec.lossless:
             origin = codecs.Origin(seed=self.plan.task.seed, round=job.round, device=job.device, plan=self._digest)
             delta = self._codec.decode(self._codec.encode(delta, origin))
-        flat = tuple(joined(delta[name] for name in sorted(delta)))
-        measures = measure_blocks(lambda: flat, self.plan)
+        parts = (self.layout.parameters, self.layout.statistics)
+        flat = tuple(piece for part in parts for piece in joined(delta[name] for name in part))
+        measures = measure_blocks(lambda: flat, self.plan, self._bounds)
         weight = weight_of(
             self.plan.aggregation,
             self._weight_unit,
@@ -146,7 +149,8 @@ class Kernel:
             steps_planned=report.work.steps_planned,
             complete=report.work.complete,
         )
-        return Contributed(Done(report=report, weight=weight, treated=measures.treated), flat, measures)
+        done = Done(report=report, weight=weight, treated=measures.treated)
+        return Contributed(done, flat, measures, self._bounds)
 
 
 class _Steps:

@@ -78,7 +78,7 @@ class ProcessEngine:
         parts = self._parts(pool, weights)
         if self._needs_all:
             return ExactSum(0)
-        total = ExactSum(self._kernel.delta.elements)
+        total = ExactSum(self._kernel.layout.elements)
         for number, part in enumerate(parts):
             pool.send(number, {"do": "restrict", "weights": part})
         body = [pool.receive(number) for number in range(len(parts))]
@@ -103,7 +103,7 @@ class ProcessEngine:
         missing = next((device for device in devices if device not in found), None)
         if missing is not None:
             raise ManifestMismatch(f"the update of {missing!r} was never trained here")
-        return columns(self._kernel.delta.elements, [found[device] for device in devices])
+        return columns(self._kernel.layout.elements, [found[device] for device in devices])
 
     def score(self, model: Tensors, devices: Sequence[str]) -> list[Score | None]:
         pool = self._started(model)
@@ -133,7 +133,7 @@ class ProcessEngine:
         if self._closed:
             raise SimulationError("the engine was closed")
         if self._pool is None:
-            manifest, elements = Manifest.of(model), self._kernel.delta.elements
+            manifest, elements = Manifest.of(model), self._kernel.layout.elements
             one, other = SharedTensors(manifest), SharedTensors(manifest)
             self._shared = [
                 SharedState(

@@ -17,7 +17,7 @@ from coordinator.runtime.run_log import start_of
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000
-_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum")
+_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum", "raised")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,8 @@ class RoundSummary:
     """The largest rounding error of an update, relative to its largest value; 0 below 0.001."""
     zero_sum: bool = False
     """Whether the updates added up to zero in every value."""
+    raised: int = 0
+    """Values of non-negative statistics that are 0, since what clients sent would have made them less."""
     refused_for: dict[str, int] | None = None
     """Why updates were refused: reason -> how many; late ones left out."""
 

@@ -203,6 +203,9 @@ def treatment_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]
         found.append((text, _numbers([row.round for row in rounded])))
     zero = [row.round for row in rounds if row.zero_sum]
     found += [("the sum of the updates was zero", _numbers(zero))] if zero else []
+    raised = [row for row in rounds if row.raised]
+    below = f"{sum(row.raised for row in raised)} values of statistics would have been below 0"
+    found += [(below, _numbers([row.round for row in raised]))] if raised else []
     shown = [("What was done to updates:", found)]
     refused = [(reason, row.round) for row in rounds for reason, n in (row.refused_for or {}).items() for _ in range(n)]
     told = [(reason, f"{len(numbers)} in {_numbers(sorted(set(numbers)))}") for reason, numbers in _together(refused)]

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.learners import untied
-from client_sdk.tensors import Manifest, TensorError, Tensors, from_bytes
+from client_sdk.learners import roles_of, untied
+from client_sdk.tensors import Manifest, Roles, TensorError, Tensors, from_bytes
+from client_sdk.tensors.roles import StatisticRole, by_name, stated, told
 from simulation.simulator.options import InitLike
 
 
@@ -44,6 +45,33 @@ def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], T
             f"a {type(learner).__name__} makes no first checkpoint: give init=, a dict of arrays or a safetensors file"
         )
     return lambda: learner.initial(seed), f"learner, seed {seed}"
+
+
+def first_roles(
+    learner: Any, said: Mapping[str, StatisticRole] | None, tell: Callable[[str], None]
+) -> Callable[[Manifest], Roles]:
+    """A function that gives the roles of the first checkpoint's tensors: those that are ``said``, else the learner's,
+    else those that names tell, of which ``tell`` gets a sentence. ValueError where what is said does not fit the model,
+    or the learner."""
+
+    def of(model: Manifest) -> Roles:
+        known = roles_of(learner)
+        try:
+            found = None if said is None else stated(model, said)
+        except TensorError as error:
+            raise ValueError(f"statistics: {error}") from None
+        if found is not None and known is not None and found != known:
+            raise ValueError(
+                "statistics= says otherwise than the learner, which knows its model: leave it out, or give the Learner "
+                f"statistics=[...]. The learner's are {', '.join(sorted(known)) or 'none'}"
+            )
+        if found is None and known is None:
+            found = by_name(model)
+            if found:
+                tell(told(found))
+        return found if found is not None else (known or {})
+
+    return of
 
 
 def first_tensors(init: Mapping[str, Any], learner: Any) -> Tensors:

@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from client_sdk.tensors import Tensors
+from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.plan import Plan
 from simulation.clients import Clients
 from simulation.engines import EngineName, MakeEngine
@@ -35,6 +36,7 @@ class SimulateOptions(TypedDict, total=False):
     engine: EngineName | MakeEngine
     workers: int | None
     init: InitLike
+    statistics: Mapping[str, StatisticRole] | None
     secure: SecureWay
     seed: int
     folder: str | PathLike[str] | None

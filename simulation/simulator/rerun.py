@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from client_sdk.learning.budget import planned_steps
-from client_sdk.tensors import Manifest, Tensors, from_bytes
+from client_sdk.tensors import Layout, Manifest, Tensors, from_bytes
 from client_sdk.update import Update
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
@@ -57,7 +57,8 @@ def rerun(
     job = Job(
         run=run, round=round, attempt=0, device=client, cost=steps, steps=None if steps == planned else max(1, steps)
     )
-    return Kernel(plan, learner, clients, Manifest.of(model).select(plan.task.averaged)).update(model, job)
+    layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
+    return Kernel(plan, learner, clients, layout).update(model, job)
 
 
 def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str, Sequence[str]]:

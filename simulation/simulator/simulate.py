@@ -9,6 +9,7 @@ It runs a ``Simulation`` round by round. Its arguments are checked in ``checks``
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from client_sdk.learners import evaluate
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import TensorError, Tensors, to_bytes
+from client_sdk.tensors.roles import StatisticRole
 from client_sdk.update import Update
 from coordinator.blobs import BlobError
 from coordinator.datafolder import FolderError
@@ -33,7 +35,7 @@ from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled, not_scored
 from simulation.history import History
 from simulation.simulator import checks
-from simulation.simulator.first_model import first_model
+from simulation.simulator.first_model import first_model, first_roles
 from simulation.simulator.foresight import foreseen
 from simulation.simulator.options import (
     AllSimulateOptions,
@@ -85,6 +87,7 @@ def simulate(
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
     init: InitLike = None,
+    statistics: Mapping[str, StatisticRole] | None = None,
     secure: SecureWay = "masked",
     seed: int = 0,
     folder: str | PathLike[str] | None = None,
@@ -112,6 +115,8 @@ def simulate(
       ``Kernel`` to an ``Engine``. All give the same bits.
     - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` (tied weights under all their names or one)
       or a safetensors file; None: the learner's, from ``seed``.
+    - ``statistics``: which tensors are statistics, by name or shell pattern: ``{"*.mean": "statistic", "*.var":
+      "non-negative"}``. None: the learner knows (a ``Learner`` does), else names tell, as PyTorch and Keras name them.
     - ``secure``: of a plan with a section ``[secure]``: *masked*: every device really keys, shares and masks;
       *quantized*: only their quantized updates are summed, for the same bits at much less cost.
     - ``seed``: of the first weights, of the order in which devices arrive, of the selection and of the behaviour.
@@ -165,6 +170,7 @@ def simulate(
             make_engine=engine_called(engine, workers),
             init=first,
             origin=origin,
+            said=first_roles(learner, statistics, _silent if progress is False else _tell),
             folder=None if folder is None else Path(folder),
             seed=seed,
             failed=failing,
@@ -187,6 +193,14 @@ def simulate(
         size = simulation.blobs.size(simulation.state.checkpoint)
         retained = Retained(newest_to_keep(keep_checkpoints, folder is not None, size), inputs.plan.finish)
         return _played(simulation, learner, inputs, rounds, shown, retained)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _silent(text: str) -> None:
+    """Nobody wants to read it."""
 
 
 @dataclass(frozen=True, slots=True)

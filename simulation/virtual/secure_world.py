@@ -22,7 +22,7 @@ from client_sdk.protocol.devices import Assignment
 from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import RosterEntry
-from client_sdk.tensors import Manifest, canonical_digest, split
+from client_sdk.tensors import Layout, canonical_digest, split
 from coordinator.engine import effects as fx
 from coordinator.engine.secure.attempts import present
 from coordinator.engine.state import RunState
@@ -41,17 +41,17 @@ SecureDevice = MaskingDevice | QuantizingDevice
 
 
 class SecureWorld(SimulatedWorld):
-    """As ``SimulatedWorld``. ``masked``: whether devices really mask; ``delta``: the manifest of an update."""
+    """As ``SimulatedWorld``. ``masked``: whether devices really mask; ``layout``: of an update."""
 
     def __init__(
-        self, *places: Any, authority: SimulatedAuthority, masked: bool, delta: Manifest, **settings: Any
+        self, *places: Any, authority: SimulatedAuthority, masked: bool, layout: Layout, **settings: Any
     ) -> None:
         super().__init__(*places, **settings)
         self.authority = authority
         self.masked = masked
         self.unmasked = UnmaskedRounds(self.coordinator, self._run, self._put_in)
         self.advertised: dict[str, RosterEntry] = {}
-        self._delta = delta
+        self._layout = layout
         self._memories: dict[int, Memory] = {}
         self._parent = ("", "")
         """Digests of the newest checkpoint that was asked for: of its file, and of its tensors."""
@@ -301,7 +301,7 @@ class SecureWorld(SimulatedWorld):
             return kept.contribution
         examples = self._contributed[device][1]
         flat = np.concatenate([block[0] for block in self._engine.columns([device])])
-        return ClearContribution(delta=split(flat, self._delta), examples=examples, tensors=self.trained_from)
+        return ClearContribution(delta=split(flat, self._layout.whole), examples=examples, tensors=self.trained_from)
 
     def _put_in(self, device: str) -> DeviceContribution:
         """What a device would mask."""

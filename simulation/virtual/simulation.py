@@ -21,8 +21,9 @@ from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
-from client_sdk.tensors import Manifest, Tensors, digest, from_bytes, numpy_dtype, to_bytes
+from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
+from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import Blobs
 from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url, locked
 from coordinator.engine.effects import Contribution
@@ -71,6 +72,7 @@ class Simulation:
         make_engine: MakeEngine,
         init: Callable[[], Tensors],
         origin: str,
+        said: Callable[[Manifest], Roles],
         folder: Path | None,
         seed: int,
         failed: Callable[[Job, CannotTrain], None],
@@ -78,7 +80,7 @@ class Simulation:
         masked: bool = True,
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one is
-        resumed. ``masked``: whether devices really mask in secure rounds.
+        resumed. ``said``: the roles of its tensors. ``masked``: whether devices really mask in secure rounds.
 
         FolderError, StoreError, ProblemError where it cannot begin.
         """
@@ -105,15 +107,19 @@ class Simulation:
                 agenda.now = max((event.at for event in self.store.events(before.run, before.seq - 1)), default=0.0)
                 manifest = Manifest.of(self._tensors(before.init))
                 body = b""
-                unit = current_state(self.store, before).weight_unit
+                begun = current_state(self.store, before)
+                unit, roles = begun.weight_unit, begun.roles
+                if plan.secure is None:
+                    _require_roles(begun, manifest, said)
             else:
                 tensors = init()
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
-                unit = plan.weight_unit
+                unit, roles = plan.weight_unit, said(manifest) if plan.secure is None else {}
             self.resumed = before is not None
             self._clients, self._class_of = clients, class_of
             self._listed: dict[str, str] | None = None
-            self.kernel = Kernel(plan, learner, clients, manifest.select(plan.task.averaged), weight_unit=unit)
+            layout = Layout.of(manifest, plan.task.averaged, roles)
+            self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit)
             self.engine = make_engine(self.kernel)
             self._exits.callback(self.engine.close)
             self.coordinator = Coordinator(
@@ -129,11 +135,11 @@ class Simulation:
             if authority is not None:
                 with self.store.transaction() as tx:
                     tx.put_revocations(list_row(authority.revocations))
-            self.run = self._begun(before, plan, body, origin)
+            self.run = self._begun(before, plan, body, origin, roles)
             planned = partial(planned_steps, plan.task)
             make_world: Callable[..., SimulatedWorld] = SimulatedWorld
             if authority is not None:
-                make_world = partial(SecureWorld, authority=authority, masked=masked, delta=self.kernel.delta)
+                make_world = partial(SecureWorld, authority=authority, masked=masked, layout=self.kernel.layout)
             self.world = make_world(
                 self.coordinator,
                 self.run,
@@ -143,7 +149,7 @@ class Simulation:
                 agenda,
                 seed=seed,
                 planned=planned,
-                size_of=_Sizes(self.kernel.delta, plan.task.codec),
+                size_of=_Sizes(self.kernel.layout, plan.task.codec),
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
@@ -227,7 +233,7 @@ class Simulation:
         same: Sequence[RunRow] = [row for row in self._folder.runs() if row.plan_digest == plan.digest]
         return same[-1] if same else None
 
-    def _begun(self, before: RunRow | None, plan: Plan, body: bytes, origin: str) -> str:
+    def _begun(self, before: RunRow | None, plan: Plan, body: bytes, origin: str, roles: Roles) -> str:
         if before is not None:
             self.coordinator.recover()
             if self.coordinator.core.state(before.run).status == "paused":
@@ -238,7 +244,7 @@ class Simulation:
             spool.write(body)
             self.coordinator.operators.put_checkpoint(spool, name)
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
-        request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin)
+        request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin, roles=dict(roles))
         return self.coordinator.operators.create_run(request, taken=taken).run
 
     def _tensors(self, name: str) -> Tensors:
@@ -256,11 +262,20 @@ def _require_same(before: RunRow, plan: Plan, masked: bool) -> None:
         raise FolderError(f'run {before.run} was begun with secure="{way}": continue it in that way')
 
 
+def _require_roles(begun: RunState, model: Manifest, said: Callable[[Manifest], Roles]) -> None:
+    """FolderError where a run was begun with other roles of its tensors than it would go on with."""
+    if digest_of(model, said(model)) != begun.roles_digest:
+        raise FolderError(
+            f"run {begun.run} was begun with other tensors as statistics ({', '.join(sorted(begun.roles)) or 'none'}): "
+            "continue it with the same, or in another folder"
+        )
+
+
 class _Sizes:
     """Bytes of an update on the wire, from its report: the length of ``encode_update``, without encoding."""
 
-    def __init__(self, delta: Manifest, codec: str) -> None:
-        wire = codecs.get(codec).wire(delta)
+    def __init__(self, layout: Layout, codec: str) -> None:
+        wire = codecs.beside(codec, layout.statistics).wire(layout.whole)
         zeros = {name: np.zeros(spec.shape, numpy_dtype(spec.dtype)) for name, spec in wire.items()}
         empty = to_bytes(zeros, {REPORT_KEY: ""})
         length = int.from_bytes(empty[:8], "little")
@@ -310,7 +325,7 @@ class EngineSums:
 def sums_of(engine: Engine) -> MakeSums:
     """Returns the function with which a coordinator makes its sums."""
 
-    def make(engine: Engine, blobs: Blobs, plan: Plan, delta: Manifest) -> EngineSums:
+    def make(engine: Engine, blobs: Blobs, plan: Plan, layout: Layout) -> EngineSums:
         return EngineSums(engine)
 
     return partial(make, engine)

@@ -21,7 +21,7 @@ from client_sdk.codecs.linear_map import SEED, VALUES
 from client_sdk.codecs.rotation import rotate, rotated_back
 from client_sdk.codecs.sampling import STRETCH, sampled, sampled_count, spread_out
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import Float32, Manifest, ManifestMismatch, read_header, to_bytes
+from client_sdk.tensors import Float32, Layout, Manifest, ManifestMismatch, read_header, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.folding.validation import check
 from tests.coordinator.engine.story import plan
@@ -273,7 +273,7 @@ def test_a_body_is_checked_and_its_seed_is_the_plans(name: str, tmp_path: Path) 
 
     def found(**origin: Any) -> Any:
         path.write_bytes(encode_update(Update({"w": values}, 10), name, "story", 7, device="d1", **origin))
-        return check(path, manifest, asked, run="story", round=7, attempt=0)
+        return check(path, Layout.of(manifest, ("*",), {}), asked, run="story", round=7, attempt=0)
 
     report, measures = found(plan=asked.digest)
     assert report.codec == name

@@ -11,7 +11,7 @@ import pytest
 from client_sdk.codecs import STOCHASTIC8, Origin
 from client_sdk.codecs.stochastic8 import RUN, SCALES
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import Manifest, ManifestMismatch, read_header, to_bytes
+from client_sdk.tensors import Layout, Manifest, ManifestMismatch, read_header, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.update import Update, encode_update
 from coordinator.folding.validation import check
@@ -102,9 +102,9 @@ def test_an_updates_body_is_an_eighth_per_value_and_is_checked_as_any(tmp_path: 
     values = np.random.default_rng(2).normal(size=50_000).astype(np.float32)
     body = encode_update(Update({"w": values}, 10), "stochastic8@1", "story", 1, device="d1", seed=9)
     assert len(body) < 50_000 * 1.02
-    path, manifest = tmp_path / "body", Manifest.of({"w": values})
+    path, layout = tmp_path / "body", Layout.of(Manifest.of({"w": values}), ("*",), {})
     path.write_bytes(body)
-    report, measures = check(path, manifest, asked, run="story", round=1, attempt=0)
+    report, measures = check(path, layout, asked, run="story", round=1, attempt=0)
     assert (report.codec, report.examples) == ("stochastic8@1", 10)
     total = ExactSum(50_000)
     total.add_blocks(STOCHASTIC8.blocks(path, read_header(path)), 1, measures.peak)
@@ -118,9 +118,9 @@ def test_a_body_with_scales_that_nobody_makes_is_refused(tmp_path: Path, scale: 
     tensors = {"w": np.array([127, 0, -127], np.int8), SCALES: np.array([scale], np.float32)}
     path = tmp_path / "body"
     path.write_bytes(to_bytes(tensors, metadata))
-    manifest = Manifest.of({"w": np.ones(3, np.float32)})
+    layout = Layout.of(Manifest.of({"w": np.ones(3, np.float32)}), ("*",), {})
     with pytest.raises(ProblemError, match="the values hold NaN or infinity") as refused:
-        check(path, manifest, plan(task={"codec": "stochastic8@1"}), run="story", round=1, attempt=0)
+        check(path, layout, plan(task={"codec": "stochastic8@1"}), run="story", round=1, attempt=0)
     assert refused.value.kind == "invalid-update"
 
 

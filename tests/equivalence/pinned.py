@@ -143,7 +143,7 @@ _FUNNEL = {
 }  # fmt: skip
 _TREATED = {"clipped": True, "capped": True, "statistics_cut": True, "rounding": 0.25}
 _TREATMENT = {
-    "clipped": 3, "capped": 2, "partial": 1, "statistics_cut": 1, "rounding": 0.25, "zero_sum": True,
+    "clipped": 3, "capped": 2, "partial": 1, "statistics_cut": 1, "rounding": 0.25, "zero_sum": True, "raised": 2,
     "refused": {"the values hold NaN": 2},
 }  # fmt: skip
 _LEASE_VIEW = {
@@ -196,8 +196,10 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "secure": _SECURE_TASK,
             "partial": "refuse",
             "max_update_bytes": 4096,
+            "roles": {"bn.running_mean": "statistic", "bn.running_var": "non-negative"},
+            "roles_digest": _D["c"],
         },
-        ("kind", "attempt", "secure", "partial"),
+        ("kind", "attempt", "secure", "partial", "roles", "roles_digest"),
     ),
     "wait": (devices.Wait, {"kind": "wait", "reason": "Nobody asks.", "min_s": 5.0, "max_s": 30.0}, ("kind",)),
     "started": (devices.Started, {"attempt": 2}, ("attempt",)),
@@ -265,8 +267,14 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     # operators
     "create-run": (
         operators.CreateRun,
-        {"plan": {"name": "mnist"}, "init": _D["a"], "init_proof": _D["b"], "origin": "a file"},
-        ("init_proof", "origin"),
+        {
+            "plan": {"name": "mnist"},
+            "init": _D["a"],
+            "init_proof": _D["b"],
+            "origin": "a file",
+            "roles": {"*.mean": "statistic"},
+        },
+        ("init_proof", "origin", "roles"),
     ),
     "funnel": (operators.Funnel, _FUNNEL, tuple(_FUNNEL)),
     "run-view": (

@@ -90,9 +90,9 @@ def test_a_file_for_a_deployed_run_is_sent_under_the_names_that_travel(
             with pytest.raises(Failure, match=sent):
                 given(plan, file)
         else:
-            assert given(plan, file) == (file if sent is None else to_bytes(sent))
+            assert given(plan, file)[0] == (file if sent is None else to_bytes(sent))
     elsewhere = Plan.parse({"name": "tied", "task": {"learner": "nowhere:learner"}, **PLAN})
-    assert given(elsewhere, Path("0.safetensors")) == Path("0.safetensors")
+    assert given(elsewhere, Path("0.safetensors"))[0] == Path("0.safetensors")
 
 
 def test_a_checkpoint_loads_into_plain_torch(tmp_path: Path) -> None:

@@ -5,13 +5,53 @@ It checks names, numbers and contradictions; ``registry`` has the rules and serv
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
+from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
 
-_NEWER = ("rule_version", "rule_parameters", "server_optimizer_version", "server_optimizer_parameters")
+_NEWER = (
+    "rule_version", "rule_parameters", "server_optimizer_version", "server_optimizer_parameters", "statistics_range",
+)  # fmt: skip
+
+
+def _ranges(value: object) -> object:
+    """A number, or a table of numbers, as it is; None for an empty table."""
+    found = list(value.values()) if isinstance(value, dict) else [] if value is None else [value]
+    for one in found:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one <= RANGE:
+            raise ValueError(
+                f"should be a number above 0 and up to {RANGE:g}, or a table with one for each pattern of names"
+            )
+    return value or None
+
+
+_A_RANGE = {"type": "number", "exclusiveMinimum": 0, "maximum": RANGE}
+StatisticsRange = Annotated[
+    float | dict[str, float] | None,
+    BeforeValidator(_ranges),
+    WithJsonSchema(
+        {"anyOf": [_A_RANGE, {"type": "object", "additionalProperties": _A_RANGE}, {"type": "null"}], "default": None}
+    ),
+]
+"""The bound on statistics: of all, or by shell patterns of their names."""
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 class Aggregation(BaseModel):
@@ -42,7 +82,13 @@ class Aggregation(BaseModel):
     cap and goal), or not at all. A new run with secure rounds must *refuse* it: with a deadline of its own for each
     device, a coordinator could choose whose update is nearly all of the sum."""
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The coordinator scales each update down to this L2 norm before adding it. None: as it comes."""
+    """The coordinator scales each update down to this L2 norm before adding it. Statistics, such as BatchNorm's running
+    mean, are neither in the norm nor scaled. None: as it comes."""
+    statistics_range: StatisticsRange = None
+    """The most by which an update moves a value of a statistic: what is beyond is cut, and counted. One number, or one
+    for each shell pattern of names, of which the smallest that matches holds:
+    ``statistics_range = { "*running_mean" = 2.0, "*running_var" = 10.0 }``. None: as it comes, and in secure rounds
+    65536."""
     server_optimizer: str = Field(
         default="average", max_length=200, json_schema_extra={"built_in": list(SERVER_OPTIMIZERS)}
     )
@@ -58,6 +104,18 @@ class Aggregation(BaseModel):
     server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
     """Step size on the server; 1 is plain FedAvg, and far too much for the adaptive optimizers, which move every
     coordinate by about this much."""
+
+    def range_of(self, statistic: str) -> float | None:
+        """The bound on the values of the statistic of this name; None: there is none."""
+        if not isinstance(self.statistics_range, dict):
+            return self.statistics_range
+        found = [most for pattern, most in self.statistics_range.items() if _matches(statistic, pattern)]
+        return min(found, default=None)
+
+    def unmatched_ranges(self, statistics: Collection[str]) -> Iterator[str]:
+        """The patterns of ``statistics_range`` that match none of these names."""
+        patterns = self.statistics_range if isinstance(self.statistics_range, dict) else {}
+        return (one for one in patterns if not any(_matches(statistic, one) for statistic in statistics))
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:

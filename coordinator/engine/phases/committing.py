@@ -37,6 +37,7 @@ def committed(state: RunState, event: ev.Committed) -> Step:
         size=event.bytes,
         optimizer=event.optimizer,
         tensors=event.tensors,
+        raised=event.raised,
         origin=origin_of_advance(current) if current.advancing else "",
         zero_sum=event.zero_sum,
     )
@@ -81,6 +82,7 @@ def advance(
     size: int,
     optimizer: str | None,
     tensors: str = "",
+    raised: int = 0,
     origin: str = "",
     zero_sum: bool = False,
 ) -> Step:
@@ -97,7 +99,7 @@ def advance(
             contributions=current.contributions,
             origin=origin,
         ),
-        record(state, "committed", closed_at=at, version=version, digest=digest, zero_sum=zero_sum),
+        record(state, "committed", closed_at=at, version=version, digest=digest, zero_sum=zero_sum, raised=raised),
         *forget(state),
     ]
     scored = [(m.held_out_examples, m.held_out) for _, m in sorted(current.members.items()) if m.held_out_examples]

@@ -22,7 +22,13 @@ opens with the commit of the last one, and the score of that model comes later."
 def created(state: RunState, event: ev.Created) -> Step:
     """The run begins; nothing where it has begun, or was paused or stopped before."""
     new = state.round_number == 0 and state.status == "running"
-    begun = replace(state, weight_unit=event.weight_unit, tensors=event.tensors)
+    begun = replace(
+        state,
+        weight_unit=event.weight_unit,
+        tensors=event.tensors,
+        roles=event.roles,
+        roles_digest=event.roles_digest,
+    )
     return open_next(begun, event.at) if new else (state, [])
 
 

@@ -91,6 +91,7 @@ def record(
     version: int | None = None,
     digest: str | None = None,
     zero_sum: bool = False,
+    raised: int = 0,
 ) -> fx.RecordRound:
     """The round's row: the public view, and the cohort and its pool, which are not public."""
     current = state.current
@@ -109,6 +110,7 @@ def record(
             "pool": current.pool,
             "cohort": sorted(current.members),
             **({"zero_sum": True} if zero_sum else {}),
+            **({"raised": raised} if raised else {}),
             **({"left_out": dict(current.excluded)} if current.excluded else {}),
         },
         kind=current.kind,

@@ -32,7 +32,7 @@ class PlanCheck:
         if request.init is None:
             warnings.append("The costs in bytes are not known without an initial checkpoint.")
         else:
-            cost = RoundCost.of(plan, checked_initial(self._core, plan, request.init, request.init_proof, sees))
+            cost = RoundCost.of(plan, *checked_initial(self._core, plan, request, sees))
             tensors = tensors_of(self._core.blobs, plan, request.init)
             spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
         if registered - spent < plan.cohort.quorum_count:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client_sdk import codecs
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.quantize import Quantizer
-from client_sdk.tensors import Manifest, TensorHeader
+from client_sdk.tensors import Layout, Roles, TensorHeader
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.plan import EXCHANGES
 from coordinator.runtime.insight.traffic import Traffic, of_secure_round, of_update
@@ -43,11 +43,11 @@ class RoundCost:
     """Seconds from the round's opening to its deadline."""
 
     @classmethod
-    def of(cls, plan: Plan, checkpoint: TensorHeader) -> RoundCost:
-        """The cost for this initial checkpoint. TensorError where the plan averages none of its tensors, or where its
-        codec cannot take them."""
+    def of(cls, plan: Plan, checkpoint: TensorHeader, roles: Roles) -> RoundCost:
+        """The cost for this initial checkpoint, whose tensors have these roles. TensorError where the plan averages
+        none of them, or where its codec cannot take them."""
         model = checkpoint.manifest
-        averaged = model.select(plan.task.averaged)
+        averaged = Layout.of(model, plan.task.averaged, roles)
         select, traffic = plan.cohort.select, _traffic(plan, averaged)
         fetch = checkpoint.total_bytes + traffic.received
         return cls(
@@ -73,12 +73,12 @@ def longest_s(plan: Plan) -> float:
     return plain_s + (EXCHANGES + again) * plan.secure.exchange_s
 
 
-def _traffic(plan: Plan, averaged: Manifest) -> Traffic:
+def _traffic(plan: Plan, averaged: Layout) -> Traffic:
     terms, secure = plan.terms, plan.secure
     if terms is None or secure is None:
         return of_update(plan.name, plan.task.codec, averaged)
     quantizer = Quantizer(q=terms.q, max_norm=terms.max_norm, max_abs=terms.max_abs, weight_cap=terms.weight_cap)
-    lanes = codecs.linear(plan.task.codec).count(averaged.elements) + quantizer.extra_lanes
+    lanes = codecs.linear(plan.task.codec).count(averaged.parameters.elements) + quantizer.extra_lanes
     n = secure.most_advertisers(plan.cohort)
     return of_secure_round(secure.rule.parameters(n), packed_bytes(lanes, lane_bits(n, terms.q)))
 

@@ -23,7 +23,7 @@ from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import SURVIVED, RevealedShares
-from client_sdk.tensors import Manifest, header_bytes
+from client_sdk.tensors import Layout, header_bytes
 
 _DEVICE = "d" + 16 * "0"
 """An id as an authority draws it."""
@@ -48,10 +48,10 @@ class Traffic(NamedTuple):
     received: int
 
 
-def of_update(run: str, codec: str, averaged: Manifest) -> Traffic:
+def of_update(run: str, codec: str, averaged: Layout) -> Traffic:
     """A plain update with two training metrics: the values that the codec sends, and the header with the report."""
-    chosen = codecs.get(codec)
-    wire = chosen.wire(averaged)
+    chosen = codecs.beside(codec, averaged.statistics)
+    wire = chosen.wire(averaged.whole)
     report = _REPORT.model_copy(update={"run": run, "codec": chosen.name})
     return Traffic(len(header_bytes(wire, {REPORT_KEY: report.model_dump_json()})) + wire.nbytes, 0)
 

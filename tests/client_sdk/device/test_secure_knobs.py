@@ -57,7 +57,14 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 """Message -> field -> another value, by which the device masks nothing."""
 WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
-    "assignment": {"attempt": 5, "report_within_s": 0.5, "partial": "refuse", "max_update_bytes": 1},
+    "assignment": {
+        "attempt": 5,
+        "report_within_s": 0.5,
+        "partial": "refuse",
+        "max_update_bytes": 1,
+        "roles": {},
+        "roles_digest": "",
+    },
     "checkpoint": {"version": 3, "bytes": 7},
     "task": {},
     "secure": {"keep_late": True},

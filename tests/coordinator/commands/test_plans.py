@@ -55,14 +55,14 @@ def test_check_shows_what_a_round_needs(plan: Path, capsys: pytest.CaptureFixtur
 
 def test_cost_follows_model_codec_cohort_and_retention(plan: Path) -> None:
     checkpoint = to_bytes(MODEL)
-    cost = RoundCost.of(Plan.from_toml(plan), read_header(checkpoint))
+    cost = RoundCost.of(Plan.from_toml(plan), read_header(checkpoint), {})
     assert (cost.values, cost.model_values, cost.model_bytes) == (1000, 6000, len(checkpoint))
     assert 4000 < cost.update_bytes < 4000 + 1000, "float32, and a header with a report"
     assert (cost.fetch_bytes, cost.download_bytes) == (len(checkpoint), 4 * len(checkpoint))
     assert cost.upload_bytes == 4 * cost.update_bytes
     assert cost.disk_bytes == 3 * cost.upload_bytes, "of this round and of two that are retained"
     assert cost.longest_s == 90
-    smaller = RoundCost.of(Plan.from_toml(plan, ["task.codec=stochastic8@1"]), read_header(checkpoint))
+    smaller = RoundCost.of(Plan.from_toml(plan, ["task.codec=stochastic8@1"]), read_header(checkpoint), {})
     assert smaller.update_bytes < cost.update_bytes - 2000
 
 

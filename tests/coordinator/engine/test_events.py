@@ -28,6 +28,9 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "Treated": st.builds(
         Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
     ),
+    "dict[str, StatisticRole]": st.dictionaries(
+        st.text(max_size=5), st.sampled_from(["statistic", "non-negative"]), max_size=3
+    ),
     "tuple[float, float, float]": st.tuples(FLOATS, FLOATS, FLOATS),
     "tuple[tuple[str, int], ...]": st.lists(st.tuples(st.text(max_size=3), st.integers()), max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(st.text(max_size=3), max_size=3).map(tuple),

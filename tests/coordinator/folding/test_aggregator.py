@@ -31,7 +31,7 @@ class Bench:
         self.aggregator = self.boot()
 
     def boot(self) -> Aggregator:
-        return Aggregator(self.blobs, self.plan, self.parent)
+        return Aggregator(self.blobs, self.plan, self.parent, roles={})
 
     def update(self, device: str, delta: dict[str, Any], weight: int = 1) -> Contribution:
         arrays = {name: np.asarray(value, np.float32) for name, value in delta.items()}
@@ -39,7 +39,7 @@ class Bench:
         return Contribution(device=device, digest=self.blobs.put(body), weight=weight)
 
     def commit(self, *items: Contribution, aggregator: Aggregator | None = None) -> Tensors:
-        digest, size, _ = (aggregator or self.aggregator).commit(1, self.parent, items)
+        digest, size, *_ = (aggregator or self.aggregator).commit(1, self.parent, items)
         body = self.blobs.path(digest).read_bytes()
         assert len(body) == size
         assert read_header(self.blobs.path(digest)).metadata == {}
@@ -250,7 +250,9 @@ def test_clipping_measured_at_the_door_or_at_the_fold_is_the_same() -> None:
         rng = np.random.default_rng(5)
         item = bench.update("a", {"w": rng.normal(size=500)}, 3)
         if remembers:
-            bench.aggregator.remember(item.digest, measure(bench.blobs.path(item.digest), bench.plan))
+            bench.aggregator.remember(
+                item.digest, measure(bench.blobs.path(item.digest), bench.plan, bench.aggregator.layout)
+            )
         digests.add(bench.aggregator.commit(1, bench.parent, (item,)))
     assert len(digests) == 1
 
@@ -329,7 +331,7 @@ def test_an_update_that_cannot_be_read_to_its_end_leaves_no_part_in_the_sum() ->
     torn = bench.update("y", {"a": np.full(BLOCK, 3.0), "b": np.full(8, 3.0)})
     bench.aggregator.fold(1, good)
     path = bench.blobs.path(torn.digest)
-    bench.aggregator.remember(torn.digest, measure(path, bench.plan))
+    bench.aggregator.remember(torn.digest, measure(path, bench.plan, bench.aggregator.layout))
     sums = bench.aggregator._sums
     sums._codec = Torn(sums._codec, path)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="Input/output"):

@@ -28,7 +28,7 @@ def committed(
     body = encode_update(Update(delta, 1), "float32@1", "story", 1)
     item = Contribution(device="d", digest=blobs.put(body), weight=1)
     optimizer = before.optimizer if before is not None else None
-    return Aggregator(blobs, asked, parent, run="story").commit(3, parent, (item,), optimizer)
+    return Aggregator(blobs, asked, parent, roles={}, run="story").commit(3, parent, (item,), optimizer)
 
 
 def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_round() -> None:
@@ -63,7 +63,7 @@ def test_the_same_round_gives_the_same_state_and_another_round_another_blob() ->
     body = encode_update(Update({"w": np.ones(5, np.float32)}, 1), "float32@1", "story", 1)
     items = (Contribution(device="d", digest=blobs.put(body), weight=1),)
     for run, number in (("story", 4), ("other", 3)):
-        other = Aggregator(blobs, plan(aggregation=ADAM), parent, run=run).commit(number, parent, items)
+        other = Aggregator(blobs, plan(aggregation=ADAM), parent, roles={}, run=run).commit(number, parent, items)
         assert other.digest == first.digest
         assert other.optimizer != first.optimizer
 
@@ -101,7 +101,7 @@ def test_memory_does_not_grow_with_the_state(tmp_path: Path) -> None:
     items = (Contribution(device="d", digest=blobs.put(body), weight=1),)
     peaks = {}
     for name in ("average", "fedadam"):
-        aggregator = Aggregator(blobs, plan(aggregation={"server_optimizer": name}), parent, run="story")
+        aggregator = Aggregator(blobs, plan(aggregation={"server_optimizer": name}), parent, roles={}, run="story")
         first = aggregator.commit(1, parent, items)
         aggregator.forget(1)
         tracemalloc.start()

@@ -34,6 +34,7 @@ class Folded:
                 self.bench.plan,
                 BUILT_IN,
                 run="",
+                roles={},
                 round=1,
                 parent=parent,
                 items=items,

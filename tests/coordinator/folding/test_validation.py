@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import SHORT_HEADER, Manifest, OutOfRange, header_limit, scaled, to_bytes
+from client_sdk.tensors import SHORT_HEADER, Layout, Manifest, OutOfRange, header_limit, scaled, to_bytes
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.weights import heaviest
+from coordinator.folding.bounds import Bounds
 from coordinator.folding.validation import Measures, check, measure, measure_blocks
 from tests.coordinator.engine.story import plan
 
 MODEL = {"b": np.zeros((2, 3), np.float32), "a": np.zeros(4, np.float16), "n": np.array(3, np.int64)}
-DELTA = Manifest.of(MODEL).select(("*",))
+LAYOUT = Layout.of(Manifest.of(MODEL), ("*",), {})
 PLAN = plan()
 
 
@@ -35,7 +36,7 @@ def checked(tmp_path: Path, data: bytes, **plan_sections: Any) -> Measures:
     file = tmp_path / "update"
     file.write_bytes(data)
     chosen = plan(**plan_sections) if plan_sections else PLAN
-    report, measures = check(file, DELTA, chosen, run="run", round=3, attempt=0)
+    report, measures = check(file, LAYOUT, chosen, run="run", round=3, attempt=0)
     assert report.examples == 10
     return measures
 
@@ -168,7 +169,7 @@ def test_any_byte_of_the_header_changed_is_refused_or_harmless(
     file.write_bytes(bytes(whole))
     kind = ""
     try:
-        report, measures = check(file, DELTA, PLAN, run="run", round=3, attempt=0)
+        report, measures = check(file, LAYOUT, PLAN, run="run", round=3, attempt=0)
     except ProblemError as refusal:
         kind = refusal.kind
     else:
@@ -244,7 +245,7 @@ def test_a_long_update_is_clipped_and_its_clipped_size_is_what_counts(tmp_path: 
 def test_the_peak_bounds_what_is_added_after_clipping_in_float32(value: float, clip_norm: float) -> None:
     """The sum refuses values above the announced peak in the middle of an update, and is spoiled then."""
     block = np.array([value, 0.0], np.float32)
-    measures = measure_blocks(lambda: [block], plan(aggregation={"clip_norm": clip_norm}))
+    measures = measure_blocks(lambda: [block], plan(aggregation={"clip_norm": clip_norm}), Bounds(2, None))
     assert measures.scale is not None
     assert float(scaled(block, measures.scale)[0]) <= measures.peak <= 1.001 * clip_norm
 
@@ -261,4 +262,4 @@ def test_measuring_alone_raises_for_the_same_values(tmp_path: Path) -> None:
     file = tmp_path / "update"
     file.write_bytes(body({"a": np.full(4, 60_000.0), "b": np.zeros((2, 3))}))
     with pytest.raises(OutOfRange, match="60000 is above"):
-        measure(file, plan(aggregation={"weight_cap": 2**20}))
+        measure(file, plan(aggregation={"weight_cap": 2**20}), LAYOUT)

@@ -202,5 +202,5 @@ def test_repro_a_model_without_values_is_refused_for_secure_rounds(empty: World)
     secure = {"max_norm": 1.0, "max_abs": 0.5, "minimum_cohort": 3}
     cohort = {"select": 4, "goal": 4, "quorum": 0.6}
     init = upload(empty, to_bytes({"w": np.zeros((0, 3), np.float32), "steps": np.zeros(1, np.int64)}))
-    with empty.refuses("invalid-plan", "task.averaged: these tensors hold no values"):
+    with empty.refuses("invalid-plan", "task.averaged: these tensors hold no values of parameters"):
         begin(empty, init, secure=secure, cohort=cohort, aggregation={"partial": "refuse"})

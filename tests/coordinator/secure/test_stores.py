@@ -77,7 +77,7 @@ class StoredWorld(World):
         log = Watched(row, self.store, self, lambda run, actions: todo.extend(actions))
         log.world = self
         self.log = StoredLog(log, todo)  # type: ignore[assignment]
-        self.aggregator = Aggregator(self.blobs, self.plan, self.start)
+        self.aggregator = Aggregator(self.blobs, self.plan, self.start, roles={})
         core: Any = SimpleNamespace(log=lambda run: log, store=self.store, blobs=self.blobs)
         self._secure(self.log, Commits(core))
 

@@ -332,7 +332,7 @@ class World:
         saved = states.from_json(json.loads(self.saved))
         assert saved is not None
         self.log = Log(self, saved, todo)
-        self.aggregator = Aggregator(self.blobs, self.plan, self.start)
+        self.aggregator = Aggregator(self.blobs, self.plan, self.start, roles={})
         commits: Any = Commits(SimpleNamespace(log=lambda run: Fenced(self), store=MemoryStore(), blobs=self.blobs))  # type: ignore[arg-type]
         self._secure(self.log, commits)
 

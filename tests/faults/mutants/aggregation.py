@@ -81,7 +81,7 @@ def _stale_sum() -> Patches:
 
     def sum_of(self: SpooledSums, round: int) -> Any:
         if self._current is None:
-            self._current = sums._RoundSum(round, ExactSum(self._delta.elements))
+            self._current = sums._RoundSum(round, ExactSum(self._layout.elements))
         self._current.round = round
         self._current.folded.clear()
         return self._current

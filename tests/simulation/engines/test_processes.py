@@ -23,7 +23,7 @@ from torch import nn
 
 from client_sdk.learning import Learner, accuracy
 from client_sdk.protocol.devices import Score, Task, Work
-from client_sdk.tensors import Manifest, ManifestMismatch, Tensors
+from client_sdk.tensors import Layout, Manifest, ManifestMismatch, Tensors
 from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, partition, simulate
@@ -98,9 +98,9 @@ class Marks:
         held = [(np.full((k + 1, 1), k, np.float32), np.zeros(k + 1, np.int64)) for k in range(16)]
         self.clients = Clients.of(held)
         self.model: Tensors = {"w": np.zeros(16, np.float32), "steps": np.zeros(1, np.int64)}
-        manifest = Manifest.of(self.model).select(["*"])
+        manifest = Manifest.of(self.model)
         more["task"] = {"seed": 99, **more.pop("task", {})}
-        self.kernel = Kernel(plan(**more), learner, self.clients, manifest)
+        self.kernel = Kernel(plan(**more), learner, self.clients, Layout.of(manifest, ("*",), {}))
 
     def job(self, number: int, **more: Any) -> Job:
         asked: dict[str, Any] = {"run": "r", "round": 1, "attempt": 0, "cost": number + 1, **more}
@@ -373,7 +373,7 @@ def test_rules_that_need_all_updates_get_them(started: Started) -> None:
 
     marks = Marks(row, aggregation={"rule": "median", "weighting": "equal"})
     marks.model = {"b": np.zeros(400, np.float32), "a": np.zeros((3, 100), np.float32)}
-    marks.kernel = Kernel(marks.kernel.plan, row, marks.clients, Manifest.of(marks.model).select(["*"]))
+    marks.kernel = Kernel(marks.kernel.plan, row, marks.clients, marks.kernel.layout)
     engine = started(marks.kernel, 3)
     for number_of_round, numbers in ((1, (4, 0, 9, 2)), (2, (1, 9))):
         engine.begin(number_of_round, marks.model)
@@ -416,7 +416,7 @@ def test_scores_come_in_the_order_of_the_devices(started: Started) -> None:
     marks = Marks()
     halves = [(np.full((2, 1), k, np.float32), np.zeros(2, np.int64)) for k in range(10)]
     held = Clients.of([SimpleNamespace(train=h, test=h if k != 3 else None) for k, h in enumerate(halves)])
-    engine = started(Kernel(marks.kernel.plan, Scorer(), held, marks.kernel.delta), 3)
+    engine = started(Kernel(marks.kernel.plan, Scorer(), held, marks.kernel.layout), 3)
     marks.model["w"][0] = 0.5
     order = [7, 3, 0, 9, 1]
     scores = engine.score(marks.model, [held.id(number) for number in order])

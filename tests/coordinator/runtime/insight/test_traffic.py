@@ -12,7 +12,7 @@ from benchmarks._secagg_crowd import STRICT, Crowd, OneDevice, header_of
 from client_sdk.protocol.devices import Work
 from client_sdk.protocol.insight import CheckPlan
 from client_sdk.secagg.header import GraphRule
-from client_sdk.tensors import Manifest, to_bytes
+from client_sdk.tensors import Layout, Manifest, to_bytes
 from client_sdk.update import Seconds, Update, encode_update
 from coordinator.runtime.insight.traffic import of_secure_round, of_update
 from tests.coordinator.runtime.insight.test_plan_check import any_run, uploaded
@@ -46,7 +46,9 @@ def test_an_update_of_a_device_that_reports_times_and_two_metrics_is_as_long_as_
     update = Update(delta, 1024, work=work, metrics=metrics)
     seconds = Seconds(fetch_s=0.012345678901234567, train_s=1.2345678901234567, encode_s=0.0012345678901234567)
     body = encode_update(update, "float32@1", "marks", 17, 0, seconds)
-    assert of_update("marks", "float32@1", Manifest.of(delta)).sent == pytest.approx(len(body), abs=60)
+    assert of_update("marks", "float32@1", Layout.of(Manifest.of(delta), ("*",), {})).sent == pytest.approx(
+        len(body), abs=60
+    )
 
 
 @pytest.mark.slow

@@ -1,0 +1,104 @@
+"""The role of a tensor: a *parameter*, which training moves along gradients, or a *statistic* of the data or the
+weights, such as BatchNorm's running mean, which a model keeps beside them.
+
+An update's flat vector has the parameters first, in the order of their names, then the statistics in the order of
+theirs. So what is for parameters alone (a norm, a lossy codec, a server optimizer) sees a prefix of it. A model without
+statistics has the vector that it would have without roles.
+
+A *non-negative* statistic, such as a running variance, is never committed below 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Literal
+
+from client_sdk.tensors.manifest import FLOATING, Manifest, named
+
+StatisticRole = Literal["statistic", "non-negative"]
+Roles = Mapping[str, StatisticRole]
+"""The statistics of a model by name. The tensors that it does not name are parameters."""
+
+BY_NAME: Roles = {
+    "*running_mean": "statistic",
+    "*running_var": "non-negative",
+    "*moving_mean": "statistic",
+    "*moving_var": "non-negative",
+    "*moving_variance": "non-negative",
+}
+"""Shell patterns of names by which statistics are known where nobody says: those of PyTorch and of Keras."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The flat vector of an update: which tensors it has, in which order, and which of them are statistics."""
+
+    parameters: Manifest
+    """All F32, in the order of their names; likewise the next."""
+    statistics: Manifest
+    non_negative: frozenset[str]
+    """Which statistics are non-negative."""
+
+    @classmethod
+    def of(cls, model: Manifest, averaged: Iterable[str], roles: Roles) -> Layout:
+        """The layout for the tensors of ``model`` that match one of the patterns ``averaged``. ManifestMismatch where
+        none does."""
+        whole = model.select(averaged)
+        return cls(
+            parameters=Manifest({name: spec for name, spec in whole.items() if name not in roles}),
+            statistics=Manifest({name: spec for name, spec in whole.items() if name in roles}),
+            non_negative=frozenset(name for name, role in roles.items() if role == "non-negative" and name in whole),
+        )
+
+    @cached_property
+    def whole(self) -> Manifest:
+        """All tensors, in the vector's order."""
+        return Manifest({**self.parameters, **self.statistics})
+
+    @cached_property
+    def elements(self) -> int:
+        """Values of the vector."""
+        return self.whole.elements
+
+
+def digest_of(model: Manifest, roles: Roles) -> str:
+    """SHA-256, in hexadecimal, over (name, dtype, shape, role) of all tensors in the order of their names: what a
+    device agrees to. Empty where all are parameters: names, dtypes and shapes are those of the checkpoint, which has a
+    digest of its own."""
+    if not roles:
+        return ""
+    rows = [[name, spec.dtype, list(spec.shape), roles.get(name, "parameter")] for name, spec in sorted(model.items())]
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+
+
+def by_name(model: Manifest) -> dict[str, StatisticRole]:
+    """The statistics that the names of a model's floating-point tensors tell."""
+    found = {name: role for pattern, role in BY_NAME.items() for name in _floating(model) if fnmatchcase(name, pattern)}
+    return dict(sorted(found.items()))
+
+
+def stated(model: Manifest, said: Mapping[str, StatisticRole]) -> dict[str, StatisticRole]:
+    """The statistics of a model of which somebody says roles by names, or by shell patterns of names, as ``named``
+    takes them. Where both roles are said of a tensor, it is non-negative. ManifestMismatch for a pattern that matches
+    no floating-point tensor."""
+    found: dict[str, StatisticRole] = {}
+    for pattern, role in said.items():
+        for name in named(_floating(model), (pattern,)):
+            found[name] = "non-negative" if "non-negative" in (role, found.get(name)) else "statistic"
+    return dict(sorted(found.items()))
+
+
+def _floating(model: Manifest) -> list[str]:
+    return [name for name, spec in model.items() if spec.dtype in FLOATING]
+
+
+def told(roles: Roles) -> str:
+    """A sentence for people about roles that names told."""
+    names = [name + (" (never below 0)" if role == "non-negative" else "") for name, role in sorted(roles.items())]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"By their names these tensors are statistics, not parameters: {', '.join(names[:4])}{more}."
