@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
-from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
-from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, numpy_dtype, to_bytes
+from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import Blobs
@@ -51,6 +49,7 @@ from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.enrolment import label_of
 from simulation.virtual.secure_world import SecureWorld
+from simulation.virtual.sizes import UpdateSizes
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
 
@@ -149,7 +148,7 @@ class Simulation:
                 agenda,
                 seed=seed,
                 planned=planned,
-                size_of=_Sizes(self.kernel.layout, plan.task.codec),
+                size_of=UpdateSizes(self.kernel.layout, plan.task.codec),
                 begin=self._begin,
                 failed=failed,
                 class_of=class_of,
@@ -269,23 +268,6 @@ def _require_roles(begun: RunState, model: Manifest, said: Callable[[Manifest], 
             f"run {begun.run} was begun with other tensors as statistics ({', '.join(sorted(begun.roles)) or 'none'}): "
             "continue it with the same, or in another folder"
         )
-
-
-class _Sizes:
-    """Bytes of an update on the wire, from its report: the length of ``encode_update``, without encoding."""
-
-    def __init__(self, layout: Layout, codec: str) -> None:
-        wire = codecs.beside(codec, layout.statistics).wire(layout.whole)
-        zeros = {name: np.zeros(spec.shape, numpy_dtype(spec.dtype)) for name, spec in wire.items()}
-        empty = to_bytes(zeros, {REPORT_KEY: ""})
-        length = int.from_bytes(empty[:8], "little")
-        self._header = len(empty[8 : 8 + length].rstrip(b" "))
-        self._data = len(empty) - 8 - length
-
-    def __call__(self, report: str) -> int:
-        """``report``: its JSON, which stands in the header as a JSON text: quotes and backslashes are doubled there."""
-        header = self._header + len(report.encode()) + report.count('"') + report.count("\\")
-        return 8 + -(-header // 8) * 8 + self._data
 
 
 def _entropy(seed: int) -> Callable[[int], bytes]:

@@ -31,7 +31,7 @@ from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.history.ledger import copy_run
 from simulation.simulator.progress import RoundProgress
-from simulation.virtual.simulation import _Sizes
+from simulation.virtual.sizes import UpdateSizes
 
 pytestmark = pytest.mark.whole
 
@@ -134,7 +134,7 @@ def test_bytes_of_an_update_are_those_of_its_real_body(codec: str) -> None:
     body = encode_update(update, codec, "a-run", 12)
     from client_sdk.update import report_of
 
-    sizes = _Sizes(update.manifest, codec)
+    sizes = UpdateSizes(Layout.of(update.manifest, ("*",), {}), codec)
     assert sizes(report_of(update, codec, "a-run", 12).model_dump_json()) == len(body)
 
 
