@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from client_sdk.learning import Learner, accuracy
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.protocol.operators import Funnel, RoundView
-from client_sdk.tensors import Tensors, from_bytes, to_bytes
+from client_sdk.tensors import Layout, Tensors, from_bytes, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.cli import app as coordinator_app
 from coordinator.datacenter.recipe import Recipe
