@@ -12,14 +12,7 @@ from functools import lru_cache
 
 from client_sdk.codecs.beside import BesideStatistics
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
-from client_sdk.codecs.linear_map import (
-    ROTATED,
-    SAMPLED_HALF,
-    SAMPLED_HALF_ROTATED,
-    SAMPLED_QUARTER,
-    SAMPLED_QUARTER_ROTATED,
-    LinearMap,
-)
+from client_sdk.codecs.linear_map import ROTATED, SAMPLED, LinearMap
 from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin, longest_body
 from client_sdk.codecs.seed import NOTHING_DRAWN, shared_seed
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
@@ -33,10 +26,7 @@ __all__ = [
     "GROUP",
     "NOTHING_DRAWN",
     "ROTATED",
-    "SAMPLED_HALF",
-    "SAMPLED_HALF_ROTATED",
-    "SAMPLED_QUARTER",
-    "SAMPLED_QUARTER_ROTATED",
+    "SAMPLED",
     "STOCHASTIC8",
     "BesideStatistics",
     "Codec",
@@ -57,10 +47,8 @@ __all__ = [
 
 GROUP = "quorate.codecs"
 
-_LINEAR: dict[str, LinearCodec] = {
-    codec.name: codec
-    for codec in (FLOAT32, ROTATED, SAMPLED_HALF, SAMPLED_QUARTER, SAMPLED_HALF_ROTATED, SAMPLED_QUARTER_ROTATED)
-}
+_ADDED: tuple[LinearCodec, ...] = (FLOAT32, ROTATED, *SAMPLED)
+_LINEAR = {codec.name: codec for codec in _ADDED}
 _BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values())
 _CODECS = {codec.name: codec for codec in _BUILT_IN}
 

@@ -1,19 +1,21 @@
 """Codecs that are one linear map of the flat delta, the same for all devices of a round: a part of the coordinates is
 drawn (``sampling``), or the vector is rotated (``rotation``), or the drawn part is rotated.
 
-======================== ======================================================== =====================
-name                     what it sends                                            values sent of d
-======================== ======================================================== =====================
-rotated@1                all values, rotated                                      d
-sampled-half@1           every second coordinate on average                       about d / 2
-sampled-quarter@1        every fourth                                             about d / 4
-sampled-half-rotated@1   every second, the drawn ones rotated                     about d / 2
-sampled-quarter-rotated@1  every fourth, rotated                                  about d / 4
-======================== ======================================================== =====================
+==================================== ================================================= =====================
+name                                 what it sends                                     values sent of d
+==================================== ================================================= =====================
+rotated@1                            all values, rotated                               d
+sampled-half@1                       every second coordinate on average                about d / 2
+sampled-quarter@1                    every fourth                                      about d / 4
+sampled-half-rotated@1               every second, the drawn ones rotated              about d / 2
+sampled-quarter-rotated@1            every fourth, rotated                             about d / 4
+sampled-half-unbiased@1, ...         as these four, and what is decoded is scaled up   the same
+==================================== ================================================= =====================
 
 Because the map is the same for all, sums of encoded deltas are encoded sums: these codecs work under masks, where a
 rotation makes few bits a value enough. Of a sampled delta the coordinates that are not drawn are 0, so the model stays
-as it is there (a server optimizer with a memory of its own, such as FedAvgM, may still move it); nothing is scaled up.
+as it is there (a server optimizer with a memory of its own, such as FedAvgM, may still move it). Only the *unbiased*
+forms scale the others up, where they are decoded: what travels, and so its range, is that of the other forms.
 
 The flat delta has its tensors in the order of their names. In the body of a plain update the encoded values are one
 float32 tensor ``VALUES``, and the seed one tensor ``SEED`` of 32 bytes, so that a body can be decoded by itself. Each
@@ -53,6 +55,8 @@ class LinearMap:
     """Whether the values are rotated, after the drawing."""
     one_in: int = 1
     """One in so many coordinates is sent; 1: all are."""
+    unbiased: bool = False
+    """Whether the expectation of what is decoded, over the draws of rounds, is the delta."""
     lossless: bool = False
     linear: bool = True
     seeded: bool = True
@@ -74,7 +78,7 @@ class LinearMap:
         """See ``LinearCodec.back``."""
         if self.rotated:
             read = rotated_back(read, self.count(elements), seed).read
-        return read if self.one_in == 1 else spread_out(read, elements, self.one_in, seed).read
+        return read if self.one_in == 1 else spread_out(read, elements, self.one_in, seed, unbiased=self.unbiased).read
 
     # ------------------------------------------------------------ bodies of plain updates
 
@@ -162,7 +166,14 @@ def _require_free(name: str) -> None:
 
 
 ROTATED = LinearMap("rotated@1", rotated=True)
-SAMPLED_HALF = LinearMap("sampled-half@1", rotated=False, one_in=2)
-SAMPLED_QUARTER = LinearMap("sampled-quarter@1", rotated=False, one_in=4)
-SAMPLED_HALF_ROTATED = LinearMap("sampled-half-rotated@1", rotated=True, one_in=2)
-SAMPLED_QUARTER_ROTATED = LinearMap("sampled-quarter-rotated@1", rotated=True, one_in=4)
+SAMPLED: tuple[LinearMap, ...] = tuple(
+    LinearMap(
+        f"sampled-{name}{'-rotated' * rotated}{'-unbiased' * unbiased}@1",
+        rotated=rotated,
+        one_in=one_in,
+        unbiased=unbiased,
+    )
+    for unbiased in (False, True)
+    for rotated in (False, True)
+    for name, one_in in (("half", 2), ("quarter", 4))
+)

@@ -1,8 +1,10 @@
 """A random mask of coordinates that all devices of a round share: only those that are drawn are sent.
 
 Konecny et al. 2016 (arXiv:1610.05492, section 2, "random mask"). The paper draws a mask for each device; here it is one
-for all, so that the masked values of a round can be added. Coordinates that are not drawn have a delta of 0, and those
-that are drawn are not scaled up: one round moves a part of the model by its mean, the next round another part.
+for all, so that the masked values of a round can be added. Coordinates that are not drawn have a delta of 0. Those that
+are drawn come back as they were, so one round moves a part of the model by its mean, the next round another part, and
+the expectation over draws is only that part of the delta; or *unbiased*, times (length of the stretch) / (values drawn
+of it), the inverse of the probability of being drawn, so that the expectation is the delta itself.
 
 Each stretch of ``STRETCH`` coordinates has the same part drawn, ceil(length / one_in), so the number of values that are
 sent is known beforehand. Of a stretch those coordinates are drawn that have the smallest words; where words are equal,
@@ -37,13 +39,15 @@ def sampled(flat: Float32, one_in: int, seed: bytes) -> Float32:
     return np.concatenate([np.empty(0, np.float32), *found])
 
 
-def spread_out(read: Read, elements: int, one_in: int, seed: bytes) -> Pieces:
-    """The vector of ``elements`` values of which ``read`` reads the drawn ones; the others are 0."""
+def spread_out(read: Read, elements: int, one_in: int, seed: bytes, *, unbiased: bool = False) -> Pieces:
+    """The vector of ``elements`` values of which ``read`` reads the drawn ones; the others are 0. ``unbiased``: the
+    drawn ones are scaled up in float32."""
 
     def filled(place: int) -> Float32:
         size = min(STRETCH, elements - place * STRETCH)
         piece = np.zeros(size, np.float32)
-        piece[_drawn(size, one_in, seed, place)] = read(place * _part(STRETCH, one_in), _part(size, one_in))
+        values = read(place * _part(STRETCH, one_in), _part(size, one_in))
+        piece[_drawn(size, one_in, seed, place)] = values * np.float32(size / values.size) if unbiased else values
         return piece
 
     return Pieces([*range(0, elements, STRETCH), elements], filled)

@@ -170,6 +170,40 @@ def test_every_coordinate_is_drawn_as_often_as_every_other() -> None:
     assert np.abs(drawn / 4000 - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 4000)
 
 
+UNBIASED = tuple(name for name in SAMPLED if "unbiased" in name)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("size", [7, 40])
+def test_the_expectation_of_an_unbiased_form_is_the_delta_and_of_the_others_a_part(name: str, size: int) -> None:
+    """In 3000 rounds, 5 standard deviations of a coordinate that is drawn with probability q."""
+    values, codec = normal(size), codecs.linear(name)
+    q = codec.count(size) / size
+    scale = 1.0 if name in UNBIASED else q
+    mean = np.zeros(size)
+    for number in range(3000):
+        seed = codecs.shared_seed(DIGEST, number)
+        mean += decoded(name, codec.forward(values, seed), size, seed).astype(np.float64) / 3000
+    spread = np.abs(values) * np.sqrt(q * (1 - q) / 3000) / (q if name in UNBIASED else 1.0)
+    assert (np.abs(mean - scale * values) <= 5 * spread + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+@pytest.mark.parametrize("size", [1, 5, STRETCH, 2 * STRETCH + 7])
+def test_an_unbiased_form_sends_what_the_other_sends_and_scales_it_up_by_the_inverse_of_the_part(
+    name: str, size: int
+) -> None:
+    values, other = normal(size), name.replace("-unbiased", "")
+    sent = codecs.linear(name).forward(values, SEED_7)
+    assert sent.tobytes() == codecs.linear(other).forward(values, SEED_7).tobytes(), "its range is the same"
+    found, plain = decoded(name, sent, size), decoded(other, sent, size)
+    for start in range(0, size, STRETCH):
+        length = min(STRETCH, size - start)
+        drawn = -(-length // (2 if "half" in name else 4))
+        part = slice(start, start + length)
+        assert np.array_equal(found[part], plain[part] * np.float32(length / drawn))
+
+
 # ------------------------------------------------------------ all of them
 
 
@@ -214,6 +248,10 @@ FROZEN = {
     "sampled-quarter@1": "20330f7d3cbff8f1",
     "sampled-half-rotated@1": "eef3991535bc0f73",
     "sampled-quarter-rotated@1": "55f12d02f5583f27",
+    "sampled-half-unbiased@1": "3f804daefed47528",
+    "sampled-quarter-unbiased@1": "809ae4cc71ee7fde",
+    "sampled-half-rotated-unbiased@1": "c2b1af23ec85c965",
+    "sampled-quarter-rotated-unbiased@1": "c064e159f8e13052",
 }
 
 

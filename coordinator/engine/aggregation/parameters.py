@@ -28,6 +28,8 @@ class Parameter:
     least: float = -math.inf
     below: float = math.inf
     """Accepted values: ``least <= value < below``."""
+    whole: bool = False
+    """Whether only whole numbers are accepted."""
 
     @property
     def range(self) -> str:
@@ -37,11 +39,12 @@ class Parameter:
             bounds.append(f"from {self.least:g}")
         if self.below < math.inf:
             bounds.append(f"below {self.below:g}")
-        return " and ".join(bounds) or "any finite number"
+        return ("whole, " if self.whole else "") + (" and ".join(bounds) or "any finite number")
 
     def takes(self, value: float) -> bool:
         """Whether ``value`` is in range."""
-        return math.isfinite(value) and self.least <= value < self.below
+        fits = math.isfinite(value) and self.least <= value < self.below
+        return fits and (not self.whole or value == math.floor(value))
 
 
 def settings(what: str, field: str, declared: Mapping[str, Parameter], given: Mapping[str, float]) -> Settings:

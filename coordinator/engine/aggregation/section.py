@@ -98,7 +98,8 @@ class Aggregation(BaseModel):
     server_optimizer_version: str | None = Field(default=None, max_length=64)
     """Version of a package's server optimizer: required for one, refused for those that are built in."""
     server_optimizer_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
-    """Numbers for the server optimizer. *fedavgm*: ``momentum`` (0.9). *fedadagrad*: ``beta1`` (0), ``tau`` (0.001).
+    """Numbers for the server optimizer. *fedavgm*: ``momentum`` (0.9), ``nesterov`` (0; 1 is Nesterov's).
+    *fedadagrad*: ``beta1`` (0), ``tau`` (0.001).
     *fedadam*, *fedyogi*: ``beta1`` (0.9), ``beta2`` (0.99), ``tau`` (0.001). ``server_optimizer_parameters = { tau =
     0.01 }``"""
     server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)

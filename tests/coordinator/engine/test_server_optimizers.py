@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from coordinator.engine.aggregation.fedadam import FEDADAM
@@ -74,6 +75,31 @@ def momentum(given: Mapping[str, float]) -> list[Float64]:
         w = w + LR * v
         line.append(w)
     return line
+
+
+def test_nesterovs_momentum_is_that_of_torch_bit_by_bit() -> None:
+    """Every number is a small dyadic one, so that a fused multiply-add rounds nothing either."""
+    rng = np.random.default_rng(3)
+    means = [rng.integers(-64, 64, 1000).astype(np.float32) / 32 for _ in range(4)]
+    own, own_settings = FedAvgM(), settings("fedavgm", "p", FedAvgM.parameters, {"momentum": 0.5, "nesterov": 1})
+    model, state = np.zeros(1000, np.float32), [np.zeros(1000, np.float32)]
+    parameter = torch.nn.Parameter(torch.zeros(1000))
+    optimizer = torch.optim.SGD([parameter], lr=0.25, momentum=0.5, nesterov=True)
+    for mean in means:
+        model = own.apply(model, mean, state, 0.25, own_settings)
+        parameter.grad = torch.from_numpy(-mean)
+        optimizer.step()
+        assert np.array_equal(model, parameter.detach().numpy())
+    plain = own.apply(
+        np.zeros(1000, np.float32), means[0], [np.zeros(1000, np.float32)], 0.25, {**own_settings, "nesterov": 0}
+    )
+    assert not np.array_equal(plain, 0.25 * 1.5 * means[0])
+
+
+def test_nesterov_is_on_or_off() -> None:
+    with pytest.raises(ValueError, match=r"nesterov \(0\.5\) of fedavgm must be whole, from 0 and below 2"):
+        settings("fedavgm", "server_optimizer_parameters", FedAvgM.parameters, {"nesterov": 0.5})
+    assert settings("fedavgm", "p", FedAvgM.parameters, {})["nesterov"] == 0
 
 
 REFERENCES: dict[str, tuple[Callable[[Mapping[str, float]], list[Float64]], dict[str, float]]] = {
