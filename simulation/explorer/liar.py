@@ -1,9 +1,10 @@
 """Dishonest devices: beside their session they send requests that no honest device sends.
 
-They send other bytes for a round they reported in, the bytes of another device, updates for rounds that are over, not
-open yet, or not theirs, other attempts, bodies whose report names another round, withdrawals after the report. None of
-it may count beside the first update of the device, and none of it may affect others. They name keys of others, and
-register with certificates that are not theirs, not of the authority, or of another class: all of that is refused.
+They send other bytes for a round they reported in, the bytes of another device or of the model, updates for rounds that
+are over, not open yet, or not theirs, other attempts, bodies whose report names another round, withdrawals after the
+report. None of it may count beside the first update of the device, and none of it may affect others. They name keys of
+others, and register with certificates that are not theirs, not of the authority, or of another class: all of that is
+refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from client_sdk.device.actions import Send
 from client_sdk.protocol.devices import CheckIn, Noted, Outcome, Receipt, Registered, Registration, Started, Withdrawal
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.workers import WorkerRegistered, WorkerRegistration
+from simulation.explorer import invariants
 from simulation.explorer.device import ExplorerDevice
 from simulation.explorer.faults import Broken
 from simulation.explorer.follow import Followed
@@ -29,6 +31,7 @@ LIES = (
     "next-round",
     "attempt",
     "other-body",
+    "model",
     "withdraw",
     "started",
     "outcome",
@@ -72,6 +75,9 @@ class Liar:
                 if known:
                     path: dict[str, str | int] = {"run": run.run, "round": now, "attempt": 0}
                     self._send("PUT", Route.UPDATE, path, Receipt, body=world.chance.pick("copied", known))
+            case "model":  # a blob that others need, sent as an update
+                path = {"run": run.run, "round": now, "attempt": 0}
+                self._send("PUT", Route.UPDATE, path, Receipt, body=invariants.read(self._watch.durable, run.digest))
             case "old-round":
                 self._update(run, max(1, now - 1 - world.chance.below("back", 2)))
             case "next-round":

@@ -29,10 +29,11 @@ DATACENTER = 0.1
 """The part of the schedules whose plan has a datacenter."""
 SECURE_CENTER = 0.12
 """The part of these whose rounds with devices are secure."""
-HTTP = 0.013
-"""The part of the small schedules that goes over the real ASGI application, which takes several times as long."""
-FLOWER = 0.04
-"""The part of the small schedules with a Flower run beside the others."""
+EACH = 40
+RARE = {3: "files", 7: "http", 11: "flower", 17: "sqlite", 23: "files", 31: "flower"}
+"""Of so many seeds in a row, those of small schedules that go over ``FileBlobs``, the real ASGI application or SQLite,
+each of which takes several times as long, or that have a Flower run beside the others: the same share in each search.
+"""
 FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
@@ -113,10 +114,12 @@ class Shape:
             devices = 15 + chance.below("devices", 25)
         else:
             devices = 60 + chance.below("devices", 241)
-        blobs: Literal["memory", "files"] = "files" if chance.unit("blobs") < 0.06 and devices < 15 else "memory"
+        rare = RARE.get(seed % EACH, "")
+        devices = min(devices, 7) if rare else devices
+        blobs: Literal["memory", "files"] = "files" if rare == "files" else "memory"
         store: Literal["memory", "sqlite", "sqlite-file"] = "memory"
-        if devices < 15 and blobs == "memory" and chance.unit("sql") < 0.02:
-            store = chance.pick("store", ("sqlite", "sqlite-file"))
+        if rare == "sqlite":
+            store = "sqlite-file" if seed // EACH % 2 else "sqlite"
         replicas = chance.pick("replicas", (1, 1, 1, 2, 2, 3)) if blobs == "memory" and store != "sqlite" else 1
         goal = max(1, round(devices * chance.between("goal", 0.3, 0.7)))
         select = min(devices, goal + chance.below("spare", 3))
@@ -139,8 +142,8 @@ class Shape:
             two_runs=chance.unit("two-runs") < (0.25 if focus[0] in OF_WORK else 0.1),
             wire=chance.unit("wire") < 0.15,
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
-            http=size < 0.90 and chance.unit("http") < HTTP,
-            flower=size < 0.90 and chance.unit("flower") < FLOWER,
+            http=rare == "http",
+            flower=rare == "flower",
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,
             second={**plan, "cohort": {**plan["cohort"], "min_examples": 1}} if useless < USELESS else None,
@@ -151,13 +154,12 @@ class Shape:
             shape = replace(shape, storm_s=min(shape.storm_s, SQL_STORM_S), two_runs=False)
         if focus[0] == "device-old-record" and rates:
             rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
-        if shape.http:
-            shape = replace(shape, flower=False)
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
         if chance.unit("datacenter") < DATACENTER:
-            return _in_a_datacenter(made_secure(shape) if chance.unit("both") < SECURE_CENTER else shape, chance)
-        return made_secure(shape) if chance.unit("secure") < SECURE else shape
+            both = chance.unit("both") < SECURE_CENTER and not shape.http
+            return _in_a_datacenter(made_secure(shape) if both else shape, chance)
+        return made_secure(shape) if chance.unit("secure") < SECURE and not shape.http else shape
 
 
 def made_secure(shape: Shape) -> Shape:

@@ -82,3 +82,14 @@ def _swept_too_much() -> Patches:
         return of_run(core, run) - {member.digest for member in (current.members if current else {}).values()}
 
     return [(sweeping, "_of_run", fewer)]
+
+
+@mutant("refused-bytes-deleted", "whole-blob", "no-bug", liars=2, rates={"lie": 0.9}, storm_s=60.0)
+def _refused_bytes_deleted() -> Patches:
+    """The deletion of a round's raw updates takes what refused devices have named as well, which may be a model."""
+    known = Commits._updates
+
+    def updates(self: Any, run: str, round: int) -> list[str]:
+        return known(self, run, round) + [row.digest for row in self._core.store.refusals(run, round) if row.digest]
+
+    return [(Commits, "_updates", updates)]
