@@ -20,13 +20,14 @@ from typer.main import get_command as click_command_of
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.doctor import doctor
 from client_sdk.commands.evaluate import evaluate
+from client_sdk.commands.help_texts import literal
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
 from client_sdk.commands.trust import with_ca
 from client_sdk.extensions import installed_version
 from client_sdk.imports.shadowing import Shadowed, check
-from client_sdk.terminal import errors_as_sentences, missing_module, print_error, say, sentence_of, start
+from client_sdk.terminal import errors_as_sentences, missing_module, needs_extra, print_error, say, sentence_of, start
 
 GROUP = "quorate.commands"
 
@@ -77,7 +78,7 @@ class Rooms(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         found = self._found(ctx, cmd_name)
-        return with_ca(found) if found is not None else None
+        return literal(with_ca(found)) if found is not None else None
 
     def _found(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
@@ -93,7 +94,9 @@ class Rooms(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of the first argument; for an unknown one the error names the most similar ones."""
         try:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
+            needs_extra(next((room for room in ROOMS if args[0] in (_rooms.get(room) or {})), ""))
+            return found
         except Exception as error:
             near = get_close_matches(args[0], self.list_commands(ctx)) if args else []
             if near and hasattr(error, "message"):

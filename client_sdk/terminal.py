@@ -14,8 +14,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from importlib.metadata import PackageNotFoundError
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
@@ -23,6 +25,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from client_sdk.imports.extras import brings, included, lacking
 from client_sdk.protocol.names import message_of
 from client_sdk.protocol.problems import ProblemError
 
@@ -120,6 +123,7 @@ class _Style:
 
     errors_in_json: bool = False
     speaker: str = ""
+    extra: str = ""
 
 
 _style = _Style()
@@ -141,6 +145,11 @@ def start(arguments: Sequence[str]) -> None:
 def speak_as(name: str) -> None:
     """Begin each line of text with this name, until the command ends: several devices may share a terminal."""
     _style.speaker = name
+
+
+def needs_extra(extra: str) -> None:
+    """Have a missing module name this extra, where it brings the module, until the command ends."""
+    _style.extra = extra
 
 
 def spoken_by() -> dict[str, str]:
@@ -201,12 +210,18 @@ def _by_module(error: Exception) -> str:
 
 
 def missing_module(name: str) -> str:
-    """The text that names the extra to install for a missing module."""
+    """The text that names the extra to install for a missing module: the command's, with all that it lacks."""
     top = name.partition(".")[0]
     extra = _MODULE_EXTRAS.get(top)
     if extra is None:
         return f"The Python module {name} is not installed; install the package that has it."
-    return f"This needs {top}, which is not installed: pip install 'quorate[{extra}]'"
+    names = [top]
+    with suppress(PackageNotFoundError):
+        if _style.extra and (extra in included(_style.extra) or brings(_style.extra, top)):
+            extra = _style.extra
+            names = list(lacking(extra)) or names
+    which = f"{', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not installed"
+    return f"This needs {which}: pip install 'quorate[{extra}]'"
 
 
 def say(line: str) -> None:

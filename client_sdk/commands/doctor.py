@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from client_sdk.commands.joining import FILES, Target
+from client_sdk.extensions import installed_version
+from client_sdk.imports import extras
 from client_sdk.terminal import Json, errors_as_sentences, missing_module, say, say_json, sentence_of
 
-PACKAGE = "quorate"
 ROOM_BYTES = 10**9
 """Free bytes below which a disk is called full: a demo writes some hundred MB."""
-_LINE = re.compile(r"([\w.-]+)(?:\[([\w,-]+)\])?\s*([^;]*)(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
 _ENABLES = {
     "coordinator": "quorate serve --dev-authority",
     "dashboards": "quorate dashboard",
@@ -108,50 +107,19 @@ def _on_path() -> Check:
 def _extras() -> Iterator[Check]:
     """What each extra of the installed package asks for, and is not there in that version."""
     try:
-        lines = [found for line in requires(PACKAGE) or [] if (found := _LINE.match(line))]
+        found = {extra: "; ".join(extras.lacking(extra).values()) for extra in ("", *extras.extras())}
     except PackageNotFoundError:
         yield Check("quorate", "wrong", "it runs from a folder and is not installed", "pip install .")
         return
-    extras = {found[4] for found in lines if found[4]} - {"dev"}
-
-    def lacking(extra: str | None) -> list[str]:
-        own = [found for found in lines if found[4] == extra]
-        inner = [part for found in own if found[1] == PACKAGE for part in (found[2] or "").split(",")]
-        found = [wrong for line in own if line[1] != PACKAGE and (wrong := _unfit(line[1], line[3]))]
-        return list(dict.fromkeys([*found, *(wrong for part in inner for wrong in lacking(part))]))
-
-    bare = lacking(None)
-    yield Check("quorate", "wrong" if bare else "ok", "; ".join(bare) or version(PACKAGE),
-                  "pip install --force-reinstall quorate" if bare else "quorate device --help")  # fmt: skip
-    for extra in sorted(extras):
-        wrong = lacking(extra)
-        install = f"pip install '{PACKAGE}[{extra}]'"
-        enables = _ENABLES.get(extra, f"quorate {extra} --help")
-        yield Check(f"extra {extra}", "missing" if wrong else "ok", "; ".join(wrong) or "installed",
-                      install if wrong else enables)  # fmt: skip
-
-
-def _unfit(name: str, wanted: str) -> str:
-    """Why the distribution will not do; empty where it does."""
-    try:
-        have = version(name)
-    except PackageNotFoundError:
-        return f"{name} is not installed"
-    for bound in filter(None, re.split(r"[,\s()]+", wanted)):
-        operator, number = re.fullmatch(r"([<>=!~]*)(.*)", bound).groups()  # type: ignore[union-attr]
-        one, other = _release(have), _release(number)
-        if (operator == ">=" and one < other) or (operator == "<" and one >= other):
-            return f"{name} {have} is installed, and {bound} is needed"
-    return ""
-
-
-def _release(text: str) -> tuple[int, ...]:
-    """``2.13.0+cpu`` as (2, 13), so that 2.13 and 2.13.0 are one."""
-    found = re.match(r"\d+(\.\d+)*", text)
-    numbers = [int(part) for part in found[0].split(".")] if found else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    if bare := found.pop(""):
+        yield Check("quorate", "wrong", bare, "pip install --upgrade --force-reinstall .")
+    else:
+        yield Check("quorate", "ok", installed_version(), "quorate device --help")
+    for extra, wrong in found.items():
+        if wrong:
+            yield Check(f"extra {extra}", "missing", wrong, f"pip install '{extras.PACKAGE}[{extra}]'")
+        else:
+            yield Check(f"extra {extra}", "ok", "installed", _ENABLES.get(extra, "quorate --help"))
 
 
 def _port() -> Check:

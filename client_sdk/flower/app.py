@@ -97,8 +97,12 @@ def _project(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise AppError(f"There is no {PROJECT} in {folder}: name the folder of a Flower app, such as 'flwr new' makes.")
     try:
-        config = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # of TOML, or of UTF-8
+        if (text := path.read_text("utf-8")).startswith("\ufeff"):
+            raise AppError(f"{path} begins with a byte-order mark: save it as UTF-8 without one.")
+        config = tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise AppError(f"{path} is not in UTF-8: save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
         raise AppError(f"{path} cannot be read as TOML: {error}.") from None
     if "flower" in config and "flwr" not in config.get("tool", {}):
         raise AppError(

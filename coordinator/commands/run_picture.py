@@ -118,7 +118,7 @@ def _bars(now: RunNow, width: int) -> Table:
             words = f"{exchange.came} of {exchange.expected}, {exchange.needed} needed"
             row(EXCHANGES[exchange.exchange], exchange.came, exchange.expected, words, "cyan")
     elif last is not None and last.lease is not None:
-        table.add_row("worker", "", f"{cell(last.lease.worker)}: step {last.lease.step}")
+        table.add_row("worker", "", Text(f"{cell(last.lease.worker)}: step {last.lease.step}"))
     else:
         goal = _goal(view)
         of_goal = f" of {goal} that close the round" if goal else ""

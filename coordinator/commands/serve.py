@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import errors_as_sentences
@@ -83,10 +84,10 @@ def _ready(ready: Ready) -> None:
     url, settings, inside = ready.url, ready.settings, ready.inside
     console = Console(highlight=False)
 
-    def tell(line: str) -> None:
-        console.print(line, soft_wrap=True)
+    def tell(line: str | Text) -> None:
+        console.print(line, soft_wrap=True, markup=False, emoji=False)  # a folder's name may hold brackets
 
-    tell(f"[bold]Quorate[/bold] serves [bold]{url}[/bold] from the folder {settings.data}")
+    tell(Text.assemble(("Quorate", "bold"), " serves ", (url, "bold"), f" from the folder {settings.data}"))
     if ready.page is not None and settings.on_loopback and sys.stdout.isatty():
         tell(f"  The dashboard:    {ready.login_link()}")
         tell("                    logs one browser in, within five minutes")

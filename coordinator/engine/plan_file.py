@@ -58,11 +58,18 @@ class PlanFile:
     def __init__(self, path: Path | str, changes: Sequence[str] = (), *, model: type[BaseModel]) -> None:
         self._path = path
         try:
+            begin = Path(path).read_bytes()[:3]
+            if begin == b"\xef\xbb\xbf":
+                raise PlanError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
+            if begin[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in begin[:2]:
+                raise PlanError(f"{path} is in UTF-16: save it as UTF-8")
             self._text = Path(path).read_text("utf-8")
             self.data = tomllib.loads(self._text)
         except OSError as error:
             raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise PlanError(f"{path} is not in UTF-8, at byte {error.start + 1}: save it as UTF-8") from None
+        except tomllib.TOMLDecodeError as error:
             raise PlanError(f"{path} is not valid TOML: {error}") from None
         self._changes = {_change(self.data, change, model): change for change in changes}
 

@@ -178,10 +178,10 @@ def reasons_against(section: AggregationFields) -> Iterator[str]:
     ):
         try:
             if name in built_in:
-                _require_version(name_of, what, name, version, foreign=False)
+                _require_no_version(name_of, what, name, version)
                 _settings(name_of, name, known[name], given)
             else:
-                _require_foreign(name_of, what, name, version, built_in)
+                _require_foreign(name_of, what, name, built_in)
         except ExtensionError as error:
             yield str(error)
     reason = _reason_against_weights(section, RULES[section.rule]) if section.rule in RULES else None
@@ -224,31 +224,32 @@ def _found(
     installed: Mapping[str, Installed[Made]],
 ) -> Made:
     if name in built_in:
-        _require_version(field, what, name, version, foreign=False)
+        _require_no_version(field, what, name, version)
         return built_in[name]
-    _require_foreign(field, what, name, version, built_in)
+    _require_foreign(field, what, name, built_in)
     found = installed.get(name)
     if found is None:
-        raise ExtensionError(f"{field}: the {what} {name} {version} is not installed here: install its package")
+        which = f"{name} {version}" if version else name
+        raise ExtensionError(f"{field}: the {what} {which} is not installed here: install its package")
+    if not version:
+        raise ExtensionError(
+            f"{field}_version: the {what} {name} comes from a package, and is the same everywhere only in one version: "
+            f'set {field}_version = "{found.version}", which is installed here'
+        )
     if found.version != version:
         raise ExtensionError(f"{field}: the {what} {name} is installed in version {found.version}, not {version}")
     return found.made
 
 
-def _require_foreign(field: str, what: str, name: str, version: str | None, built_in: Mapping[str, object]) -> None:
+def _require_foreign(field: str, what: str, name: str, built_in: Mapping[str, object]) -> None:
     if not re.fullmatch(LEARNER_PATTERN, name):
         raise ExtensionError(
             f"{field}: there is no {what} {name!r}; there are {', '.join(built_in)}, and package:name of a package"
         )
-    _require_version(field, what, name, version, foreign=True)
 
 
-def _require_version(field: str, what: str, name: str, version: str | None, *, foreign: bool) -> None:
-    if foreign and not version:
-        raise ExtensionError(
-            f"{field}: the {what} {name} comes from a package: set {field}_version, so that it is the same everywhere"
-        )
-    if not foreign and version is not None:
+def _require_no_version(field: str, what: str, name: str, version: str | None) -> None:
+    if version is not None:
         raise ExtensionError(f"{field}_version: the {what} {name} is built in: leave its version out")
 
 

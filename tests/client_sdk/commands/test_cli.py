@@ -90,6 +90,43 @@ def test_a_room_that_lacks_a_package_says_which(
     assert "torch" in output
 
 
+WITHOUT = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from client_sdk import cli
+from client_sdk.imports import extras
+
+def only_some(name):
+    if name in ("psutil", "torch", "matplotlib"):
+        raise PackageNotFoundError(name)
+    return version(name)
+
+extras.version = only_some
+sys.modules["psutil"] = sys.modules["torch"] = None
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "lacks"),
+    [
+        ("demo", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
+        ("fleet", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
+        (
+            "datacenter train a:b --data a.npz --steps 1",
+            "psutil, torch, which are not installed: pip install 'quorate[datacenter]'",
+        ),
+    ],
+)
+def test_a_command_names_its_own_extra_and_all_that_it_lacks(command: str, lacks: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *command.split()],
+        env={**os.environ, "QUORATE_ENROLMENT_TOKEN": ""}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (1, f"Error: This needs {lacks}\n")
+
+
 def test_a_rooms_commands_and_groups_stand_at_the_top(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

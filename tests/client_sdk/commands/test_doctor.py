@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from client_sdk.commands import doctor
+from client_sdk.imports import extras
 from tests.client_sdk.commands.run_cli import quorate
 from tests.coordinator.service.conftest import Server
 
@@ -48,8 +49,8 @@ def have(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
             raise PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(doctor, "version", version)
-    monkeypatch.setattr(doctor, "requires", lambda name: ASKED)
+    monkeypatch.setattr(extras, "version", version)
+    monkeypatch.setattr(extras, "_requirements", lambda: extras._parsed(ASKED))
 
 
 def found(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:

@@ -55,6 +55,24 @@ def test_a_mistake_has_its_line(tmp_path: Path, before: str, after: str, place: 
     assert f"{path}, {place}: {sentence}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (TEXT.encode("utf-8-sig"), "begins with a byte-order mark: save it as UTF-8 without one"),
+        (TEXT.encode("utf-16"), "is in UTF-16: save it as UTF-8"),
+        (TEXT.encode("utf-16-be"), "is in UTF-16: save it as UTF-8"),
+        (TEXT.encode("utf-16-le"), "is in UTF-16: save it as UTF-8"),
+        (b"# caf\xe9\n" + TEXT.encode(), "is not in UTF-8, at byte 6: save it as UTF-8"),
+    ],
+)
+def test_a_file_in_another_coding_says_how_to_save_it(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_bytes(content)
+    with pytest.raises(PlanError) as error:
+        Plan.from_toml(path)
+    assert str(error.value) == f"{path} {sentence}"
+
+
 def test_every_mistake_has_a_place_of_its_own(tmp_path: Path) -> None:
     path = written(tmp_path, TEXT.replace("goal = 20", "gaol = 20").replace("rounds = 5", "rounds = 0"))
     with pytest.raises(PlanError) as error:

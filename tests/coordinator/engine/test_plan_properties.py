@@ -84,5 +84,5 @@ def test_any_change_is_made_or_refused(tmp_path: Path, change: str) -> None:
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_bytes(bytes(range(256)))
-    with pytest.raises(PlanError, match="is not valid TOML"):
+    with pytest.raises(PlanError, match="save it as UTF-8"):
         Plan.from_toml(tmp_path / "plan.toml")
