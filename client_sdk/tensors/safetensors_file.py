@@ -40,6 +40,8 @@ REPORT_ROOM = 16 * 1024
 SHORT_HEADER = 64 * 1024
 """A header of so many bytes is read from anybody, whatever the tensors."""
 METADATA_KEY = "__metadata__"
+_LONGEST_OF_ALL = 100_000_000
+"""Bytes of a header that the safetensors library itself takes at most."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Source = bytes | bytearray | memoryview | Path | BinaryIO
@@ -85,10 +87,22 @@ def _header_size(prefix: bytes, total: int, limit: int) -> int:
         raise TruncatedTensors(f"the file has {total} bytes; a safetensors file has at least ten")
     size = int.from_bytes(prefix, "little")
     if size > limit:
+        if size > _LONGEST_OF_ALL:  # no safetensors file of any program
+            raise MalformedTensors(_foreign(prefix))
         raise MalformedTensors(f"the header is {size} bytes long; at most {limit} are taken")
     if 8 + size > total:
         raise TruncatedTensors(f"the file ends inside its header: {total} bytes, {8 + size} with the whole header")
     return size
+
+
+def _foreign(prefix: bytes) -> str:
+    """What a file is that is no safetensors file, and how it becomes one."""
+    convert = "to_bytes of client_sdk.tensors makes one from a dict of arrays"
+    if prefix.startswith((b"PK\x03\x04", b"\x80")):
+        what = "a zip archive" if prefix.startswith(b"PK") else "a pickle"
+        convert += ", here {name: tensor.numpy() for name, tensor in torch.load(FILE).items()}"
+        return f"this is {what}, as torch.save makes, and not a safetensors file: {convert}"
+    return f"this is not a safetensors file: {convert}"
 
 
 def _parse(text: bytes, total: int) -> TensorHeader:

@@ -76,8 +76,5 @@ def get(
 
 
 def how_to_load(path: Path) -> str:
-    """The Python call that loads a checkpoint: NumPy's, or PyTorch's if a tensor is bfloat16, which NumPy lacks."""
-    from client_sdk.tensors import read_header
-
-    dtypes = {spec.dtype for spec in read_header(path).manifest.values()}
-    return f"safetensors.{'torch' if 'BF16' in dtypes else 'numpy'}.load_file({str(path)!r})"
+    """The Python call that loads a checkpoint as a dict of arrays, with what every install has."""
+    return f"client_sdk.tensors.from_bytes(pathlib.Path({str(path)!r}).read_bytes())"

@@ -58,12 +58,12 @@ class PlanFile:
     def __init__(self, path: Path | str, changes: Sequence[str] = (), *, model: type[BaseModel]) -> None:
         self._path = path
         try:
-            begin = Path(path).read_bytes()[:3]
-            if begin == b"\xef\xbb\xbf":
+            content = Path(path).read_bytes()
+            if content.startswith(b"\xef\xbb\xbf"):
                 raise PlanError(f"{path} begins with a byte-order mark: save it as UTF-8 without one")
-            if begin[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in begin[:2]:
+            if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:2]:
                 raise PlanError(f"{path} is in UTF-16: save it as UTF-8")
-            self._text = Path(path).read_text("utf-8")
+            self._text = content.decode().replace("\r\n", "\n").replace("\r", "\n")
             self.data = tomllib.loads(self._text)
         except OSError as error:
             raise PlanError(f"cannot read the plan {path}: {error.strerror or error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -378,6 +379,27 @@ def test_run_begins_from_a_checkpoint_file(tmp_path: Path) -> None:
         simulate(plan(1), NET, clients(), init=tmp_path / "no.safetensors")
     with pytest.raises(ValueError, match="cannot be read"):
         simulate(plan(1), NET, clients(), init=tmp_path / "gone.safetensors")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_of_torch_save_is_refused_with_what_converts_it(tmp_path: Path, zipped: bool) -> None:
+    state = NET.load(NET.initial(5)).state_dict()
+    file = tmp_path / "m.pt"
+    torch.save(state, file, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match=r"m\.pt is not a checkpoint: this is a .*, as torch\.save makes") as refused:
+        simulate(plan(1), NET, clients(), init=file, progress=False)
+    (arrays,) = re.findall(r"\{name: .*\}", str(refused.value))
+    converted = to_bytes(eval(arrays, {"torch": torch, "FILE": file}))
+    (tmp_path / "m.safetensors").write_bytes(converted)
+    run = simulate(plan(1), NET, clients(), init=tmp_path / "m.safetensors", progress=False)
+    assert digests(run) == digests(simulate(plan(1), NET, clients(), init=state, progress=False))
+
+
+def test_an_init_file_that_does_not_fit_the_learner_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(to_bytes({"w": np.zeros(3, np.float32)}))
+    with pytest.raises(ValueError, match="init does not fit the learner"):
+        simulate(plan(1), NET, clients(), init=other, progress=False)
 
 
 def test_repro_run_begins_from_a_state_dict() -> None:

