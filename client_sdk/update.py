@@ -187,14 +187,14 @@ class Update:
         return result
 
     def _exact(self) -> ExactSum:
-        return self._sum if self._sum is not None else self._folded_into(ExactSum(self.manifest.elements))
+        return self._sum if self._sum is not None else self._folded_into(ExactSum.of(self.manifest))
 
     def _as_sum(self) -> Update:
         twin = object.__new__(Update)
         twin.__dict__.update(self.__dict__)
         twin._delta = None
         twin._tallies = self._tallied()
-        twin._sum = self._sum.copy() if self._sum else self._folded_into(ExactSum(self.manifest.elements))
+        twin._sum = self._sum.copy() if self._sum else self._folded_into(ExactSum.of(self.manifest))
         return twin
 
     def _absorb(self, other: Update) -> Update:

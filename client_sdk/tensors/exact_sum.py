@@ -12,6 +12,13 @@ it therefore holds T + W * bits(M), and the second term, the same in every lane,
 Wrapping of that term is harmless; T itself must stay below 2^63, and a bound on it, in Python integers, is stored
 beside the lanes and checked before anything is added.
 
+Small tensors. A tensor of an update whose largest magnitude is not 0 and below 2^-24 would lose more than 2^-9 of it.
+It counts in finer units: of level n, 2^-(32 + 26 n), where the magnitude is at least 2^-(24 + 26 n) and below 2^26
+times that. The level depends on the update's own tensor alone, and each level has totals of its own, integers too, so
+order and grouping still change no bit. The mean is float32((sum_n float64(T_n) * 2^-(32 + 26 n)) / W), n rising. A sum
+that is not told where tensors end has level 0 alone. A total weight up to 2^28, a plan's most, fits into 63 bits at
+each level.
+
 Limits: |x| <= RANGE = 65536 (every finite float16), resolution 2^-32, |T| < 2^63, which means that sum_k w_k max|x_k|
 stays below 2^31, and W <= 2^53. What would not fit is refused (SumOverflow); nothing wraps. ``range_for`` gives the
 bound per update under which a round cannot overflow. Whether a sum near its limit is refused may depend on the order;
@@ -20,14 +27,15 @@ its bits never do.
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from client_sdk.tensors.floats import Float32, pieces, widen
-from client_sdk.tensors.manifest import Array, ManifestMismatch, NotFinite, OutOfRange, TensorError
+from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, NotFinite, OutOfRange, TensorError
 
 FRACTION_BITS = 32
 """A value counts as a multiple of 2^-FRACTION_BITS."""
@@ -38,9 +46,19 @@ TOTAL_LIMIT = 2**63 - 1
 WEIGHT_LIMIT = 2**53
 """Largest total weight: still exact as a float64."""
 
+SMALL_BITS = 24
+"""A tensor whose largest magnitude is below 2^-SMALL_BITS is small."""
+LEVEL_BITS = 26
+"""Each level's unit is 2^-LEVEL_BITS of the one before."""
+
+State = tuple[int, int, int, int, list[tuple[int, int, str]]]
+"""Updates, their total weight, the bounds on the lanes' totals and on the small tensors'; and of each small tensor its
+level, its number and its totals, int64 in base64."""
+
 _BLOCK = 3 * 65536
 """Elements processed at once; the scratch takes 1.5 MiB. Measured: smaller blocks cost calls, larger ones caches."""
 _MEAN_BLOCK = 65536
+_SMALL = 2.0**-SMALL_BITS
 _ANCHOR = np.float64(1.5 * 2.0**20)
 _ANCHOR_BITS = int(_ANCHOR.view(np.int64))
 
@@ -85,6 +103,17 @@ def bound(blocks: Iterable[Array]) -> float:
     return found if found <= RANGE else math.inf
 
 
+def level_of(largest: float) -> int:
+    """The level of a tensor whose largest magnitude is this. 0: it is not small, or all zeros."""
+    below = -math.frexp(largest)[1]
+    return (below - SMALL_BITS) // LEVEL_BITS + 1 if largest and below >= SMALL_BITS else 0
+
+
+def rounding_of(largest: float) -> float:
+    """The most that a value is off, as a part of the largest magnitude of its tensor; 0 where that is 0."""
+    return math.ldexp(1.0, -FRACTION_BITS - 1 - LEVEL_BITS * level_of(largest)) / largest if largest else 0.0
+
+
 def range_for(weight: int, parts: int) -> float:
     """The largest magnitude at which ``parts`` updates of at most ``weight`` can be summed in any order without
     SumOverflow.
@@ -98,8 +127,10 @@ class ExactSum:
     thread at a time.
     """
 
-    def __init__(self, dimension: int, lanes: npt.NDArray[np.int64] | None = None) -> None:
-        """``lanes``: the caller's memory for the sum, int64 [dimension], contiguous: another process may read it."""
+    def __init__(self, dimension: int, lanes: npt.NDArray[np.int64] | None = None, *, ends: Sequence[int] = ()) -> None:
+        """``lanes``: the caller's memory for the sum, int64 [dimension], contiguous: another process may read it.
+        ``ends``: where each tensor ends in the vector, rising, the last one at ``dimension``; empty: of unknown
+        tensors, which are never small."""
         if dimension < 0:
             raise ManifestMismatch(f"a sum of {dimension} values makes no sense")
         if lanes is None:
@@ -113,23 +144,40 @@ class ExactSum:
         self.total_weight = 0
         """The sum of their weights."""
         self._lanes: npt.NDArray[np.int64] = lanes
+        self._ends = np.array(ends, np.int64)
+        self._small: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        """(level, number of the tensor) -> totals of its values that counted at this level."""
         self._magnitude = 0
+        self._small_magnitude = 0
         self._scratch: npt.NDArray[np.float64] | None = None
         self._spoiled = False
 
     @classmethod
-    def on(cls, lanes: npt.NDArray[np.int64], state: tuple[int, int, int]) -> ExactSum:
+    def of(cls, manifest: Manifest, lanes: npt.NDArray[np.int64] | None = None) -> ExactSum:
+        """An empty sum of updates with these tensors, in this order."""
+        return cls(manifest.elements, lanes, ends=[place.stop for place in manifest.slices().values()])
+
+    @classmethod
+    def on(cls, lanes: npt.NDArray[np.int64], state: State, ends: Sequence[int]) -> ExactSum:
         """The sum that another process has in ``lanes``, with its ``state``; to be read or merged, not added to."""
         total = cls(0)
-        total._lanes = lanes
-        total.count, total.total_weight, total._magnitude = state
+        total._lanes, total._ends = lanes, np.array(ends, np.int64)
+        total.count, total.total_weight, total._magnitude, total._small_magnitude, small = state
+        for level, number, text in small:
+            total._small[level, number] = np.frombuffer(base64.b64decode(text), np.int64)
         return total
 
     @property
-    def state(self) -> tuple[int, int, int]:
-        """Updates, their total weight, and the bound on the lanes' totals: what ``on`` needs beside the lanes."""
+    def state(self) -> State:
+        """What ``on`` needs beside the lanes, as JSON can hold it."""
         self._usable()
-        return self.count, self.total_weight, self._magnitude
+        small = [(*key, base64.b64encode(totals.tobytes()).decode()) for key, totals in self._small.items()]
+        return self.count, self.total_weight, self._magnitude, self._small_magnitude, small
+
+    @property
+    def ends(self) -> list[int]:
+        """Where each tensor ends; empty where that is unknown."""
+        return [int(end) for end in self._ends]
 
     @property
     def dimension(self) -> int:
@@ -147,6 +195,9 @@ class ExactSum:
             raise ManifestMismatch(f"the sum takes {self.dimension} values, not shape {list(values.shape)}")
         weight = self._admitted(weight)
         flat = widen(values)
+        if self._ends.size:
+            self.add_blocks((flat,), weight, peak(flat))
+            return
         try:
             magnitude = self._fold_or_undo(flat, weight)
         except SumOverflow:
@@ -170,18 +221,69 @@ class ExactSum:
             self._tighten()
             if self._magnitude + weight * _units(peak) > TOTAL_LIMIT:
                 raise _overflow(weight)
-        start, magnitude, factor = 0, 0, np.int64(weight)
-        for block in blocks:
-            for part in pieces(widen(block), _BLOCK):
-                if start + part.size > self.dimension:
-                    raise ManifestMismatch(f"the blocks hold more than the sum's {self.dimension} values")
+        magnitude, factor, small = 0, np.int64(weight), 0
+        for start, part, number, largest in self._sized(blocks):
+            level = level_of(largest)
+            if level:
+                small = max(small, weight * math.ceil(math.ldexp(largest, FRACTION_BITS + LEVEL_BITS * level)))
+                if self._small_magnitude + small > TOTAL_LIMIT:
+                    raise _overflow(weight)
+            else:
                 magnitude = max(magnitude, self._bound(part, weight))
-                self._spoiled = True
-                self._fold(part, factor, start)
-                start += part.size
-        if start != self.dimension:
-            raise ManifestMismatch(f"the blocks hold {start} values, the sum takes {self.dimension}")
+            self._spoiled = True
+            if level:
+                self._fold_small(part, factor, start, level, number)
+            self._fold(np.zeros_like(part) if level else part, factor, start)
+        self._small_magnitude += small
         self._count_in(1, weight, magnitude)
+
+    def _sized(self, blocks: Iterable[Array]) -> Iterator[tuple[int, Float32, int, float]]:
+        """The values of an update in parts of at most ``_BLOCK``: (where it begins, part, number, largest). A part with
+        a ``largest`` above 0 is of one small tensor, whose number and largest magnitude these are. Memory: the parts of
+        a tensor that begins with small values, and not with zeros, are held until it ends, or a larger value comes."""
+        at = 0
+        goes_on = False  # whether the last tensor so far goes on, and no value of it was large
+        held: list[tuple[int, Float32]] = []
+        largest = 0.0
+        for part in (part for block in blocks for part in pieces(widen(block), _BLOCK)):
+            stop = at + part.size
+            if stop > self.dimension:
+                raise ManifestMismatch(f"the blocks hold more than the sum's {self.dimension} values")
+            begin, went_on, goes_on = at, goes_on, False
+            for number in self._perhaps_small(part, at, went_on):
+                first, end = max(at, int(self._ends[number - 1]) if number else 0), int(self._ends[number])
+                piece = part[first - at : end - at]
+                if not piece.size:
+                    continue
+                top, bottom = float(piece.max()), float(piece.min())
+                is_small, ended = top < _SMALL and bottom > -_SMALL, end <= stop
+                if is_small and (top or bottom):  # zeros count alike at each level
+                    largest = max(largest, top, -bottom)
+                    if begin < first:
+                        yield begin, part[begin - at : first - at], 0, 0.0
+                    held.append((first, piece if ended and not held else np.array(piece)))
+                    begin = first + piece.size
+                goes_on = is_small and not ended
+                if not goes_on:
+                    yield from ((start, values, number, largest if is_small else 0.0) for start, values in held)
+                    held, largest = [], 0.0
+            if begin < stop:
+                yield begin, part[begin - at :], 0, 0.0
+            at = stop
+        if at != self.dimension:
+            raise ManifestMismatch(f"the blocks hold {at} values, the sum takes {self.dimension}")
+
+    def _perhaps_small(self, part: Float32, at: int, goes_on: bool) -> Iterator[int]:
+        """The numbers of the tensors of this part, which begins ``at``, whose first value is small. ``goes_on``:
+        whether no earlier value of the first one was large."""
+        if not self._ends.size or not part.size:
+            return iter(())
+        low, high = np.searchsorted(self._ends, (at, at + part.size - 1), side="right")
+        begins = np.concatenate([[at], self._ends[low:high]]) - at
+        small = np.abs(part[begins]) < _SMALL
+        if at > (self._ends[low - 1] if low else 0):  # it goes on with a tensor, which may be small, or is not
+            small[0] = goes_on
+        return (int(number) for number in low + np.flatnonzero(small))
 
     def merge(self, other: ExactSum) -> None:
         """Add what ``other`` holds, as if each of its updates had been added here. Raises ManifestMismatch,
@@ -189,9 +291,11 @@ class ExactSum:
         """
         self._usable()
         other._usable()
-        if other.dimension != self.dimension:
+        if other.dimension != self.dimension or not np.array_equal(other._ends, self._ends):
             raise ManifestMismatch(f"a sum of {other.dimension} values cannot join one of {self.dimension}")
         self._admitted(other.total_weight)
+        if self._small_magnitude + other._small_magnitude > TOTAL_LIMIT:
+            raise _overflow(other.total_weight)
         if self._magnitude + other._magnitude > TOTAL_LIMIT:
             self._tighten()
             other._tighten()
@@ -201,23 +305,30 @@ class ExactSum:
         count, weight = other.count, other.total_weight
         self._spoiled = True
         np.add(self._lanes, other._lanes, out=self._lanes)
+        for key, totals in other._small.items():
+            self._small[key] = self._small[key] + totals if key in self._small else totals.copy()
+        self._small_magnitude += other._small_magnitude
         self._count_in(count, weight, magnitude)
 
     def same_as(self, other: ExactSum) -> bool:
         """Whether both hold the same: as many updates of the same total weight, whose totals have the same bits."""
         mine, its = (self.count, self.total_weight, self.dimension), (other.count, other.total_weight, other.dimension)
-        return mine == its and np.array_equal(self.totals(), other.totals())
+        if mine != its or not np.array_equal(self.totals(), other.totals()):
+            return False
+        of_mine, of_its = ({k: v.tobytes() for k, v in one._small.items() if v.any()} for one in (self, other))
+        return of_mine == of_its
 
     def copy(self) -> ExactSum:
         """An independent sum with the same content."""
         self._usable()
         twin = ExactSum(0)
         twin.count, twin.total_weight, twin._magnitude = self.count, self.total_weight, self._magnitude
-        twin._lanes = self._lanes.copy()
+        twin._lanes, twin._ends, twin._small_magnitude = self._lanes.copy(), self._ends, self._small_magnitude
+        twin._small = {key: totals.copy() for key, totals in self._small.items()}
         return twin
 
     def totals(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
-        """T of the lanes [start, stop), in units of 2^-32."""
+        """T of the lanes [start, stop), in units of 2^-32, without small tensors."""
         self._usable()
         return self._lanes[start:stop] - _wrapped(self.total_weight * _ANCHOR_BITS)
 
@@ -229,6 +340,12 @@ class ExactSum:
         self._scratch = None  # frees memory; it is made again if more is added
         mean = self.totals(start, stop).astype(np.float64)
         mean *= 2.0**-FRACTION_BITS
+        for (level, number), totals in sorted(self._small.items()):
+            first = int(self._ends[number]) - totals.size
+            begin, end = max(start, first), min(stop, first + totals.size)
+            if begin < end:
+                found = totals[begin - first : end - first].astype(np.float64)
+                mean[begin - start : end - start] += found * math.ldexp(1.0, -FRACTION_BITS - LEVEL_BITS * level)
         mean /= np.float64(self.total_weight)
         return mean.astype(np.float32)
 
@@ -302,6 +419,14 @@ class ExactSum:
             np.multiply(bits, weight, out=bits)
         lanes = self._lanes[start : start + part.size]
         np.add(lanes, bits, out=lanes)
+
+    def _fold_small(self, part: Float32, weight: np.int64, start: int, level: int, number: int) -> None:
+        """totals += weight * round(x * 2^(32 + 26 level)), ties to even."""
+        first = int(self._ends[number - 1]) if number else 0
+        if (level, number) not in self._small:
+            self._small[level, number] = np.zeros(int(self._ends[number]) - first, np.int64)
+        units = np.rint(np.ldexp(part.astype(np.float64), FRACTION_BITS + LEVEL_BITS * level)).astype(np.int64)
+        self._small[level, number][start - first : start - first + part.size] += weight * units
 
     def _count_in(self, count: int, weight: int, magnitude: int) -> None:
         """The end of every change. An interrupt before it leaves lanes and weight apart, and so the sum spoiled."""

@@ -107,7 +107,7 @@ class SpooledSums:
 
     def _sum_of(self, round: int) -> _RoundSum:
         if self._current is None or self._current.round != round:
-            self._current = _RoundSum(round, ExactSum(self._layout.elements))
+            self._current = _RoundSum(round, ExactSum.of(self._layout.whole))
         return self._current
 
     def _add(self, current: _RoundSum, item: Contribution) -> None:

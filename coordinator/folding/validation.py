@@ -27,7 +27,7 @@ from client_sdk.tensors import (
     pieces,
     read_header,
 )
-from client_sdk.tensors.exact_sum import FRACTION_BITS, bound, peak, range_for
+from client_sdk.tensors.exact_sum import bound, peak, range_for, rounding_of
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
@@ -55,7 +55,7 @@ class Measures:
     @property
     def treated(self) -> Treated:
         """What is done to the values of the update."""
-        rounding = min(1.0, 2.0 ** -(FRACTION_BITS + 1) / self.peak) if self.peak else 0.0
+        rounding = rounding_of(self.peak)
         return Treated(
             clipped=self.scale is not None,
             statistics_cut=self.cut > 0,

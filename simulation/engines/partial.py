@@ -86,4 +86,4 @@ class Partial:
         self.weights[device] = found.done.weight
 
     def _empty(self) -> ExactSum:
-        return ExactSum(0 if self._needs_all else self.kernel.layout.elements, self._lanes)
+        return ExactSum(0, self._lanes) if self._needs_all else ExactSum.of(self.kernel.layout.whole, self._lanes)

@@ -78,7 +78,7 @@ class ProcessEngine:
         parts = self._parts(pool, weights)
         if self._needs_all:
             return ExactSum(0)
-        total = ExactSum(self._kernel.layout.elements)
+        total = ExactSum.of(self._kernel.layout.whole)
         for number, part in enumerate(parts):
             pool.send(number, {"do": "restrict", "weights": part})
         body = [pool.receive(number) for number in range(len(parts))]
@@ -88,8 +88,7 @@ class ProcessEngine:
             if answer["weights"] != part:
                 raise ManifestMismatch("an update that counts could not be made a second time")
             if part:
-                count, weight, magnitude = answer["state"]
-                total.merge(ExactSum.on(shared.lanes, (count, weight, magnitude)))
+                total.merge(ExactSum.on(shared.lanes, answer["state"], total.ends))
         return total
 
     def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:

@@ -220,15 +220,16 @@ def test_a_header_may_be_as_long_as_the_runs_own_tensors_need(tmp_path: Path) ->
 
     many = {f"layer.{number:0200}": np.ones(1, np.float32) for number in range(700)}
     manifest = Manifest.of(many)
+    layout = Layout.of(manifest, ("*",), {})
     data = encode_update(Update(many, 10), "float32@1", "run", 3, 0)
     limit = header_limit(manifest)
     assert 2 * SHORT_HEADER < int.from_bytes(data[:8], "little") < limit
     file = tmp_path / "update"
     file.write_bytes(data)
-    assert check(file, manifest, PLAN, run="run", round=3, attempt=0)[0].examples == 10
+    assert check(file, layout, PLAN, run="run", round=3, attempt=0)[0].examples == 10
     file.write_bytes((limit + 1).to_bytes(8, "little") + data[8:].ljust(2 * limit))
     with pytest.raises(ProblemError, match=f"at most {limit} are taken"):
-        check(file, manifest, PLAN, run="run", round=3, attempt=0)
+        check(file, layout, PLAN, run="run", round=3, attempt=0)
 
 
 def test_a_long_update_is_clipped_and_its_clipped_size_is_what_counts(tmp_path: Path) -> None:

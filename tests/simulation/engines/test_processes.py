@@ -373,7 +373,7 @@ def test_rules_that_need_all_updates_get_them(started: Started) -> None:
 
     marks = Marks(row, aggregation={"rule": "median", "weighting": "equal"})
     marks.model = {"b": np.zeros(400, np.float32), "a": np.zeros((3, 100), np.float32)}
-    marks.kernel = Kernel(marks.kernel.plan, row, marks.clients, marks.kernel.layout)
+    marks.kernel = Kernel(marks.kernel.plan, row, marks.clients, Layout.of(Manifest.of(marks.model), ["*"], {}))
     engine = started(marks.kernel, 3)
     for number_of_round, numbers in ((1, (4, 0, 9, 2)), (2, (1, 9))):
         engine.begin(number_of_round, marks.model)

@@ -1,0 +1,133 @@
+"""Small tensors in the exact sum: they keep their values, the same bits in any order, and change nothing of others."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_sdk.tensors import Manifest
+from client_sdk.tensors.exact_sum import ExactSum, SumOverflow, level_of, peak, rounding_of
+from client_sdk.update import Update
+
+SIZES = (3, 0, 1, 5, 2)
+ENDS = [int(end) for end in np.cumsum(SIZES)]
+magnitudes = st.integers(-149, 3).map(lambda exponent: math.ldexp(1.0, exponent))
+
+
+@st.composite
+def vectors(draw: st.DrawFn) -> np.ndarray:
+    """An update whose tensors have sizes of their own: among them zeros, and large tensors beside small ones."""
+    tensors = []
+    for size in SIZES:
+        largest = draw(st.one_of(st.just(0.0), magnitudes))
+        part = st.lists(st.floats(-1, 1, width=32), min_size=size, max_size=size)
+        tensors.append(np.array(draw(part), np.float32) * np.float32(largest))
+    return np.concatenate(tensors)
+
+
+def tensors(vector: np.ndarray) -> list[np.ndarray]:
+    return np.split(vector, ENDS[:-1])
+
+
+def counted(vector: np.ndarray) -> list[Fraction]:
+    """Its values as they count, in exact arithmetic."""
+    found = []
+    for tensor in tensors(vector):
+        largest = float(np.abs(tensor).max(initial=0.0))
+        level = 0
+        while largest and largest < 2.0 ** -(24 + 26 * level) and level < 6:
+            level += 1
+        found += [Fraction(round(Fraction(float(x)) * 2 ** (32 + 26 * level)), 2 ** (32 + 26 * level)) for x in tensor]
+    return found
+
+
+def summed(updates: list[tuple[np.ndarray, int]], cuts: list[int]) -> ExactSum:
+    total = ExactSum(ENDS[-1], ends=ENDS)
+    for vector, weight in updates:
+        total.add_blocks([part.copy() for part in np.split(vector, sorted(cuts))], weight, peak(vector))
+    return total
+
+
+@given(st.lists(st.tuples(vectors(), st.integers(1, 10_000)), min_size=1, max_size=5), st.data())
+def test_any_order_grouping_and_blocks_give_the_mean_of_what_counts(
+    updates: list[tuple[np.ndarray, int]], data: st.DataObject
+) -> None:
+    one = summed(updates, [])
+    cuts = st.lists(st.integers(0, ENDS[-1]), max_size=4)
+    order = data.draw(st.permutations(updates))
+    at = data.draw(st.integers(0, len(order)))
+    other, rest = summed(order[:at], data.draw(cuts)), summed(order[at:], data.draw(cuts))
+    other.merge(ExactSum.on(rest._lanes.copy(), json.loads(json.dumps(rest.state)), rest.ends))
+    assert one.same_as(other)
+    assert one.mean().tobytes() == other.mean().tobytes() == other.copy().mean().tobytes()
+    assert one.mean_block(2, 7).tobytes() == one.mean()[2:7].tobytes()
+    weight = sum(weight for _, weight in updates)
+    rows = [counted(vector) for vector, _ in updates]
+    exact = [
+        sum(x * w for x, (_, w) in zip(column, updates, strict=True)) / weight for column in zip(*rows, strict=True)
+    ]
+    largest = [max((abs(x) for x in column), default=0) for column in zip(*rows, strict=True)]
+    for found, wanted, most in zip(one.mean().tolist(), exact, largest, strict=True):
+        assert abs(Fraction(found) - wanted) <= abs(wanted) * Fraction(1, 2**23) + most * Fraction(1, 2**50) + Fraction(
+            1, 2**149
+        )
+
+
+@given(vectors())
+def test_a_value_is_off_by_a_512th_of_its_tensors_largest_at_most(vector: np.ndarray) -> None:
+    mean = summed([(vector, 3)], []).mean()
+    for found, tensor in zip(tensors(mean), tensors(vector), strict=True):
+        largest = float(np.abs(tensor).max(initial=0.0))
+        assert np.abs(found.astype(np.float64) - tensor).max(initial=0.0) <= (rounding_of(largest) + 2.0**-23) * largest
+        assert rounding_of(largest) <= 2.0**-9
+
+
+@given(vectors())
+def test_where_no_tensor_is_small_no_bit_differs(vector: np.ndarray) -> None:
+    for tensor in tensors(vector):
+        if tensor.size and level_of(float(np.abs(tensor).max())):
+            tensor[...] = 0
+    plain = ExactSum(ENDS[-1])
+    plain.add(vector, 7)
+    whole = summed([(vector, 7)], [])
+    assert whole.totals().tobytes() == plain.totals().tobytes()
+    assert whole.mean().tobytes() == plain.mean().tobytes()
+    assert not whole.state[-1]
+
+
+def test_a_plans_heaviest_round_fits_at_each_level() -> None:
+    """A total weight of 2^28 with the largest values that are small; twice that is refused, and never wrapped."""
+    for level in range(1, 6):
+        value = np.nextafter(np.float32(2.0 ** -(24 + 26 * (level - 1))), np.float32(0))
+        assert level_of(float(value)) == level
+        total = ExactSum(1, ends=[1])
+        for _ in range(2):
+            total.add(np.array([value]), 2**28)
+        assert total.mean().tolist() == [pytest.approx(float(value))]
+        with pytest.raises(SumOverflow):
+            total.add(np.array([value]), 2**31)
+
+
+def test_one_tiny_tensor_beside_a_large_one_keeps_its_values_in_the_sum_of_updates() -> None:
+    updates = [
+        Update({"a": np.full(2, 3e-10), "b": np.array([1.0, -2.0]), "c": np.array([x])}, 5) for x in (1e-12, -3e-12)
+    ]
+    mean = (updates[0] + updates[1]).mean()
+    assert mean["a"] == pytest.approx([3e-10, 3e-10], rel=0.01)
+    assert mean["b"].tolist() == [1.0, -2.0]
+    assert mean["c"] == pytest.approx([-1e-12], rel=0.01)
+    assert updates[0] + updates[1] == updates[1] + updates[0]
+    assert updates[0] + updates[1] != updates[0] + updates[0]
+
+
+def test_the_manifest_says_where_tensors_end() -> None:
+    manifest = Manifest.of(
+        {"a": np.zeros((2, 3), np.float32), "b": np.zeros(0, np.float32), "c": np.zeros((), np.float32)}
+    )
+    assert ExactSum.of(manifest).ends == [6, 6, 7]
