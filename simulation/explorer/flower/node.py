@@ -1,6 +1,7 @@
 """A device of a Flower run in the explorer: it polls, reads its message, works, and sends the reply that it has stored.
 
-It dies and comes back: what it has stored (its replies) it sends again, the same bytes; else it works anew.
+It dies and comes back: what it has stored (its replies) it sends again, the same bytes; else it works anew. A dishonest
+one then sends a second reply, and a reply to the message of another device.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ AGAIN_S = 2.0
 
 
 class ExplorerNode:
-    """``start`` begins its process; ``strange`` names a content that is another device's."""
+    """``start`` begins its process; ``strange`` names a content that is another device's, ``others`` the messages of
+    other devices."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class ExplorerNode:
         app: FlowerApp,
         ask: Callable[[str, Callable[[Coordinator], Any]], Any],
         strange: Callable[[str], str | None],
+        others: Callable[[str], list[str]],
     ) -> None:
         self._world = world
         self._account = account
@@ -45,6 +48,7 @@ class ExplorerNode:
         self._app = app
         self._ask = ask
         self._strange = strange
+        self._others = others
         self._life = 0
         self._stored: dict[str, bytes] = {}
         """Message -> the reply, on the device's disk."""
@@ -117,6 +121,7 @@ class ExplorerNode:
         digest = digest_of(self._stored[task.message])
         if isinstance(answer, ReplyReceipt):
             self._account.acknowledged_reply(answer, digest)
+            self._lie(task.message)
         elif isinstance(answer, Problem) and answer.kind == "duplicate":
             raise Broken("receipt", f"{self.device} has sent one reply to {task.message[:12]}, and got: {answer}")
         elif isinstance(answer, Problem) and answer.kind == "late":
@@ -126,6 +131,22 @@ class ExplorerNode:
             return
         if life == self._life:
             self._later(0.05, self._poll, life)
+
+    def _lie(self, answered: str) -> None:
+        """Sends replies that must not count: other bytes for a message that is answered, and to another's message."""
+        if not self._world.strikes("lie", f"{self.device} flower"):
+            return
+        body = f"{self.device} lies".encode()
+        for message in (answered, *self._others(self.device)[:1]):
+            path: dict[str, str | int] = {"run": RUN, "message": message}
+            send = Send(
+                method="PUT", route=Route.FLOWER_REPLY, answers=(ReplyReceipt,), path=path, update=digest_of(body)
+            )
+            self._sender.send(send, self._require_refused, body=body)
+
+    def _require_refused(self, answer: Answer) -> None:
+        if isinstance(answer, ReplyReceipt):
+            raise Broken("counts-once", f"a reply that {self.device} made up got a receipt: {answer}")
 
 
 def alive(replicas: list[Replica]) -> list[Replica]:

@@ -54,9 +54,11 @@ class FlowerPart:
         self._group = 0
         self._contents: dict[str, str] = {}
         """Device -> a content that it alone was sent."""
+        self._messages: dict[str, str] = {}
+        """Device -> its message of the group."""
         self._holders = [holder_of(f"flower-{number}") for number in range(NODES)]
         self.nodes = [
-            ExplorerNode(world, network, self.account, holder, APP, self._ask, self._strange)
+            ExplorerNode(world, network, self.account, holder, APP, self._ask, self._strange, self._others)
             for holder in self._holders
         ]
 
@@ -163,7 +165,7 @@ class FlowerPart:
         return body
 
     def _message(self, device: str, body: bytes, ttl_s: float) -> FlowerMessage:
-        name = digest_of(f"{self._group} {device} {digest_of(body)}".encode())
+        name = self._messages[device] = digest_of(f"{self._group} {device} {digest_of(body)}".encode())
         return FlowerMessage(
             message=name,
             node=node_id(device),
@@ -176,6 +178,10 @@ class FlowerPart:
     def _strange(self, device: str) -> str | None:
         """A content that another device alone was sent."""
         return next((digest for other, digest in sorted(self._contents.items()) if other != device), None)
+
+    def _others(self, device: str) -> list[str]:
+        """The messages of this group for other devices."""
+        return [message for other, message in sorted(self._messages.items()) if other != device]
 
     def _ask(self, event: str, work: Callable[[Coordinator], Any]) -> Any:
         """The answer of some replica. None where none answers."""

@@ -10,6 +10,7 @@ from client_sdk.protocol.flower import FlowerMessage, FlowerPoll, ReplyReceipt
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
 from coordinator.runtime.core import Core
+from coordinator.runtime.flower import replies
 from coordinator.runtime.flower.contents import Contents
 from coordinator.runtime.flower.messages import Messages
 from coordinator.runtime.flower.nodes import Nodes
@@ -102,3 +103,27 @@ def _swept() -> Patches:
         return len(gone)
 
     return [(sweeping, "delete_unnamed", delete)]
+
+
+@mutant("flower-anyone-answers", "counts-once", "ack-durable", "receipt", flower=True, rates={"lie": 0.5}, storm_s=60.0)
+def _anyone_answers() -> Patches:
+    """A device may answer the message of another."""
+    open_message = ReplyRequests._open
+
+    def of_anyone(self: ReplyRequests, reader: Reader, device: str, run: str, message: str) -> Found:
+        found = reader.flower_message(run, message)
+        return open_message(self, reader, device if found is None else found.device, run, message)
+
+    return [(ReplyRequests, "_open", of_anyone)]
+
+
+@mutant("flower-second-reply", "counts-once", flower=True, rates={"lie": 0.5}, storm_s=60.0)
+def _second_reply() -> Patches:
+    """Another reply to a message that is answered gets a receipt too."""
+    return [
+        (
+            replies,
+            "_receipt",
+            lambda before, digest: ReplyReceipt(message=before.message, digest=digest or before.content),
+        )
+    ]
