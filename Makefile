@@ -56,8 +56,8 @@ bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json"
 		number=0; for topic; do number=$$((number + 1)); \
 		echo "== $$topic ($$number of $$#)"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
 
-soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples, all cases of samples
-	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property or sample" $(ARGS)
+soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property" $(ARGS)
 
 mutate: install ## Make small mutations of one room and run its fast tests (ONLY=coordinator/engine, ARGS="--count 20 --seed 1")
 	@$(BIN)/python -m scripts.mutation $(ONLY) $(ARGS)

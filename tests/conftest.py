@@ -1,18 +1,19 @@
-"""What holds for every test: one thread a process, order, the day's sample, hypothesis profiles, services in CI.
+"""What holds for every test: one thread a process, order, hypothesis profiles, the time of a soak, services in CI.
 
 It knows nothing of Quorate's rooms.
 """
 
 from __future__ import annotations
 
-import datetime
+import functools
 import gc
 import os
 import re
 import signal
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,10 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("local", max_examples=30, **_COMMON)
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 settings.register_profile("soak", max_examples=5_000, **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "local"))
-
-
-# Which cases of tests marked ``sample`` run: another part each day, unless somebody repeats a day's. Processes that
-# share the tests inherit the number.
-SAMPLE = int(os.environ.setdefault("QUORATE_SAMPLE", str(datetime.datetime.now(datetime.UTC).toordinal())))
-
-
-def pytest_report_header() -> str:
-    return f"sample: {SAMPLE} (QUORATE_SAMPLE={SAMPLE} runs the same cases again, `make soak` runs all)"
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "local")
+settings.load_profile(PROFILE)
+SOAKS = PROFILE == "soak"
+SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 
 
 _ALL_MARKED = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.(slow|whole|service)\b", re.MULTILINE)
@@ -60,14 +55,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark property tests, leave soak tests and what is not in the day's sample to `make soak`, and choose the order:
-    slow tests last. Where processes share the files, those with the most slow tests come first, for none of them to be
-    the last."""
+    """Mark property tests, leave soak tests to `make soak`, and choose the order: slow tests last. Where processes
+    share the files, those with the most slow tests come first, for none of them to be the last."""
+    bounded: list[object] = []
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
+            if SOAKS and item.obj.hypothesis not in bounded:
+                bounded.append(item.obj.hypothesis)
+                item.obj.hypothesis.inner_test = _until_the_soak_is_over(item.obj.hypothesis.inner_test)
     if "soak" not in config.getoption("markexpr"):
-        left_out = _not_in_the_sample(items) | {item for item in items if item.get_closest_marker("soak")}
+        left_out = {item for item in items if item.get_closest_marker("soak")}
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
@@ -83,19 +81,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _not_in_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of each test marked ``sample(n)`` every n-th case is in the sample, and each case on one of n days in a row. A
-    case that is asked for by its own name is."""
-    seen: Counter[str] = Counter()
-    left_out = set()
-    for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark is not None:
-            test = item.nodeid.partition("[")[0]
-            if (seen[test] - SAMPLE) % mark.args[0]:
-                left_out.add(item)
-            seen[test] += 1
-    return {item for item in left_out if seen[item.nodeid.partition("[")[0]] > 1}
+def _until_the_soak_is_over(test: Callable[..., None]) -> Callable[..., None]:
+    """The property for SOAK_SECONDS; later examples pass unseen, since hypothesis has no time after which it ends."""
+    ends: list[float] = []
+
+    @functools.wraps(test)
+    def bounded(*arguments: object, **named: object) -> None:
+        if not ends:
+            ends.append(time.monotonic() + SOAK_SECONDS)
+        if time.monotonic() < ends[0]:
+            test(*arguments, **named)
+
+    return bounded
 
 
 @pytest.fixture(autouse=True, scope="session")

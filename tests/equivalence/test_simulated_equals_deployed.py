@@ -119,7 +119,6 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("plan", [PLAN, OPTIMIZED, SHARED], ids=["average", "fedadam, stochastic8", "sampled, rotated"])
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]

@@ -48,7 +48,6 @@ def test_an_empty_house_is_in_order(skeleton: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("module", "statement", "contract"),
     [

@@ -378,7 +378,6 @@ def at_work(folder: Path, data: Path) -> tuple[subprocess.Popen[str], list[psuti
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_everything(folder: Path, data: Path, number: signal.Signals):
     process, family = at_work(folder, data)

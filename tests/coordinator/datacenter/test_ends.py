@@ -82,7 +82,6 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("case", "starts"), [("reading", [0, 5]), ("finishing", [0, 10])])
 def test_a_rank_killed_while_steps_are_saved_or_read_is_started_again_to_equal_weights(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, case: str, starts: list[int]

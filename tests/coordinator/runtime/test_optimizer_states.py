@@ -98,7 +98,6 @@ def undisturbed() -> tuple[dict[str, object], int]:
     return play.story(), len(play.points.names)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(4))
 def test_dead_at_any_point_the_run_commits_to_the_same_bits_and_states(part: int) -> None:
     story, points = undisturbed()

@@ -176,7 +176,6 @@ def sorted_by_device(weights: list[tuple[int, int]]) -> list[tuple[int, int]]:
 PARTS = 12
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_dead_at_any_point_the_run_commits_to_the_same_bits(part: int) -> None:
     story, points = undisturbed()

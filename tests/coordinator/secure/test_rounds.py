@@ -24,7 +24,7 @@ from tests.coordinator.secure.world import STAGES, World
 
 RING: dict[str, Any] = {"profile": "fast", "drop": 3, "corrupt": 0.1, "sigma": 20, "eta": 20, "minimum_cohort": 17}
 PARTS = 3
-"""The places of a crash are in so many parts, of which a day's sample has one."""
+"""The places of a crash are in so many parts."""
 
 
 def assert_committed(world: World) -> None:
@@ -219,7 +219,6 @@ def points(n: int, **given: Any) -> tuple[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_crash_anywhere_changes_no_bit(part: int) -> None:
     wanted, count = points(3)
@@ -232,7 +231,6 @@ def test_a_crash_anywhere_changes_no_bit(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_crash_anywhere_with_somebody_gone(part: int) -> None:
     def world(crash: int | None = None) -> World:
@@ -244,7 +242,6 @@ def test_a_crash_anywhere_with_somebody_gone(part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_crash_anywhere_between_two_attempts(part: int) -> None:
     """Two of five vanish after the roster, and the three others are keyed anew."""

@@ -39,7 +39,6 @@ def test_a_history_without_a_server_optimizer_is_clean(tmp_path: Path) -> None:
     assert violations(tmp_path) == []
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "retention"),
     [(name, rounds) for name in DOCTORINGS for rounds in RETENTIONS if rounds or name not in RETAINED_ONLY],

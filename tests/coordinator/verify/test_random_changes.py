@@ -125,7 +125,6 @@ def test_lifted_keys_alone_are_no_violation(played: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("table", "column"), FIELDS)
 def test_a_random_change_of_a_field_is_found(
     played: Path, played_in_secret: Path, table: str, column: str, tmp_path: Path
