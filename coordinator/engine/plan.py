@@ -49,7 +49,7 @@ from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import MOST_WEIGHT, unit_of
+from coordinator.engine.aggregation.weights import MOST_WEIGHT, heaviest, unit_of
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
@@ -233,6 +233,13 @@ class Plan(_Section):
             raise ValueError(
                 f"aggregation.weight_cap ({self.aggregation.weight_cap}) times cohort.goal ({self.cohort.goal}) "
                 f"is above {MOST_WEIGHT}, where the exact sum could not hold values above 8: lower weight_cap"
+            )
+        weighs = heaviest(self.aggregation, self.weight_unit)
+        if self.aggregation.inverse_participation is not None and weighs * self.cohort.goal > MOST_WEIGHT:
+            raise ValueError(
+                f"with aggregation.inverse_participation ({self.aggregation.inverse_participation}) an update may "
+                f"weigh {weighs}, and cohort.goal ({self.cohort.goal}) of them more than {MOST_WEIGHT}, in 1/64: "
+                "lower it, weight_cap or goal"
             )
         budget = self.task.time_budget_s
         if budget is not None and budget > self.cohort.collect_s:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from client_sdk.protocol.operators import Kind, Phase, Status
 from client_sdk.tensors.roles import StatisticRole
+from coordinator.engine.aggregation.weights import times_of
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
@@ -209,6 +210,9 @@ class RunState:
     exhausted: str = ""
     """Why the run cannot go on from this checkpoint with the devices it has: too many are spent or have declined.
     Empty: it can."""
+    participation: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Device -> (committed rounds for which it was selected and neither withdrew nor had its update refused, those in
+    which it counted), where the plan weighs by 1/p; empty in others."""
     leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Secure round that has ended -> its blobs, until they are known to be deleted."""
 
@@ -228,6 +232,10 @@ class RunState:
     def deadline(self) -> float | None:
         """When the phase under way ends by itself; None: it does not, or there is none."""
         return None if self.round is None else self.round.deadline
+
+    def times(self, device: str) -> int:
+        """By how many parts its update is weighed by 1/p: see ``weights.times_of``."""
+        return times_of(self.plan.aggregation, *self.participation.get(device, (0, 0)))
 
     @property
     def marked_on(self) -> str:

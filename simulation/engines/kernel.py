@@ -148,6 +148,7 @@ class Kernel:
             steps=report.work.steps,
             steps_planned=report.work.steps_planned,
             complete=report.work.complete,
+            times=job.times,
         )
         done = Done(report=report, weight=weight, treated=measures.treated)
         return Contributed(done, flat, measures, self._bounds)

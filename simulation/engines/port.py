@@ -40,6 +40,8 @@ class Job:
     """About how many optimizer steps it will take: the longest jobs go first."""
     steps: int | None = None
     """Stop after so many steps; None: do the whole task."""
+    times: int = 1
+    """By how many parts its update is weighed by 1/p: see ``RunState.times``."""
     fetch_s: float = 0.0
     """Virtual seconds, for the report; likewise the next."""
     train_s: float = 0.0

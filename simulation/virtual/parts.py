@@ -56,6 +56,7 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
             attempt=state.current.attempt,
             device=name,
             cost=steps,
+            times=state.times(name),
             steps=None if steps == whole else steps,
             fetch_s=conduct.network_s / 2,
             train_s=train_s,

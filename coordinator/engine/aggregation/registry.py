@@ -77,6 +77,8 @@ class AggregationFields(Protocol):
     def weighting(self) -> str: ...
     @property
     def partial(self) -> str: ...
+    @property
+    def inverse_participation(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,4 +265,6 @@ def _reason_against_weights(section: AggregationFields, rule: Rule) -> str | Non
         return f'the {section.rule} takes no weights: set weighting = "equal"'
     if not rule.takes_weights and section.partial == "examples_seen":
         return f'the {section.rule} takes no weights: set partial = "full" or "refuse"'
+    if not rule.takes_weights and section.inverse_participation is not None:
+        return f"the {section.rule} takes no weights: leave inverse_participation out"
     return None

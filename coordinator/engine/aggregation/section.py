@@ -23,7 +23,7 @@ from pydantic import (
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
 
-_NEWER = (
+_NEWER = ("inverse_participation",
     "rule_version", "rule_parameters", "server_optimizer_version", "server_optimizer_parameters", "statistics_range",
 )  # fmt: skip
 
@@ -81,6 +81,11 @@ class Aggregation(BaseModel):
     fraction of its steps that were done (*examples_seen*; to 1/64 of an example or better, in a plan with the default
     cap and goal), or not at all. A new run with secure rounds must *refuse* it: with a deadline of its own for each
     device, a coordinator could choose whose update is nearly all of the sum."""
+    inverse_participation: int | None = Field(default=None, ge=2, le=64)
+    """Weighs updates by 1/p as well, at most by so much: p is the part of a device's selections in which it counted,
+    (counted + 1) / (selected + 1) over the run's committed rounds so far, so that slow devices are not outweighed by
+    those that count more often. Integers in 1/64. A device that never counts stays unheard: its updates must sometimes
+    come in time. Plain rounds only. None: not. See docs/selection.md."""
     clip_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The coordinator scales each update down to this L2 norm before adding it. Statistics, such as BatchNorm's running
     mean, are neither in the norm nor scaled. None: as it comes."""

@@ -19,25 +19,47 @@ MOST_WEIGHT = 2**28
 """The most that a round may weigh in all. The exact sum holds sum_k w_k |x_k| < 2^31, so values up to 8 always fit."""
 
 
-def unit_of(aggregation: Aggregation, goal: int) -> int:
-    """In how many parts of an example this plan counts; 1 where partial work has no fraction.
+PARTS = 64
+"""1/p is counted in so many parts, in plans with ``inverse_participation``."""
 
-    The largest power of two up to ``UNIT`` with which ``goal`` devices of the heaviest weight stay within
-    ``MOST_WEIGHT``: 64 for the default cap of 10,000 examples and a goal of 256.
+
+def unit_of(aggregation: Aggregation, goal: int) -> int:
+    """In how many parts of an example this plan counts; 1 where weights have no fraction.
+
+    Where partial work has one, the largest power of two up to ``UNIT`` with which ``goal`` devices of the heaviest
+    weight stay within ``MOST_WEIGHT``: 64 for the default cap of 10,000 examples and a goal of 256. Times ``PARTS``
+    where the plan weighs by 1/p.
     """
+    parts = _parts(aggregation)
     if aggregation.weighting != "examples" or aggregation.partial != "examples_seen":
-        return 1
+        return parts
     unit = UNIT
-    while unit > 1 and aggregation.weight_cap * goal * unit > MOST_WEIGHT:
+    while unit > 1 and heaviest(aggregation, unit * parts) * goal > MOST_WEIGHT:
         unit //= 2
-    return unit
+    return unit * parts
 
 
 def heaviest(aggregation: Aggregation, unit: int) -> int:
     """The most that one update can weigh under this plan."""
+    return _heaviest(aggregation, unit) * (aggregation.inverse_participation or 1)
+
+
+def times_of(aggregation: Aggregation, selected: int, counted: int) -> int:
+    """By how many ``PARTS`` an update is weighed by 1/p: its device was selected in so many rounds, and counted in so
+    many of them. 1 where the plan does not weigh so."""
+    most = aggregation.inverse_participation
+    return 1 if most is None else min(most * PARTS, PARTS * (selected + 1) // (counted + 1))
+
+
+def _parts(aggregation: Aggregation) -> int:
+    return 1 if aggregation.inverse_participation is None else PARTS
+
+
+def _heaviest(aggregation: Aggregation, unit: int) -> int:
+    """Without 1/p, which is counted in the same unit."""
     if aggregation.weighting == "examples":
         return aggregation.weight_cap * unit
-    return UNIT if aggregation.partial == "examples_seen" else 1
+    return (UNIT if aggregation.partial == "examples_seen" else 1) * _parts(aggregation)
 
 
 def is_capped(aggregation: Aggregation, examples: int, by_registration: bool = False) -> bool:
@@ -69,17 +91,25 @@ def reason_against(
 
 
 def weight_of(
-    aggregation: Aggregation, unit: int, *, examples: int, steps: int, steps_planned: int, complete: bool
+    aggregation: Aggregation,
+    unit: int,
+    *,
+    examples: int,
+    steps: int,
+    steps_planned: int,
+    complete: bool,
+    times: int = PARTS,
 ) -> int:
     """The integer weight of an update, at least 1: min(examples, cap) * unit, times the fraction of the work, rounded
-    down.
+    down; times ``times`` / ``PARTS`` where the plan weighs by 1/p (``times_of``).
 
     ``unit``: the run's (``RunState.weight_unit``). ``examples``: of the device, after the cap of its registration.
     ``steps`` of ``steps_planned``: how much of the task was done; used when ``complete`` is false and the plan weighs
     by the examples seen.
     """
-    most = heaviest(aggregation, unit)
-    whole = min(examples * unit, most) if aggregation.weighting == "examples" else most
-    if complete or aggregation.partial != "examples_seen" or steps >= steps_planned:
-        return max(1, whole)
-    return max(1, whole * steps // steps_planned)
+    parts = _parts(aggregation)
+    most = _heaviest(aggregation, unit) // parts
+    whole = min(examples * (unit // parts), most) if aggregation.weighting == "examples" else most
+    if not (complete or aggregation.partial != "examples_seen" or steps >= steps_planned):
+        whole = whole * steps // steps_planned
+    return max(1, whole) * (1 if parts == 1 else times)

@@ -45,7 +45,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         against = "invalid-update", weightless
     if against is not None:
         return refuse(state, *against, None if member.status == "refused" else event)
-    weight = weight_of(state.plan.aggregation, state.weight_unit, **work)
+    weight = weight_of(state.plan.aggregation, state.weight_unit, times=state.times(event.device), **work)
     treated = replace(event.treated, capped=is_capped(state.plan.aggregation, event.examples, event.treated.capped))
     member = altered(
         member,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from coordinator.engine import effects as fx
@@ -70,6 +71,18 @@ def origin_of_advance(round: Round) -> str:
     return f"round {round.number}, moved by one unit for {round.advancing}: no device contributed"
 
 
+def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
+    """That of the state once the round under way has counted."""
+    if state.plan.aggregation.inverse_participation is None:
+        return state.participation
+    found = dict(state.participation)
+    for device, member in state.current.members.items():
+        if member.status not in ("withdrawn", "refused"):
+            selected, counted = found.get(device, (0, 0))
+            found[device] = selected + 1, counted + (member.status == "reported")
+    return found
+
+
 def _refused(state: RunState, round: int) -> Step:
     return refuse(state, "stale", f"round {round} is not committing")
 
@@ -114,6 +127,7 @@ def advance(
         checkpoint=digest,
         tensors=tensors,
         optimizer=optimizer,
+        participation=_participation(state),
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
         abandoned=0,
         spent=(),

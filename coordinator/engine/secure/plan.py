@@ -63,6 +63,8 @@ class Weighing(Protocol):
     @property
     def partial(self) -> str: ...
     @property
+    def inverse_participation(self) -> int | None: ...
+    @property
     def clip_norm(self) -> float | None: ...
 
 
@@ -231,6 +233,8 @@ def reasons_against(
         yield needs_single_updates(aggregation)
     if aggregation.clip_norm is not None:
         yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
+    if aggregation.inverse_participation is not None:
+        yield "aggregation.inverse_participation weighs single updates, and nobody sees one: leave it out"
     if aggregation.partial == "examples_seen":
         yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set partial = "refuse"'
     if task.score_held_out:

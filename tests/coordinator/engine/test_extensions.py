@@ -127,7 +127,7 @@ def test_every_parameter_is_set() -> None:
     assert found.optimizer_settings == {"beta1": 0.9, "beta2": 0.99, "tau": 0.5}
     defaults = {
         "average": {},
-        "fedavgm": {"momentum": 0.9},
+        "fedavgm": {"momentum": 0.9, "nesterov": 0.0},
         "fedadagrad": {"beta1": 0.0, "tau": 1e-3},
         "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
         "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},

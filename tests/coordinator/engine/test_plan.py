@@ -62,6 +62,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("aggregation", "weight_cap", [1, 2**20], [0, 2**20 + 1]),
     ("task", "drop_last", [True, False], [1, "yes"]),
     ("aggregation", "partial", ["full", "examples_seen", "refuse"], ["half"]),
+    ("aggregation", "inverse_participation", [None], [0, 1, 65, 1.5, "2"]),
     ("aggregation", "clip_norm", [None, 1e-6, 1e6], [0, -1, INF, NAN]),
     ("aggregation", "statistics_range", [None, 1e-6, 65536, {"*running_var": 2.0}], [0, -1, 65537, NAN, {"a": 0}, []]),
     (
@@ -395,6 +396,7 @@ OTHERS: dict[tuple[str, str], object] = {
     ("aggregation", "weighting"): "equal",
     ("aggregation", "weight_cap"): 9_999,
     ("aggregation", "partial"): "refuse",
+    ("aggregation", "inverse_participation"): 4,
     ("aggregation", "clip_norm"): 1.0,
     ("aggregation", "statistics_range"): 2.0,
     ("aggregation", "server_optimizer"): "fedadam",

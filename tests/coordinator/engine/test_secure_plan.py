@@ -185,7 +185,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"task": {"learner": "a:b", "codec": "float16@1"}},
         (
             "task.codec (float16@1) cannot be added under masks: a secure plan takes float32@1, rotated@1, "
-            "sampled-half@1, sampled-quarter@1, sampled-half-rotated@1, sampled-quarter-rotated@1"
+            "sampled-half@1, sampled-quarter@1, sampled-half-rotated@1, sampled-quarter-rotated@1, "
+            "sampled-half-unbiased@1, sampled-quarter-unbiased@1, sampled-half-rotated-unbiased@1, "
+            "sampled-quarter-rotated-unbiased@1"
         ),
     ),
     (

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import MOST_WEIGHT, UNIT, heaviest, unit_of, weight_of
+from coordinator.engine.aggregation.weights import MOST_WEIGHT, PARTS, UNIT, heaviest, times_of, unit_of, weight_of
+from coordinator.engine.plan import Plan
 
 
 def weigh(examples: int, steps: int = 4, complete: bool = True, *, planned: int = 4, **rule: Any) -> int:
@@ -91,3 +92,45 @@ def test_a_weight_is_at_least_one_and_never_above_the_heaviest(
     assert 1 <= weight <= heaviest(rule, unit)
     whole = weight_of(rule, unit, examples=examples, steps=1, steps_planned=1, complete=True)
     assert weight <= whole, "work cut short never weighs more"
+
+
+# ------------------------------------------------------------ 1/p
+
+
+@pytest.mark.parametrize(
+    ("selected", "counted", "times"),
+    [(0, 0, 64), (5, 5, 64), (5, 0, 64 * 6), (5, 2, 64 * 2), (6, 4, 64 * 7 // 5), (1000, 0, 64 * 16)],
+)
+def test_one_over_p_is_counted_in_parts_and_bounded(selected: int, counted: int, times: int) -> None:
+    weighs = Aggregation(inverse_participation=16, weight_cap=100)
+    assert times_of(weighs, selected, counted) == times
+    assert unit_of(weighs, 10) == PARTS
+    found = weight_of(weighs, PARTS, examples=7, steps=4, steps_planned=4, complete=True, times=times)
+    assert found == 7 * times, "64 parts of an example: 1/p changes the ratio of weights alone"
+    assert times_of(Aggregation(), selected, counted) == 1
+
+
+@pytest.mark.parametrize("partial", ["full", "examples_seen"])
+@pytest.mark.parametrize("weighting", ["examples", "equal"])
+@pytest.mark.parametrize("goal", [1, 10, 256])
+def test_nothing_weighs_more_than_the_heaviest_with_one_over_p(partial: Any, weighting: Any, goal: int) -> None:
+    weighs = Aggregation(inverse_participation=16, weight_cap=1000, partial=partial, weighting=weighting)
+    unit = unit_of(weighs, goal)
+    work = {"examples": 10**6, "steps": 4, "steps_planned": 4, "complete": True}
+    most = weight_of(weighs, unit, times=times_of(weighs, 10**6, 0), **work)  # type: ignore[arg-type]
+    assert most == heaviest(weighs, unit)
+    assert most * goal <= MOST_WEIGHT
+
+
+def test_weights_that_do_not_fit_are_refused_with_the_way_out() -> None:
+    body = {"name": "x", "task": {"learner": "a:b"}, "aggregation": {"inverse_participation": 16}}
+    with pytest.raises(ValueError, match=r"inverse_participation \(16\).*lower it, weight_cap or goal"):
+        Plan.parse(body)
+    assert Plan.parse({**body, "cohort": {"select": 26, "goal": 26}}).weight_unit == PARTS
+    for wrong, why in (
+        ({"aggregation": {"inverse_participation": 8, "rule": "median", "weighting": "equal"}}, "takes no weights"),
+        ({"aggregation": {"inverse_participation": 8}, "secure": {"max_norm": 1.0, "max_abs": 0.1}}, "nobody sees one"),
+        ({"aggregation": {"inverse_participation": 1}}, "greater than or equal to 2|from 2|at least 2"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Plan.parse({**body, "cohort": {"select": 20, "goal": 20}, **wrong})
