@@ -37,7 +37,8 @@ WAYS: dict[str, dict[str, Any]] = {
 def clients() -> dict[str, Any]:
     """400 clients of 60 examples; the first hundred are slow and hold the digits 5 to 9, the others 0 to 4."""
     data, rng = load("mnist").train, np.random.default_rng(0)
-    low, high = (rng.permutation(np.flatnonzero(part)) for part in (data.y < 5, data.y >= 5))
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    low, high = (rng.permutation(np.flatnonzero(part)) for part in (y < 5, y >= 5))
     found, used = {}, [0, 0]
     for number in range(CLIENTS):
         slow = number < SLOW
@@ -45,9 +46,7 @@ def clients() -> dict[str, Any]:
         places = pool[used[slow] : used[slow] + EXAMPLES]
         used[slow] += EXAMPLES
         train, test = places[: EXAMPLES * 4 // 5], places[EXAMPLES * 4 // 5 :]
-        found[f"c{number:03}"] = SimpleNamespace(
-            train=(data.x[train], data.y[train]), test=(data.x[test], data.y[test])
-        )
+        found[f"c{number:03}"] = SimpleNamespace(train=(x[train], y[train]), test=(x[test], y[test]))
     return found
 
 
