@@ -88,7 +88,7 @@ function Begin({ plan, initial, check }: { plan: Plan | null; initial: Initial |
     setBusy(true);
     setProblem(null);
     try {
-      setMade((await post("/v1/runs", { plan, init: initial.digest, init_proof: initial.proof ?? null, origin: initial.origin })).run);
+      setMade((await post("/v1/runs", { plan, init: initial.digest, init_proof: initial.proof ?? null, roles: null, origin: initial.origin })).run);
     } catch (error) {
       if (error instanceof Refusal && error.needsLogin) ended();
       else setProblem((error as Error).message);
