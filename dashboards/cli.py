@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, KeyFile, Url, errors_as_sentences, fail, note, say
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -26,6 +26,7 @@ def dashboard(
         bool, typer.Option("--login", help="Print a one-time link to a coordinator on this machine, and serve nothing.")
     ] = False,
     key_file: KeyFile = None,
+    as_json: Json = False,
 ) -> None:
     """Serve the dashboard on this machine, for a coordinator that is somewhere else. Ctrl-C ends it.
 
@@ -37,7 +38,8 @@ def dashboard(
         from client_sdk.http.operator import OperatorClient
 
         with OperatorClient(coordinator, key_file=key_file) as operator:
-            say(operator.login_link())
+            link = operator.login_link()
+        say_json({"kind": "login", "link": link}) if as_json else say(link)
         return
     from client_sdk.http.transport import trust
     from coordinator.service.process import bind
@@ -47,7 +49,9 @@ def dashboard(
 
     shown = page()
     if shown is None:
-        fail("This installation has no page: there was no Node.js when it was made. Install a released package.")
+        fail(
+            "This installation has no page: there was no Node.js when it was made. Install Node.js, then Quorate again."
+        )
     listener = bind("127.0.0.1", port)
     taken = listener.getsockname()[1]
     tls = trust()
@@ -55,8 +59,15 @@ def dashboard(
     silence = why_silent(coordinator, tls)
     if silence:
         note(f"{coordinator} does not answer now: {silence}. The page works as soon as it does.")
-    line = f"The dashboard of {coordinator} is at http://127.0.0.1:{taken}/. Ctrl-C ends it."
-    PageServer(proxied, listener, lambda: say(line)).run()
+    url = f"http://127.0.0.1:{taken}/"
+
+    def tell() -> None:
+        if as_json:
+            say_json({"kind": "serving", "url": url, "coordinator": coordinator})
+        else:
+            say(f"The dashboard of {coordinator} is at {url}. Ctrl-C ends it.")
+
+    PageServer(proxied, listener, tell).run()
 
 
 if __name__ == "__main__":

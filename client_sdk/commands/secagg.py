@@ -16,7 +16,10 @@ from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
-@app.callback(help="Secure aggregation: what a round needs, and what it promises.")
+@app.callback(
+    help="Secure aggregation: what a round needs, and what it promises.",
+    epilog="Example: quorate secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
+)
 def secagg() -> None:
     pass
 

@@ -15,6 +15,7 @@ import torch
 from benchmarks import simulation
 from benchmarks._rounds import Bare, Played, furthest
 from benchmarks.harness import main
+from client_sdk.update import Update
 from simulation import Clients, partition
 from simulation.learners import MnistMlp, MnistMlp200, mnist_mlp, mnist_mlp_200
 
@@ -96,3 +97,15 @@ def test_the_simulation_benchmark_reports_its_rows(
         assert rows[name]["met"] is None, "quick claims nothing"
     assert rows["mlp_vs_flower"]["value"] is None
     assert rows["mlp_vs_pfl_research"]["value"] is None
+
+
+def test_a_round_that_is_abandoned_is_not_timed() -> None:
+    """It costs next to nothing, so a mean with it would flatter us."""
+
+    def diverging(model: Any, data: Any, task: Any) -> Update:
+        return Update({"w": np.full(3, np.nan, np.float32)}, examples=1)
+
+    first = {"w": np.zeros(3, np.float32)}
+    with Played(diverging, few(), 2, init=first) as ours, pytest.raises(SystemExit, match="round 1 was not committed"):
+        ours.play()
+    assert not ours.cohorts

@@ -51,6 +51,14 @@ def test_help_has_every_text(words: tuple[str, ...], capsys: pytest.CaptureFixtu
     assert [text for text in texts if text and plain(text) not in found] == []
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example_and_json(words: tuple[str, ...]) -> None:
+    command = COMMANDS[words]
+    assert "Example: quorate" in f"{command.help} {command.epilog}"
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert hasattr(command, "commands") or "--json" in options or words == ("plan", "schema"), "that is JSON"
+
+
 def test_help_of_simulate_names_the_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Of a plan with [secure]: masked, really" in shown(capsys, "simulate")
     assert "for a plan with [datacenter]." in shown(capsys, "simulate")
