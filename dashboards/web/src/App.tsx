@@ -43,6 +43,10 @@ export function App() {
     noteSession(true);
     setState({ me });
   }, []);
+  const out = state !== null && state.me === null;
+  useEffect(() => {
+    if (out) document.title = "Log in · Quorate";
+  }, [out]);
   if (state === null) return <p className="starting">Loading …</p>;
   if (state.me === null) return <Login why={state.why} onEntered={enter} />;
   return <Inside me={state.me} leave={leave} />;

@@ -6,18 +6,12 @@ import { ago, clock, many } from "./format";
 import { useLive, useSession } from "./live/context";
 import { inOrder } from "./live/state";
 import { health } from "./progress";
-import { type Route, type RunSection, roundPath, runPath, useRoute } from "./route";
+import { type Route, roundPath, runPath, useRoute } from "./route";
 import { may } from "./roles";
 import { useTheme } from "./theme";
+import { SECTIONS, titleOf } from "./title";
 import { useNow } from "./useNow";
 
-const SECTIONS: readonly (readonly [RunSection, string])[] = [
-  ["live", "Live"],
-  ["secure", "Secure aggregation"],
-  ["privacy", "Privacy budget"],
-  ["datacenter", "Datacenter"],
-  ["checkpoints", "Checkpoints"],
-];
 const MOST_RUNS = 8;
 
 export function Shell({ children }: { children: ReactNode }) {
@@ -26,6 +20,7 @@ export function Shell({ children }: { children: ReactNode }) {
   const place = JSON.stringify(route);
   const before = useRef(place);
   useEffect(() => {
+    document.title = titleOf(route);
     // On a phone the navigation is scrolled sideways.
     for (const here of document.querySelectorAll(".side [aria-current=page]")) here.scrollIntoView({ block: "nearest", inline: "center" });
     if (before.current === place) return;

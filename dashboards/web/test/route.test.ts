@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { devicePath, parse, startPath } from "../src/route";
+import { devicePath, parse, roundPath, runPath, startPath } from "../src/route";
+import { titleOf } from "../src/title";
 
 describe("an address", () => {
   it("names a device and what a run is started from, whatever its letters", () => {
@@ -9,5 +10,16 @@ describe("an address", () => {
   });
   it("that names nothing is missing", () => {
     for (const path of ["#/fleet/a/b", "#/start/wine", "#/start/wine/x", "#/start/wine/1/2"]) expect(parse(path).screen).toBe("missing");
+  });
+});
+
+describe("a title", () => {
+  it("says the run and the screen, and no two screens have the same", () => {
+    expect(titleOf(parse(runPath("wine")))).toBe("wine · Live · Quorate");
+    expect(titleOf(parse(runPath("wine", "secure")))).toBe("wine · Secure aggregation · Quorate");
+    expect(titleOf(parse(roundPath("wine", 7)))).toBe("wine · Round 7 · Quorate");
+    expect(titleOf(parse(devicePath("d1")))).toBe("d1 · Device · Quorate");
+    const places = ["", "#/compare", "#/fleet", "#/system", "#/audit", "#/start", "#/start/wine/3", "#/nowhere", runPath("a"), runPath("b"), runPath("a", "checkpoints")];
+    expect(new Set(places.map((place) => titleOf(parse(place)))).size).toBe(places.length);
   });
 });

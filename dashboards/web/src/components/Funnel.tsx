@@ -32,6 +32,8 @@ interface Props {
   counts: Counts;
   goal: number | null;
   departures: string;
+  /** What was done to the updates, a clause each. */
+  treated?: readonly string[];
   /** Whether the round has drawn its cohort: before, nobody has counted who waits. */
   drawn: boolean;
   /** The counts are messages of a Flower run. */
@@ -39,7 +41,7 @@ interface Props {
 }
 
 /** Bars are shares of the cohort. How many waited is no share of it: the plan says how many of them are selected. */
-export function Funnel({ counts, goal, departures, drawn, flower = false }: Props) {
+export function Funnel({ counts, goal, departures, treated = [], drawn, flower = false }: Props) {
   const whole = Math.max(counts.selected, 1);
   return (
     <div className="funnel">
@@ -78,6 +80,11 @@ export function Funnel({ counts, goal, departures, drawn, flower = false }: Prop
       {departures && (
         <p className="departures">
           <strong>Why devices left:</strong> {departures}
+        </p>
+      )}
+      {treated.length > 0 && (
+        <p className="departures" data-fact="treated">
+          <strong>What was done to updates:</strong> {treated.join("; ")}
         </p>
       )}
     </div>

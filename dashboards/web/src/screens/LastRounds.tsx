@@ -6,6 +6,7 @@ import { Table } from "../components/Table";
 import { bytes, count, duration } from "../format";
 import { roundSeconds, type Tone } from "../progress";
 import { roundPath } from "../route";
+import { treated } from "../treatment";
 import { useNow } from "../useNow";
 
 const SHOWN = 200;
@@ -105,7 +106,7 @@ export function LastRounds({ run, rounds }: { run: string; rounds: readonly Roun
             { name: "reported", cell: (round) => <Reports round={round} />, figures: true },
             { name: "time", cell: (round) => duration(roundSeconds(round, now)), figures: true },
             { name: "received", cell: (round) => bytes(round.bytes_in), figures: true },
-            { name: "why", cell: (round) => <span className="two-lines">{round.reason || round.because || round.departures}</span> },
+            { name: "why", cell: (round) => <span className="two-lines">{[round.reason || round.because || round.departures, ...treated(round)].filter(Boolean).join("; ")}</span> },
           ]}
         />
       ) : (

@@ -8,12 +8,14 @@ import { ago, bytes, count, duration, metric, sentence } from "../format";
 import { drawn, eta, goal, health, pace, roundSeconds } from "../progress";
 import { runPath } from "../route";
 import type { SecureRound } from "../secure";
+import { treated } from "../treatment";
 import { trendInWords } from "../trend";
 import { useMetrics, useRounds } from "../useRun";
 import { useNow } from "../useNow";
 import { LastLanes, lastOfDevices } from "./LastLanes";
 import { LastRounds, RoundCharts } from "./LastRounds";
 import { MetricCurves } from "./MetricCurves";
+import { Participation } from "./Participation";
 import { Strip } from "./Secure";
 
 export function LiveRun({ run }: { run: RunView }) {
@@ -35,7 +37,7 @@ export function LiveRun({ run }: { run: RunView }) {
           <InDatacenter run={run} round={mine} />
         ) : (
           <Panel title="Round funnel" note={<FunnelNote run={run} />}>
-            <Funnel counts={run.funnel} goal={goal(run)} departures={mine?.departures ?? ""} drawn={drawn(run) || run.status !== "running"} />
+            <Funnel counts={run.funnel} goal={goal(run)} departures={mine?.departures ?? ""} treated={mine ? treated(mine) : []} drawn={drawn(run) || run.status !== "running"} />
           </Panel>
         )}
         <MetricCurves found={found} planned={planned} run={run} />
@@ -46,6 +48,7 @@ export function LiveRun({ run }: { run: RunView }) {
         )}
         <RoundCharts rounds={all} virtual={run.clock === "virtual"} wide={!ofDevices} />
         {ofDevices && <LastLanes run={run} round={ofDevices} />}
+        <Participation run={run} />
         <LastRounds run={run.run} rounds={all} />
       </div>
     </>

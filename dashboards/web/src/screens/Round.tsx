@@ -9,6 +9,7 @@ import { type Resource, useLive, useResource } from "../live/context";
 import { goal, roundSeconds, type Tone } from "../progress";
 import { roundPath, runPath } from "../route";
 import { type SecureRound, seen } from "../secure";
+import { treated } from "../treatment";
 import { useNow } from "../useNow";
 import { useSlowly } from "../useRun";
 import { FlowerRound } from "./FlowerRun";
@@ -125,6 +126,7 @@ function Federated({ run, round, lanes }: Seen & { run: RunView }) {
 
 function RoundFacts({ run, round, lanes }: Seen & { run: RunView }) {
   const now = useNow();
+  const done = treated(round);
   const wanted = goal(run);
   return (
     <dl className="facts">
@@ -133,6 +135,7 @@ function RoundFacts({ run, round, lanes }: Seen & { run: RunView }) {
       <Fact label="Dropped" value={<span data-fact="dropped">{count(ended(lanes, "dropped"))}</span>} note="not heard until it closed" />
       <Fact label="Time" value={duration(round.closed_at == null ? Math.floor(roundSeconds(round, now)) : roundSeconds(round, now))} note={round.closed_at == null ? "so far" : "with the selection"} />
       <Fact label="Received" value={bytes(round.bytes_in)} />
+      {done.length > 0 && <Fact label="Done to updates" value={<span data-fact="treated">{count(done.length)}</span>} note={done.join("; ")} />}
     </dl>
   );
 }
