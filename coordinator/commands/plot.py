@@ -37,7 +37,7 @@ def plot(
     data give the same file; text stays text in .svg and .pdf.
     """
     from client_sdk.http.operator import OperatorClient
-    from coordinator.pictures.run_figure import FORMATS, PicturedRun, write
+    from coordinator.pictures.run_figure import FORMATS, PicturedRun, has_secure_rounds, write
 
     file = out if out is not None else Path(f"{run}.svg")
     if file.suffix.lower() not in FORMATS:
@@ -56,9 +56,13 @@ def plot(
     if as_json:
         say_json({"run": run, "file": str(file), "rounds": len(rounds), "lanes_of": chosen.round if chosen else None})
     else:
-        shown = f"the lanes of round {chosen.round}" if chosen is not None else "the exchanges of its secure rounds"
+        shown = "with the exchanges of its secure rounds"
+        if chosen is not None:
+            shown = f"with the lanes of round {chosen.round}"
+        elif not has_secure_rounds(view):
+            shown = "without lanes, as no round has selected devices"
         count = f"{len(rounds)} round" + ("" if len(rounds) == 1 else "s")
-        say(f"Wrote {count} of {run}, with {shown}, to {file}.")
+        say(f"Wrote {count} of {run}, {shown}, to {file}.")
 
 
 def _chosen(rounds: list[RoundView]) -> RoundView | None:

@@ -22,7 +22,7 @@ from coordinator.pictures.exchanges_panel import exchanges_panel
 from coordinator.pictures.funnel_panel import funnel_panel
 from coordinator.pictures.lanes_panel import lanes_panel
 from coordinator.pictures.metrics_panel import Key, metrics_panel
-from coordinator.pictures.panel import TITLE
+from coordinator.pictures.panel import TITLE, note
 
 SIZE = (12.0, 9.4)
 """Inches. On a page of 6 inches the letters have 5 to 6 points."""
@@ -43,7 +43,7 @@ class PicturedRun:
     rounds: Sequence[RoundView]
     metrics: Sequence[MetricView]
     round: RoundView | None = None
-    """The round whose lanes are drawn; None: the run's secure rounds are, by their exchanges."""
+    """The round whose lanes are drawn; None: the exchanges of a secure run are, and of another run nothing."""
     lanes: LanesView | None = None
 
 
@@ -87,9 +87,17 @@ def draw(found: PicturedRun) -> Figure:
     metrics_panel(panels["b"], curves(found.metrics), _watched(view))
     if found.round is not None and found.lanes is not None:
         lanes_panel(panels["c"], found.round, found.lanes)
-    else:
+    elif has_secure_rounds(view):
         exchanges_panel(panels["c"], [one for view in found.rounds for one in _exchanges(view)])
+    else:
+        panels["c"].set_title("Lanes", fontsize=TITLE)
+        note(panels["c"], "no round has selected devices yet")
     return figure
+
+
+def has_secure_rounds(view: RunView) -> bool:
+    """Whether the run's plan has a section ``[secure]``."""
+    return view.plan.get("secure") is not None
 
 
 def write(found: PicturedRun, path: Path) -> None:

@@ -154,3 +154,26 @@ def test_the_connection_comes_back_after_a_restart(chromium: Any, tmp_path_facto
     finally:
         server.stop()
         visitor.close()
+
+
+def test_who_takes_part_and_what_was_done_are_shown_and_titles_say_where(visit: Visit, server: Server) -> None:
+    run = server.create_run(
+        "heard", select=2, goal=1, cohort={"select_s": 600}, aggregation={"clip_norm": 0.5}, finish={"rounds": 3}
+    )
+    devices = [server.device(run, slot) for slot in range(2)]
+    for device in devices:
+        device.check_in()
+    works = [device.wait_for_work() for device in devices]
+    page = visit().log_in(server.key)
+    page.wait_for_function("document.title === 'Runs · Quorate'")
+    page.get_by_role("link", name=run).first.click()
+    page.wait_for_function(f"document.title === '{run} · Live · Quorate'")
+    devices[0].started(works[0]).raise_for_status()
+    devices[0].put(works[0], devices[0].body(works[0], value=2.0)).raise_for_status()
+    table = page.get_by_role("region", name="Devices by how often they counted")
+    table.get_by_role("row").filter(has_text=works[0].device).filter(has_text=re.compile("1")).wait_for()
+    assert table.get_by_role("row").filter(has_text=works[1].device).count() == 1, "who never counted is there too"
+    page.get_by_role("cell", name="1 of 1 updates scaled down to clip_norm").wait_for()
+    page.get_by_role("link", name="Round 1", exact=True).click()
+    page.wait_for_function(f"document.title === '{run} · Round 1 · Quorate'")
+    page.locator("[data-fact=treated]", has_text="1").wait_for()

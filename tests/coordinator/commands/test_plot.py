@@ -96,14 +96,16 @@ def test_a_secure_run_has_exchanges_in_place_of_lanes() -> None:
         for name in ("advertise", "share", "mask")
     )
     rounds = [round_view(1, kind="secure", secure=SecureView(attempts=1, exchanges=came))]
-    figure = draw(PicturedRun(view=view(kind="secure"), rounds=rounds, metrics=[]))
+    figure = draw(PicturedRun(view=view(kind="secure", plan={"secure": {}}), rounds=rounds, metrics=[]))
     assert "needed" in legend_of(panel(figure, "exchange"))
     assert not any("Round" in axes.get_title() for axes in figure.axes)
 
 
 def test_a_run_without_any_round_is_drawn_empty() -> None:
     figure = draw(PicturedRun(view=view(), rounds=[], metrics=[]))
-    assert "no round yet" in {text.get_text() for axes in figure.axes for text in axes.texts}
+    texts = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert {"no round yet", "no round has selected devices yet"} <= texts
+    assert not any("ecure" in text for text in texts | {axes.get_title() for axes in figure.axes})
 
 
 @pytest.mark.slow
@@ -149,6 +151,14 @@ def test_a_run_is_drawn_from_the_coordinators_answers(server: Server, tmp_path: 
     text = (tmp_path / "run.svg").read_text("utf-8")
     assert "Round 1: the lanes of 1 device<" in text
     assert device.id not in text
+
+
+@pytest.mark.slow
+def test_a_run_without_a_cohort_says_nothing_of_secure_rounds(server: Server, tmp_path: Path) -> None:
+    run = server.create_run("waits", select=9)
+    done = plot(server, run, "--out", str(tmp_path / "run.svg"))
+    assert "without lanes, as no round has selected devices, to " in done.stdout
+    assert "secure" not in done.stdout
 
 
 @pytest.mark.slow
