@@ -20,6 +20,8 @@ from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Store
+from coordinator.store.sql import SqlStore
+from simulation.explorer.faults import Broken
 from simulation.explorer.power import UnsyncedFiles
 from simulation.explorer.shape import Shape
 from simulation.explorer.world import World
@@ -59,7 +61,7 @@ class Durable:
                 if Path(f"{self._database}{tail}").exists():
                     shutil.copyfile(f"{self._database}{tail}", f"{copy}{tail}")
             self._left.append(self.store)
-            self._database, self.store = copy, open_store(f"sqlite:///{copy}", lock_timeout_s=1.0)
+            self._database, self.store = copy, _synced(open_store(f"sqlite:///{copy}", lock_timeout_s=1.0))
 
     def close(self) -> None:
         for store in (*self._left, self.store):
@@ -123,8 +125,17 @@ def _store(shape: Shape, folder: Path | None) -> Store:
     if shape.store == "sqlite-file" and folder is not None:
         path = folder / "q.db"
         shutil.copyfile(_template(), path)
-        return open_store(f"sqlite:///{path}", lock_timeout_s=1.0)
+        return _synced(open_store(f"sqlite:///{path}", lock_timeout_s=1.0))
     return open_store("sqlite://", lock_timeout_s=1.0)
+
+
+def _synced(store: Store) -> Store:
+    """The store, which syncs each commit: a crash here copies files with what a power loss would take from them."""
+    with cast("SqlStore", store).engine.connect() as connection:
+        found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+    if found not in (["wal", 2], ["wal", 3], ["delete", 2], ["delete", 3]):
+        raise Broken("ack-durable", f"SQLite does not sync each commit: journal {found[0]}, synchronous {found[1]}")
+    return store
 
 
 @cache

@@ -45,6 +45,13 @@ def test_a_second_valid_key_of_one_id_is_refused_by_the_ledger_itself() -> None:
         rows.put_key(KeyRow(key_id=b"b", id="d1", public_key=b"b", certificate=b"b", expires_at=9))
 
 
+def test_each_change_is_on_the_disk_and_deleted_rows_are_overwritten(tmp_path: Path) -> None:
+    connection = SqliteLedger(tmp_path / "ledger")._connection
+    names = ("journal_mode", "synchronous", "foreign_keys", "secure_delete")
+    found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    assert found == ["wal", 2, 1, 1]
+
+
 def test_two_processes_take_turns_and_one_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     one, other = SqliteLedger(tmp_path / "ledger"), SqliteLedger(tmp_path / "ledger")
     other._connection.execute("PRAGMA busy_timeout = 50")

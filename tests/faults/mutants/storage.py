@@ -12,6 +12,7 @@ from coordinator.runtime import sweeping
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.uncertain_updates import UncertainUpdates
+from coordinator.store import connect
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -93,3 +94,18 @@ def _refused_bytes_deleted() -> Patches:
         return known(self, run, round) + [row.digest for row in self._core.store.refusals(run, round) if row.digest]
 
     return [(Commits, "_updates", updates)]
+
+
+@mutant("sqlite-is-not-synced", "ack-durable", store="sqlite-file", replicas=1, storm_s=10.0)
+def _sqlite_is_not_synced() -> Patches:
+    """SQLite's commits return before they are on the disk, and its journal is in memory."""
+    use_wal = connect._use_wal
+
+    class Unsynced:
+        def __init__(self, connection: Any) -> None:
+            self.connection = connection
+
+        def execute(self, statement: str) -> Any:
+            return self.connection.execute(statement.replace("=WAL", "=MEMORY"))
+
+    return [(connect, "_use_wal", lambda connection, timeout_s: use_wal(Unsynced(connection), timeout_s))]
