@@ -103,6 +103,20 @@ class Quantizer:
         """Lanes behind those of the values: the weight's, and the canary."""
         return self.weight_lanes + 1
 
+    def bits_used(self, weight: float) -> float:
+        """The bits of a lane that the values of a device of this weight use, at most: log2(L w / w_cap). What is finer
+        is left to chance."""
+        return math.log2(self.levels * weight / self.weight_cap)
+
+    def rounding_error(self, dimension: int, survivors: int, weight: float) -> float:
+        """How far rounding moves a mean of ``dimension`` values at most, on average, as a part of ``max_norm``: the
+        bound at the top of this file for survivors of this ``weight`` each, with a = max_norm / sqrt(dimension), the
+        most that it can be."""
+        step, share = 2 * self.max_abs / self.levels, weight / self.weight_cap
+        a = self.max_norm / math.sqrt(dimension)
+        one = min(math.sqrt(survivors) / 2 * step, math.sqrt(survivors * share * a * step)) / (survivors * share)
+        return math.sqrt(dimension) * one / self.max_norm
+
     def takes_weight(self, weight: int) -> bool:
         """Whether ``weight`` is valid: a whole number from 0 to the cap."""
         return _whole(weight) and 0 <= weight <= self.weight_cap

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.terminal import Json, errors_as_sentences, say, say_json, sentence_of
+from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json, sentence_of
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, roles_for, said_roles
 
 if TYPE_CHECKING:
@@ -59,20 +59,29 @@ def check(
     """
     from coordinator.engine.plan import Plan, chosen_for_new_run
     from coordinator.runtime.extensions import installed
-    from coordinator.runtime.insight.plan_check import said_of_plan
+    from coordinator.runtime.insight.plan_check import cannot_learn, rounding_of, said_of_plan
     from coordinator.runtime.insight.plan_cost import RoundCost
 
     read = Plan.from_toml(plan, changes or ())
-    chosen_for_new_run(read, installed(read))
+    weighs = None if examples is None or read.terms is None else float(min(examples, read.terms.weight_cap))
+    chosen_for_new_run(read, installed(read), weighs)
     found, unknown = _model(read, init, said_roles(statistics))
     cost = None if found is None else RoundCost.of(read, found[0], found[1])
-    capped = said_of_plan(read, [] if examples is None else [examples], whose="devices")
+    if cost is not None and (reason := cannot_learn(read, cost.values)):
+        fail(f"{plan}: {reason}.")
+    sizes = [examples] if examples is not None else [] if read.secure is None else [int(read.usual_weight)]
+    capped = said_of_plan(read, sizes, whose="devices")
     if as_json:
-        say_json(_document(read, cost, unknown) | {"capped": capped})
+        say_json(
+            _document(read, cost, unknown)
+            | {"capped": capped, "rounding": "" if cost is None else rounding_of(read, cost.values, weighs)}
+        )
         return
     say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
     for line in _lines(read, cost, unknown):
         say(f"  {line}")
+    if read.secure is not None and cost is not None:
+        say(f"  rounding:     {rounding_of(read, cost.values, weighs)}")
     if capped:
         say(f"  weights:      {capped}.")
 

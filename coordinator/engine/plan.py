@@ -54,6 +54,9 @@ from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, Plan
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
 
+_BATCH = 32
+"""Examples that a device has at least, where nothing is known of it."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -281,6 +284,15 @@ class Plan(_Section):
         return None if self.secure is None else self.secure.terms(self.aggregation)
 
     @property
+    def usual_weight(self) -> float:
+        """What a device of a secure round is taken to weigh where nobody says: the cap; but where the plan leaves that
+        at its default, which says nothing of devices, as much as one batch."""
+        cap, default = self.aggregation.weight_cap, Aggregation.model_fields["weight_cap"].default
+        if self.secure is not None and (self.secure.weight_cap is not None or self.aggregation.weighting == "equal"):
+            return float(self.secure.cap(self.aggregation))
+        return float(cap if cap != default else min(cap, max(_BATCH, self.task.batch_size, self.cohort.min_examples)))
+
+    @property
     def weight_unit(self) -> int:
         """In how many parts of an example a new run of this plan counts: see ``weights.unit_of``."""
         return unit_of(self.aggregation, self.cohort.goal)
@@ -329,9 +341,10 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = Non
     return found
 
 
-def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
-    """``chosen``, for a run that is to begin. PlanError also where the plan has a mistake that older versions accepted:
-    a run that has begun with it goes on; and where its rule depends on the width of a block."""
+def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN, usual: float | None = None) -> Chosen:
+    """``chosen``, for a run that is to begin. ``usual``: what its devices weigh on average; None: that is not known.
+    PlanError also where the plan has a mistake that older versions accepted: a run that has begun with it goes on; and
+    where its rule depends on the width of a block."""
     if plan.cohort.choose == "by_examples" and plan.cohort.pool_count <= plan.cohort.select:
         raise PlanError(
             Mistake(
@@ -342,6 +355,10 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN) -> Chosen:
         )
     if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
         raise PlanError(Mistake(reason, ("aggregation",)))
+    if plan.secure is not None:
+        weight = plan.usual_weight if usual is None else usual
+        if reason := secure_plan.said_of_bits(plan.secure, plan.aggregation, weight, secure_plan.FEWEST_BITS):
+            raise PlanError(Mistake(reason, ("secure",)))
     return chosen(plan, registry, plan.cohort.goal)
 
 

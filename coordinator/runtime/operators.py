@@ -56,10 +56,12 @@ class OperatorRequests:
         taken: Container[str] = (),
         permitted: Callable[[str], bool] = _any,
         sees: run_creation.Sees = None,
+        usual: float | None = None,
     ) -> RunView:
         """Creates a run. ``taken``: ids that are in use beside those of this store. ``sees``: of which runs the caller
-        may have the checkpoints; None: of all. ProblemError *not-permitted* where its id is not ``permitted``."""
-        row = run_creation.create_run(request, self._core, taken, permitted, sees)
+        may have the checkpoints; None: of all. ``usual``: what devices weigh on average, where that is known.
+        ProblemError *not-permitted* where its id is not ``permitted``."""
+        row = run_creation.create_run(request, self._core, taken, permitted, sees, usual)
         run_creation.begin_run(self._core, self._core.log(row.run))
         return self.run(row.run)
 

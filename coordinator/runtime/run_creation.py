@@ -36,6 +36,7 @@ from coordinator.blobs import Missing
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen, chosen_for_new_run
 from coordinator.engine.plan_file import Mistake, PlanError
+from coordinator.engine.secure.plan import cannot_learn
 from coordinator.folding.optimizer_state import state_header
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
@@ -75,11 +76,12 @@ def check_checkpoint(path: Path, limit: int = HEADER_LIMIT) -> TensorHeader:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
 
 
-def checked_plan(core: Core, body: dict[str, object]) -> Plan:
-    """The plan of a run that shall begin. ProblemError *invalid-plan*."""
+def checked_plan(core: Core, body: dict[str, object], usual: float | None = None) -> Plan:
+    """The plan of a run that shall begin. ``usual``: what its devices weigh on average, where that is known.
+    ProblemError *invalid-plan*."""
     try:
         plan = Plan.parse(body)
-        chosen_for_new_run(plan, core.extensions(plan))
+        chosen_for_new_run(plan, core.extensions(plan), usual)
     except PlanError as error:
         raise _refused(error) from None
     return plan
@@ -134,6 +136,10 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         raise _refused_field(
             "task", "averaged", "these tensors hold no values of parameters, and a secure round sums at least one"
         )
+    if plan.secure is not None:
+        values = codecs.linear(plan.task.codec).count(layout.whole.elements)
+        if reason := cannot_learn(plan.secure, plan.aggregation, values, plan.cohort.goal):
+            raise _refused(PlanError(Mistake(reason, ("secure",))))
     try:
         wire = codec.wire(layout.whole)
     except TensorError as error:
@@ -193,11 +199,17 @@ def free_id(
 
 
 def create_run(
-    request: CreateRun, core: Core, taken: Container[str], permitted: Callable[[str], bool], sees: Sees = None
+    request: CreateRun,
+    core: Core,
+    taken: Container[str],
+    permitted: Callable[[str], bool],
+    sees: Sees = None,
+    usual: float | None = None,
 ) -> RunRow:
     """Writes the run and version 0 of its line in one transaction. ``taken``: ids that are in use beside those of the
-    store. ProblemError where the plan or the checkpoint is refused, or the id is not ``permitted``."""
-    plan = checked_plan(core, request.plan)
+    store. ``usual``: see ``checked_plan``. ProblemError where the plan or the checkpoint is refused, or the id is not
+    ``permitted``."""
+    plan = checked_plan(core, request.plan, usual)
     _, roles = checked_initial(core, plan, request, sees)
     size = core.blobs.size(request.init)
     now = core.clock.now()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from client_sdk.protocol.participation import DeviceParticipation
 from client_sdk.protocol.treatment import TREATED
+from coordinator.engine.secure.plan import said_of_bits
 from coordinator.pictures.curve import Curve
 from coordinator.runtime.insight.lateness import lateness
 from coordinator.store.port import Reader
@@ -201,6 +202,12 @@ def treatment_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]
         largest = max(row.rounding or 0.0 for row in rounded)
         text = f"rounding errors up to {largest:.2g} of an update's largest value"
         found.append((text, _numbers([row.round for row in rounded])))
+    secure = history.plan.secure
+    masked = [row for row in rounds if row.kind == "secure" and row.status == "committed" and row.counted]
+    if secure is not None and masked:
+        usual = sum(row.weight for row in masked) / sum(row.counted for row in masked)
+        few = said_of_bits(secure, history.plan.aggregation, usual)
+        found += [(few, _numbers([row.round for row in masked]))] if few else []
     zero = [row.round for row in rounds if row.zero_sum]
     found += [("the sum of the updates was zero", _numbers(zero))] if zero else []
     raised = [row for row in rounds if row.raised]

@@ -134,7 +134,7 @@ class Simulation:
             if authority is not None:
                 with self.store.transaction() as tx:
                     tx.put_revocations(list_row(authority.revocations))
-            self.run = self._begun(before, plan, body, origin, roles)
+            self.run = self._begun(before, plan, body, origin, roles, clients)
             planned = partial(planned_steps, plan.task)
             make_world: Callable[..., SimulatedWorld] = SimulatedWorld
             if authority is not None:
@@ -232,7 +232,9 @@ class Simulation:
         same: Sequence[RunRow] = [row for row in self._folder.runs() if row.plan_digest == plan.digest]
         return same[-1] if same else None
 
-    def _begun(self, before: RunRow | None, plan: Plan, body: bytes, origin: str, roles: Roles) -> str:
+    def _begun(
+        self, before: RunRow | None, plan: Plan, body: bytes, origin: str, roles: Roles, clients: Clients
+    ) -> str:
         if before is not None:
             self.coordinator.recover()
             if self.coordinator.core.state(before.run).status == "paused":
@@ -244,7 +246,7 @@ class Simulation:
             self.coordinator.operators.put_checkpoint(spool, name)
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
         request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin, roles=dict(roles))
-        return self.coordinator.operators.create_run(request, taken=taken).run
+        return self.coordinator.operators.create_run(request, taken=taken, usual=_usual(plan, clients)).run
 
     def _tensors(self, name: str) -> Tensors:
         with self.blobs.open(name) as file:
@@ -252,6 +254,13 @@ class Simulation:
 
     def _begin(self, state: RunState) -> None:
         self.engine.begin(state.round_number, self._tensors(state.checkpoint))
+
+
+def _usual(plan: Plan, clients: Clients) -> float | None:
+    """What a client weighs on average in secure rounds; None where that is not at hand."""
+    if plan.secure is None or plan.aggregation.weighting != "examples" or not clients.holdings.at_hand:
+        return None
+    return float(np.minimum(clients.sizes, plan.secure.cap(plan.aggregation)).mean())
 
 
 def _require_same(before: RunRow, plan: Plan, masked: bool) -> None:

@@ -197,7 +197,7 @@ def test_fast_rounds_are_alike_in_both_ways() -> None:
 
 @pytest.mark.parametrize("codec", ["rotated@1", "sampled-half-rotated@1"])
 def test_linear_codecs_are_alike_in_both_ways(codec: str) -> None:
-    asked = plan(2, q=8)
+    asked = plan(2, q=8, weight_cap=12)
     asked["task"]["codec"] = codec
     assert [row.status for row in both(asked=asked).rounds] == ["committed", "committed"]
 

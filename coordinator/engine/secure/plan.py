@@ -13,6 +13,7 @@ profile, and a rule whose threshold is not above half of the share holders is re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
@@ -31,7 +32,7 @@ from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
-from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT
+from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT, Quantizer
 from coordinator.engine.aggregation.registry import RULES
 
 EXCHANGES = 4
@@ -69,6 +70,12 @@ class Weighing(Protocol):
 
 
 _MILLION = 1_000_000
+Q_MOST = 24
+FEWEST_BITS = 3.75
+"""With fewer bits of a lane in use, by a weight cap far above what devices weigh, rounding is larger than what updates
+change: no run begins. q = 4 at the cap uses 3.8."""
+ENOUGH_BITS = 6.5
+"""With fewer it is said."""
 _FAST_ONLY = ("drop", "corrupt", "sigma", "eta")
 _FOLLOWS = {
     "threshold": "it follows from the profile and the roster's size: leave it out",
@@ -95,7 +102,7 @@ class Secure(BaseModel):
     """*fast*: bits of secrecy. None: 80, the fewest that devices accept by default."""
     eta: int | None = Field(default=None, ge=1, le=128)
     """*fast*: bits of correctness. None: 40."""
-    q: int = Field(default=16, ge=1, le=24)
+    q: int = Field(default=16, ge=1, le=Q_MOST)
     """Bits of a quantized value. Below 8 only after a rotation (``task.codec = "rotated@1"``, or one of
     ``sampled-...-rotated@1``), which spreads large coordinates."""
     max_norm: float = Field(gt=0, allow_inf_nan=False)
@@ -106,7 +113,8 @@ class Secure(BaseModel):
     5 max_norm / 256 where there are 65536 values or more."""
     weight_cap: int | None = Field(default=None, ge=1, le=WEIGHT_LIMIT)
     """The most that one device weighs. None: what it weighs at most by ``[aggregation]``. With small q it should be
-    near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs."""
+    near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs. With few
+    bits it has to be: a run is refused where devices would use fewer than 3.75 of them."""
     cipher: Literal["aes-256-ctr", "chacha20"] = "aes-256-ctr"
     """What masks are expanded with. ``chacha20`` is faster where the processor has no AES."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
@@ -247,6 +255,39 @@ def reasons_against(
             f"secure.exchange_s together ({cohort.collect_s + EXCHANGES * secure.exchange_s:g}): "
             "an attempt would expire under way"
         )
+
+
+def quantizer(secure: Secure, aggregation: Weighing) -> Quantizer:
+    """Of the plan's rounds."""
+    return Quantizer(q=secure.q, max_norm=secure.max_norm, max_abs=secure.max_abs, weight_cap=secure.cap(aggregation))
+
+
+def said_of_bits(secure: Secure, aggregation: Weighing, usual: float, enough: float = ENOUGH_BITS) -> str:
+    """A sentence with advice where a weight cap far above what devices weigh (``usual``) leaves a device fewer bits of
+    a lane than ``enough``; empty where it does not."""
+    cap, found = secure.cap(aggregation), quantizer(secure, aggregation).bits_used(usual)
+    if found >= enough or cap < 2 * usual:
+        return ""
+    advised, several = max(1, math.ceil(usual)), math.ceil(secure.q + ENOUGH_BITS - found)
+    more = f", or q = {several}" if several <= Q_MOST else ""
+    how = "more than what they send" if found < FEWEST_BITS else "a large part of what is committed"
+    return (
+        f"q = {secure.q} with weight_cap = {cap:,}: devices that weigh about {usual:,.0f} use {max(0.0, found):.1f} of "
+        f"{secure.q} bits, and rounding is {how}. "
+        f"Set secure.weight_cap to what devices usually weigh, such as {advised}{more}"
+    )
+
+
+def cannot_learn(secure: Secure, aggregation: Weighing, dimension: int, survivors: int) -> str:
+    """Why no update of so many values can be told from rounding, also where each device weighs its cap; else empty."""
+    found = quantizer(secure, aggregation).rounding_error(dimension, survivors, secure.cap(aggregation))
+    if found < 1:
+        return ""
+    return (
+        f"q = {secure.q} with max_abs = {secure.max_abs:g} rounds a mean of {dimension:,} values by {found:.1f} times "
+        f"max_norm ({secure.max_norm:g}), so no update can be told from it: raise q, or lower max_abs "
+        f"(4 max_norm / sqrt(values) is {4 * secure.max_norm / math.sqrt(dimension):.2g})"
+    )
 
 
 def takes_partial_work(aggregation: Weighing) -> str:

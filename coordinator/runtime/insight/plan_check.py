@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from client_sdk import codecs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
 from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan
+from coordinator.engine.secure import plan as secure_plan
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, size_text, time_text
 from coordinator.runtime.marks import kinds_against, tensors_of
@@ -60,10 +62,36 @@ class PlanCheck:
 
 
 def said_of_plan(plan: Plan, sizes: Sequence[int], *, whose: str = "clients") -> str:
-    """Who of these weighs less than its examples under the plan, in a sentence; empty where nobody does."""
+    """Who of these weighs less than its examples under the plan, or that they use few bits under masks, in a sentence;
+    else empty."""
     own = None if plan.secure is None else plan.secure.weight_cap
     cap, field = (own, "secure.weight_cap") if own is not None else (plan.aggregation.weight_cap, "weight_cap")
-    return said_of_cap(plan.aggregation.weighting, cap, sizes, field=field, whose=whose)
+    capped = said_of_cap(plan.aggregation.weighting, cap, sizes, field=field, whose=whose)
+    if capped or plan.secure is None or not sizes:
+        return capped
+    return secure_plan.said_of_bits(plan.secure, plan.aggregation, sum(min(size, cap) for size in sizes) / len(sizes))
+
+
+def cannot_learn(plan: Plan, values: int) -> str:
+    """Why a secure plan that averages so many values of its model can learn nothing, in a sentence; else empty."""
+    if plan.secure is None:
+        return ""
+    sent = codecs.linear(plan.task.codec).count(values)
+    return secure_plan.cannot_learn(plan.secure, plan.aggregation, sent, plan.cohort.goal)
+
+
+def rounding_of(plan: Plan, values: int, weighs: float | None = None) -> str:
+    """How large the rounding of a secure plan is, in a sentence; empty for a plain one. ``weighs``: of a device; None:
+    the plan's usual one."""
+    if plan.secure is None:
+        return ""
+    weight = plan.usual_weight if weighs is None else weighs
+    used, sent = secure_plan.quantizer(plan.secure, plan.aggregation), codecs.linear(plan.task.codec).count(values)
+    return (
+        f"devices that weigh {weight:,.0f} of weight_cap = {used.weight_cap:,} use "
+        f"{max(0.0, used.bits_used(weight)):.1f} of {used.q} bits; the mean of {plan.cohort.goal} moves by rounding by "
+        f"up to {used.rounding_error(sent, plan.cohort.goal, weight):.1%} of max_norm"
+    )
 
 
 def _too_few(plan: Plan, registered: int, spent: int) -> str:

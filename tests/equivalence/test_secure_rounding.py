@@ -1,0 +1,131 @@
+"""A secure plan whose devices would use few bits of a lane is refused with numbers that help, or it is said."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from torch import nn
+
+from client_sdk.learning import Learner
+from client_sdk.secagg.quantize import Quantizer
+from coordinator.engine.plan import Plan, chosen_for_new_run
+from coordinator.engine.plan_file import PlanError
+from coordinator.engine.secure.plan import FEWEST_BITS, quantizer
+from simulation import History, simulate
+from simulation.errors import SimulationWarning
+from tests.client_sdk.commands.run_cli import quorate
+
+LEARNER = Learner(
+    model=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), loss=nn.functional.cross_entropy
+)
+SIZE = 32
+
+
+def clients() -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    rng = np.random.default_rng(0)
+    found = [rng.normal(size=(SIZE, 4)).astype(np.float32) for _ in range(6)]
+    return [(x, (x[:, 0] > 0).astype(np.int64)) for x in found]
+
+
+def plan(aggregation: dict[str, Any] | None = None, **secure: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = {
+        "name": "bits",
+        "task": {"learner": "tests:bits"},
+        "cohort": {"select": 6, "goal": 6},
+        "aggregation": {"partial": "refuse", **(aggregation or {})},
+        "finish": {"rounds": 2},
+    }
+    return {**whole, "secure": {"max_norm": 2.0, "max_abs": 0.5, "minimum_cohort": 3, **secure}} if secure else whole
+
+
+def play(asked: dict[str, Any]) -> History:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulationWarning)
+        return simulate(asked, LEARNER, clients(), secure="quantized", progress=False)
+
+
+def step(history: History) -> NDArray[Any]:
+    before, after = history.checkpoint(0), history.checkpoint(1)
+    return np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)])
+
+
+@pytest.mark.parametrize("q", range(8, 17))
+def test_a_plan_that_is_begun_learns_or_it_is_said(q: int) -> None:
+    """The default cap is 10,000, devices have 32 examples. With the advised cap the step is near the plain one."""
+    plain = step(play(plan()))
+    if q <= 12:
+        advice = rf"Set secure\.weight_cap to what devices usually weigh, such as {SIZE}, or q = 15"
+        with pytest.raises(ValueError, match=advice):
+            play(plan(q=q))
+    history = play(plan(q=q) if q > 12 else plan(q=q, weight_cap=SIZE))
+    said = "weight_cap = 10,000: devices that weigh about 32 use" in history.summary()
+    assert said == (q in (13, 14))
+    if not said:
+        assert np.linalg.norm(step(history) - plain) < 0.5 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize(
+    ("asked", "usual"),
+    [
+        (plan(q=16), None),
+        (plan(q=4, weight_cap=1000), None),
+        (plan(q=2, weight_cap=32), 31.0),
+        (plan({"weighting": "equal"}, q=4), None),
+        (plan({"weight_cap": 200}, q=8), None),
+        (plan(q=8), 9000.0),
+        (plan(q=4, weight_cap=10_000), None),
+    ],
+)
+def test_plans_that_learn_are_begun(asked: dict[str, Any], usual: float | None) -> None:
+    """Also those with few bits, where no lower cap would help; and where somebody has set the cap."""
+    chosen_for_new_run(Plan.parse(asked), usual=usual)
+
+
+@pytest.mark.parametrize(("asked", "usual"), [(plan(q=12), None), (plan(q=8, weight_cap=1000), 20.0)])
+def test_plans_that_commit_rounding_are_not(asked: dict[str, Any], usual: float | None) -> None:
+    with pytest.raises(PlanError, match=r"secure: q = .* Set secure\.weight_cap"):
+        chosen_for_new_run(Plan.parse(asked), usual=usual)
+
+
+@pytest.mark.parametrize(("q", "weight"), [(4, 100), (8, 100), (8, 1), (12, 3)])
+def test_the_expected_error_is_that_of_lanes(q: int, weight: int) -> None:
+    dimension, survivors = 4000, 7
+    used = Quantizer(q=q, max_norm=1.0, max_abs=4 / np.sqrt(dimension), weight_cap=100)
+    rng = np.random.default_rng(q)
+    values = rng.normal(size=(survivors, dimension))
+    values = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
+    total = np.zeros(dimension + used.extra_lanes, np.uint64)
+    for number, row in enumerate(values):
+        total += used.lanes(row, weight, 24, bytes([number]) * 32, "chacha20").astype(np.uint64)
+    mean = used.mean_of(total[:dimension], survivors, survivors * weight)
+    found = float(np.linalg.norm(mean - np.clip(values, -used.max_abs, used.max_abs).mean(axis=0)))
+    bound = used.rounding_error(dimension, survivors, weight)
+    assert bound / 3 <= found <= 1.05 * bound
+
+
+def test_plan_check_refuses_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.toml"
+    text = (Path(__file__).parents[2] / "examples" / "mnist-secure.toml").read_text()
+    file.write_text(text.replace("weight_cap = 1000", "#"))
+    for options, code, words in (
+        (["--set", "secure.q=8"], 1, "secure.weight_cap to what devices usually weigh"),
+        (["--set", "secure.q=8", "--examples", "9000"], 0, "use 7.8 of 8 bits; the mean of 256 moves by rounding"),
+        (["--set", "secure.q=8", "--examples", "90"], 1, "devices that weigh about 90 use"),
+        (["--set", "secure.q=8", "--set", "secure.weight_cap=90"], 0, "use 8.0 of 8 bits"),
+        (["--set", "secure.q=13"], 0, "weights:      q = 13 with weight_cap = 10,000"),
+        (["--set", "secure.q=3", "--set", "secure.weight_cap=9", "--set", "secure.max_abs=99"], 1, "or lower max_abs"),
+    ):
+        assert quorate("plan", "check", str(file), *options) == code
+        shown = " ".join("".join(capsys.readouterr()).split())
+        assert " ".join(words.split()) in shown
+
+
+def test_the_fewest_bits_are_those_of_four_at_the_cap() -> None:
+    secure = Plan.parse(plan(q=4, weight_cap=100))
+    assert secure.secure is not None
+    assert FEWEST_BITS < quantizer(secure.secure, secure.aggregation).bits_used(100) < 4
