@@ -33,7 +33,7 @@ CLIENTS = {"small": client(5, 0.5), "edge": client(10, 0.25), "large": client(11
 
 @pytest.mark.parametrize("engine", ["serial", "processes"])
 def test_counts_of_a_simulation(engine: Literal["serial", "processes"], tmp_path: Path) -> None:
-    history = simulate(PLAN, learner, CLIENTS, init=INIT, engine=engine, workers=2, folder=tmp_path / "run")
+    history = simulate(PLAN, learner, CLIENTS, init=INIT, engine=engine, folder=tmp_path / "run")
     for found in (history, History.open(tmp_path / "run")):
         assert [(row.clipped, row.capped, row.partial, row.rounding) for row in found.rounds] == [(1, 1, 0, 0.0)] * 2
         text = found.summary()
@@ -52,8 +52,10 @@ def test_a_run_to_which_nothing_was_done_says_nothing() -> None:
 
 def test_small_and_zero_sums_are_said() -> None:
     tiny = {"one": client(5, 3e-10), "two": client(5, 3e-10), "three": client(5, 3e-10)}
+    assert "rounding" not in simulate({**PLAN, "aggregation": {}}, learner, tiny, init=INIT).summary()
+    tiny = dict.fromkeys(tiny, client(5, 2.0**-24))
     said = simulate({**PLAN, "aggregation": {}}, learner, tiny, init=INIT).summary()
-    assert "rounding errors up to 0.39 of an update's largest value: rounds 1, 2" in said
+    assert "rounding errors up to " in said
     nothing = {name: client(5, 0.0) for name in CLIENTS}
     history = simulate({**PLAN, "aggregation": {}}, learner, nothing, init=INIT)
     assert [row.zero_sum for row in history.rounds] == [True, True]

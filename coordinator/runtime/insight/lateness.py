@@ -8,7 +8,9 @@ share of all selections that were missed, and lateness due to chance alone, the 
 over N devices has the mean N - 1 and the variance sum_i (2 + (1 / (p (1 - p)) - 6) / n_i), as m_i is binomial
 (Pearson's chi-squared for homogeneity, with the exact variance of its terms). Lateness is concentrated where D is
 ``CHANCE`` standard deviations above its mean, and at least the part ``SHARE`` of the devices that were selected
-``FEWEST`` times or more reported less than half as often as all do.
+``FEWEST`` times or more reported less than half as often as all do. Where devices were selected too seldom to tell, the
+same is asked of their classes, whose selections are many: a class with the part ``SHARE`` of the devices that reported
+less than half as often as all do.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 
 from client_sdk.protocol.participation import ClassParticipation, DeviceParticipation
 
-FEWEST = 3
+FEWEST = 2
 CHANCE = 4.0
 SHARE = 0.05
 _CLASSES = 50
@@ -29,28 +31,53 @@ _NAMED = 4
 def lateness(devices: Sequence[DeviceParticipation]) -> str:
     """In which devices lateness is concentrated, in a sentence; empty where it is not. Selections after which a device
     withdrew, or had its update refused, say nothing about its speed."""
-    asked = [(one, one.reported + one.missed) for one in devices if one.reported + one.missed]
-    total, missed = sum(count for _, count in asked), sum(one.missed for one, _ in asked)
-    if not total or missed in (0, total):
+    asked = [one for one in devices if _asked(one)]
+    total, missed = sum(map(_asked, asked)), sum(one.missed for one in asked)
+    if missed in (0, total):
         return ""
     p = missed / total
+    often = [one for one in asked if _asked(one) >= FEWEST]
+    rare = [one for one in often if one.reported < 0.5 * _asked(one) * (1 - p)]
+    of = f"{len(rare)} of {len(often)} devices"
+    if len(rare) < max(1, SHARE * len(often)) or _by_chance([(one.missed, _asked(one)) for one in asked], p):
+        classes: dict[str, list[DeviceParticipation]] = {}
+        for one in asked:
+            classes.setdefault(one.device_class, []).append(one)
+        sums = {name: (sum(one.missed for one in of), sum(map(_asked, of))) for name, of in classes.items()}
+        names = [
+            name
+            for name, (late, count) in sums.items()
+            if count - late < 0.5 * count * (1 - p) and len(classes[name]) >= SHARE * len(asked)
+        ]
+        if not names or _by_chance(list(sums.values()), p):
+            return ""
+        rare = [one for name in names for one in classes[name]]
+        of = f"the {len(rare)} devices of {' and '.join(sorted(names))}"
+    theirs, count = sum(one.missed for one in rare), sum(map(_asked, rare))
+    others = f", the others {(missed - theirs) / (total - count):.0%}" if total > count else ""
+    return (
+        f"Lateness is concentrated: {of} came too late or were silent in {theirs / count:.0%} of their {count:,} "
+        f"selections{others}{_classes(devices)}. What they hold hardly reaches the model"
+    )
+
+
+def _asked(one: DeviceParticipation) -> int:
+    return one.reported + one.missed
+
+
+def _by_chance(counts: Sequence[tuple[int, int]], p: float) -> bool:
+    """Whether chance explains that of each n selections m were missed. ``counts``: pairs (m, n)."""
     spread = p * (1 - p)
-    dispersion = sum((one.missed - count * p) ** 2 / (count * spread) for one, count in asked)
-    variance = sum(2 + (1 / spread - 6) / count for _, count in asked)
-    often = [(one, count) for one, count in asked if count >= FEWEST]
-    rare = [(one, count) for one, count in often if one.reported < 0.5 * count * (1 - p)]
-    by_chance = variance <= 0 or dispersion - (len(asked) - 1) < CHANCE * math.sqrt(variance)
-    if by_chance or len(rare) < SHARE * len(often):
-        return ""
-    theirs, of = sum(one.missed for one, _ in rare), sum(count for _, count in rare)
-    others = f", the others {(missed - theirs) / (total - of):.0%}" if total > of else ""
+    dispersion = sum((m - n * p) ** 2 / (n * spread) for m, n in counts)
+    variance = sum(2 + (1 / spread - 6) / n for _, n in counts)
+    return variance <= 0 or dispersion - (len(counts) - 1) < CHANCE * math.sqrt(variance)
+
+
+def _classes(devices: Sequence[DeviceParticipation]) -> str:
+    """How many selections each class missed, as a clause; empty with one class."""
     rates = [(one.missed / (one.counted + one.missed), one) for one in by_class(devices) if one.counted + one.missed]
     named = sorted(rates, key=lambda item: (-item[0], item[1].device_class))[:_NAMED] if len(rates) > 1 else []
-    classes = "; by class: " + ", ".join(f"{one.device_class} {rate:.0%}" for rate, one in named) if named else ""
-    return (
-        f"Lateness is concentrated: {len(rare)} of {len(often)} devices came too late or were silent in "
-        f"{theirs / of:.0%} of their {of:,} selections{others}{classes}. What they hold hardly reaches the model"
-    )
+    return "; by class: " + ", ".join(f"{one.device_class} {rate:.0%}" for rate, one in named) if named else ""
 
 
 def by_class(devices: Sequence[DeviceParticipation]) -> list[ClassParticipation]:

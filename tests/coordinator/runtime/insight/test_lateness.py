@@ -39,6 +39,18 @@ def test_a_handful_is_not_said_however_late_it_is() -> None:
     assert lateness(few).startswith("Lateness is concentrated: 6 of 100 devices came too late or were silent in 100%")
 
 
+def test_a_class_is_said_where_its_devices_were_selected_too_seldom_to_tell() -> None:
+    slow = [device(number, 1, 1, "slow") for number in range(12)]
+    fast = [device(number + 12, 3, number % 3 == 0, "fast") for number in range(40)]
+    said = lateness(slow + fast)
+    assert said.startswith("Lateness is concentrated: the 12 devices of slow came too late or were silent in 100% of")
+    few = [device(number, 1, 1, "slow") for number in range(2)]
+    assert lateness(few + fast) == "", "a class of a twentieth of the devices at least"
+    rng = np.random.default_rng(4)
+    alike = [device(number, 2, int(rng.binomial(2, 0.3)), "ab"[number % 2]) for number in range(100)]
+    assert lateness(alike) == ""
+
+
 def test_a_device_that_withdraws_is_not_late() -> None:
     away = [
         DeviceParticipation(device=f"w{number}", device_class="no class", selected=9, withdrawn=9)
