@@ -77,6 +77,11 @@ def test_commands_of_rooms_that_are_not_installed_name_the_extra(
     assert re.search(rf"\b{command}\b", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("room", cli.ROOMS)
+def test_each_command_of_a_room_is_known_without_it(room: str) -> None:
+    assert set(cli.ROOMS[room]) == set(cli._room(room) or {})
+
+
 def test_a_room_that_lacks_a_package_says_which(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
