@@ -103,10 +103,10 @@ class Quantizer:
         """Lanes behind those of the values: the weight's, and the canary."""
         return self.weight_lanes + 1
 
-    def bits_used(self, weight: float) -> float:
-        """The bits of a lane that the values of a device of this weight use, at most: log2(L w / w_cap). What is finer
-        is left to chance."""
-        return math.log2(self.levels * weight / self.weight_cap)
+    def bits_used(self, weight: float, survivors: int) -> float:
+        """The bits of a value in the mean of so many devices of this weight: log2(L w / w_cap sqrt(S)), since a device
+        uses L w / w_cap levels, and rounding averages out. What is finer is chance."""
+        return math.log2(self.levels * weight / self.weight_cap * math.sqrt(survivors))
 
     def rounding_error(self, dimension: int, survivors: int, weight: float) -> float:
         """How far rounding moves a mean of ``dimension`` values at most, on average, as a part of ``max_norm``: the

@@ -357,7 +357,8 @@ def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN, usual: float |
         raise PlanError(Mistake(reason, ("aggregation",)))
     if plan.secure is not None:
         weight = plan.usual_weight if usual is None else usual
-        if reason := secure_plan.said_of_bits(plan.secure, plan.aggregation, weight, secure_plan.FEWEST_BITS):
+        rest = (plan.aggregation, weight, plan.cohort.goal, secure_plan.FEWEST_BITS)
+        if reason := secure_plan.said_of_bits(plan.secure, *rest):
             raise PlanError(Mistake(reason, ("secure",)))
     return chosen(plan, registry, plan.cohort.goal)
 

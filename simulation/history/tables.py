@@ -206,7 +206,9 @@ def treatment_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]
     masked = [row for row in rounds if row.kind == "secure" and row.status == "committed" and row.counted]
     if secure is not None and masked:
         usual = sum(row.weight for row in masked) / sum(row.counted for row in masked)
-        few = said_of_bits(secure, history.plan.aggregation, usual)
+        few = said_of_bits(
+            secure, history.plan.aggregation, usual, round(sum(row.counted for row in masked) / len(masked))
+        )
         found += [(few, _numbers([row.round for row in masked]))] if few else []
     zero = [row.round for row in rounds if row.zero_sum]
     found += [("the sum of the updates was zero", _numbers(zero))] if zero else []

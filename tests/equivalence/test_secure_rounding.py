@@ -15,7 +15,6 @@ from client_sdk.learning import Learner
 from client_sdk.secagg.quantize import Quantizer
 from coordinator.engine.plan import Plan, chosen_for_new_run
 from coordinator.engine.plan_file import PlanError
-from coordinator.engine.secure.plan import FEWEST_BITS, quantizer
 from simulation import History, simulate
 from simulation.errors import SimulationWarning
 from tests.client_sdk.commands.run_cli import quorate
@@ -63,7 +62,7 @@ def test_a_plan_that_is_begun_learns_or_it_is_said(q: int) -> None:
         with pytest.raises(ValueError, match=advice):
             play(plan(q=q))
     history = play(plan(q=q) if q > 12 else plan(q=q, weight_cap=SIZE))
-    said = "weight_cap = 10,000: devices that weigh about 32 use" in history.summary()
+    said = "weight_cap = 10,000: where 6 devices weigh about 32, their mean has" in history.summary()
     assert said == (q in (13, 14))
     if not said:
         assert np.linalg.norm(step(history) - plain) < 0.5 * np.linalg.norm(plain)
@@ -77,6 +76,8 @@ def test_a_plan_that_is_begun_learns_or_it_is_said(q: int) -> None:
         (plan(q=2, weight_cap=32), 31.0),
         (plan({"weighting": "equal"}, q=4), None),
         (plan({"weight_cap": 200}, q=8), None),
+        (plan(q=4, weight_cap=600), 200.0),
+        ({**plan(q=12), "cohort": {"select": 300, "goal": 256}}, None),
         (plan(q=8), 9000.0),
         (plan(q=4, weight_cap=10_000), None),
     ],
@@ -114,18 +115,16 @@ def test_plan_check_refuses_and_says(tmp_path: Path, capsys: pytest.CaptureFixtu
     file.write_text(text.replace("weight_cap = 1000", "#"))
     for options, code, words in (
         (["--set", "secure.q=8"], 1, "secure.weight_cap to what devices usually weigh"),
-        (["--set", "secure.q=8", "--examples", "9000"], 0, "use 7.8 of 8 bits; the mean of 256 moves by rounding"),
-        (["--set", "secure.q=8", "--examples", "90"], 1, "devices that weigh about 90 use"),
-        (["--set", "secure.q=8", "--set", "secure.weight_cap=90"], 0, "use 8.0 of 8 bits"),
-        (["--set", "secure.q=13"], 0, "weights:      q = 13 with weight_cap = 10,000"),
+        (
+            ["--set", "secure.q=8", "--examples", "9000"],
+            0,
+            "devices that weigh 9,000 of weight_cap = 10,000 by up to 0.01",
+        ),
+        (["--set", "secure.q=8", "--examples", "200"], 0, "256 devices weigh about 200, their mean has 6.3 bits"),
+        (["--set", "secure.q=8", "--set", "secure.weight_cap=90"], 0, "weigh 90 of weight_cap = 90 by up to 0.0"),
+        (["--set", "secure.q=11"], 0, "weights: q = 11 with weight_cap = 10,000"),
         (["--set", "secure.q=3", "--set", "secure.weight_cap=9", "--set", "secure.max_abs=99"], 1, "or lower max_abs"),
     ):
         assert quorate("plan", "check", str(file), *options) == code
         shown = " ".join("".join(capsys.readouterr()).split())
         assert " ".join(words.split()) in shown
-
-
-def test_the_fewest_bits_are_those_of_four_at_the_cap() -> None:
-    secure = Plan.parse(plan(q=4, weight_cap=100))
-    assert secure.secure is not None
-    assert FEWEST_BITS < quantizer(secure.secure, secure.aggregation).bits_used(100) < 4

@@ -71,11 +71,13 @@ class Weighing(Protocol):
 
 _MILLION = 1_000_000
 Q_MOST = 24
-FEWEST_BITS = 3.75
-"""With fewer bits of a lane in use, by a weight cap far above what devices weigh, rounding is larger than what updates
-change: no run begins. q = 4 at the cap uses 3.8."""
-ENOUGH_BITS = 6.5
-"""With fewer it is said."""
+FEWEST_BITS = 5.25
+"""With fewer bits of a value in the mean, by a weight cap far above what devices weigh, no run begins: with the default
+cap, six devices of 32 examples and q = 12, which are 5.0, rounding was as large as the step."""
+ENOUGH_BITS = 7.5
+"""With fewer it is said: with q = 15 there, which are 8.0, it was a third of the step."""
+FAR_ABOVE = 4
+"""A cap this many times what devices weigh is far above it. A lower one is what somebody chose."""
 _FAST_ONLY = ("drop", "corrupt", "sigma", "eta")
 _FOLLOWS = {
     "threshold": "it follows from the profile and the roster's size: leave it out",
@@ -113,8 +115,8 @@ class Secure(BaseModel):
     5 max_norm / 256 where there are 65536 values or more."""
     weight_cap: int | None = Field(default=None, ge=1, le=WEIGHT_LIMIT)
     """The most that one device weighs. None: what it weighs at most by ``[aggregation]``. With small q it should be
-    near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs. With few
-    bits it has to be: a run is refused where devices would use fewer than 3.75 of them."""
+    near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs. A run is
+    refused where rounding would be larger than what is learned for that."""
     cipher: Literal["aes-256-ctr", "chacha20"] = "aes-256-ctr"
     """What masks are expanded with. ``chacha20`` is faster where the processor has no AES."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
@@ -262,19 +264,21 @@ def quantizer(secure: Secure, aggregation: Weighing) -> Quantizer:
     return Quantizer(q=secure.q, max_norm=secure.max_norm, max_abs=secure.max_abs, weight_cap=secure.cap(aggregation))
 
 
-def said_of_bits(secure: Secure, aggregation: Weighing, usual: float, enough: float = ENOUGH_BITS) -> str:
-    """A sentence with advice where a weight cap far above what devices weigh (``usual``) leaves a device fewer bits of
-    a lane than ``enough``; empty where it does not."""
-    cap, found = secure.cap(aggregation), quantizer(secure, aggregation).bits_used(usual)
-    if found >= enough or cap < 2 * usual:
+def said_of_bits(
+    secure: Secure, aggregation: Weighing, usual: float, survivors: int, enough: float = ENOUGH_BITS
+) -> str:
+    """A sentence with advice where a weight cap far above what devices weigh (``usual``) leaves a value in the mean of
+    so many fewer bits than ``enough``; empty where it does not."""
+    cap, found = secure.cap(aggregation), quantizer(secure, aggregation).bits_used(usual, survivors)
+    if found >= enough or cap < FAR_ABOVE * usual:
         return ""
     advised, several = max(1, math.ceil(usual)), math.ceil(secure.q + ENOUGH_BITS - found)
     more = f", or q = {several}" if several <= Q_MOST else ""
     how = "more than what they send" if found < FEWEST_BITS else "a large part of what is committed"
     return (
-        f"q = {secure.q} with weight_cap = {cap:,}: devices that weigh about {usual:,.0f} use {max(0.0, found):.1f} of "
-        f"{secure.q} bits, and rounding is {how}. "
-        f"Set secure.weight_cap to what devices usually weigh, such as {advised}{more}"
+        f"q = {secure.q} with weight_cap = {cap:,}: where {survivors} devices weigh about {usual:,.0f}, their mean has "
+        f"{max(0.0, found):.1f} bits, and rounding is {how}. Set secure.weight_cap to what devices usually weigh, such "
+        f"as {advised}{more}"
     )
 
 

@@ -69,7 +69,8 @@ def said_of_plan(plan: Plan, sizes: Sequence[int], *, whose: str = "clients") ->
     capped = said_of_cap(plan.aggregation.weighting, cap, sizes, field=field, whose=whose)
     if capped or plan.secure is None or not sizes:
         return capped
-    return secure_plan.said_of_bits(plan.secure, plan.aggregation, sum(min(size, cap) for size in sizes) / len(sizes))
+    usual = sum(min(size, cap) for size in sizes) / len(sizes)
+    return secure_plan.said_of_bits(plan.secure, plan.aggregation, usual, plan.cohort.goal)
 
 
 def cannot_learn(plan: Plan, values: int) -> str:
@@ -88,9 +89,8 @@ def rounding_of(plan: Plan, values: int, weighs: float | None = None) -> str:
     weight = plan.usual_weight if weighs is None else weighs
     used, sent = secure_plan.quantizer(plan.secure, plan.aggregation), codecs.linear(plan.task.codec).count(values)
     return (
-        f"devices that weigh {weight:,.0f} of weight_cap = {used.weight_cap:,} use "
-        f"{max(0.0, used.bits_used(weight)):.1f} of {used.q} bits; the mean of {plan.cohort.goal} moves by rounding by "
-        f"up to {used.rounding_error(sent, plan.cohort.goal, weight):.1%} of max_norm"
+        f"moves the mean of {plan.cohort.goal} devices that weigh {weight:,.0f} of weight_cap = {used.weight_cap:,} by "
+        f"up to {used.rounding_error(sent, plan.cohort.goal, weight):.2g} of max_norm"
     )
 
 
