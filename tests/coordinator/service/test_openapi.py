@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -29,6 +29,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from client_sdk.credentials.errors import BadCredential
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, TENSORS_MEDIA_TYPE, Route
@@ -51,7 +52,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = 72
+OPERATIONS = 73
 STREAMS = (Route.EVENTS, Route.STREAM)
 EACH = 15
 """Requests to each operation. `make soak` sends more."""
@@ -160,7 +161,10 @@ def explore(service: Service, operation: Any, examples: int) -> None:
         if service.tokens.get(who):
             headers["Authorization"] = f"Bearer {service.tokens[who]}"
         sent = translated(case.as_transport_kwargs(base_url="http://localhost", headers=headers))
-        response = service.request(**sent, auth=service.signing.get(who))
+        try:
+            response = service.request(**sent, auth=service.signing.get(who))
+        except BadCredential:  # a drawn header that no device can sign, and so none sends
+            reject()
         case.validate_response(response, checks=[check for check in CHECKS if check not in excluded])
 
     search()
