@@ -186,8 +186,6 @@ def _from_entry_point(name: str) -> Data:
 def _from_table(table: TableFile) -> Data:
     try:
         x, y, held_out = table.read()
-    except FileNotFoundError:
-        raise DataSourceError(f"There is no file {table.path}.") from None
     except TableError as error:
         raise DataSourceError(f"{error}.") from error
     except OSError as error:

@@ -45,18 +45,21 @@ class TableFile:
 
     def read(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
         """(x, y, which rows are held out; None where no column says so). TableError, OSError."""
+        if not self.path.is_file():
+            raise TableError(f"There is no file {self.path}")
         try:
             is_csv = self.path.suffix.lower() == ".csv"
-            table = self._csv() if is_csv else import_module("pyarrow.parquet").read_table(self.path)
+            return self._split(self._csv() if is_csv else import_module("pyarrow.parquet").read_table(self.path))
         except ModuleNotFoundError:
             needs = "Reading .csv and .parquet needs pyarrow, which is not installed: pip install 'quorate[datasets]'"
             raise TableError(needs) from None
+        except TableError:
+            raise
+        except UnicodeDecodeError:
+            raise TableError(f"{self.path} is not in UTF-8: save it as UTF-8") from None
         except (ValueError, NotImplementedError) as error:  # pyarrow's errors are these
-            if isinstance(error, TableError):
-                raise
             kind = self.path.suffix[1:].lower()
             raise TableError(f"{self.path} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
-        return self._split(table)
 
     def _csv(self) -> Any:
         with self.path.open("rb") as file:
@@ -67,6 +70,8 @@ class TableFile:
             raise TableError(f"{self.path} is larger than 2 GiB: save it as .parquet")
         csv = import_module("pyarrow.csv")
         table = csv.read_csv(self.path, read_options=csv.ReadOptions(block_size=max(size, 1)))
+        if any(import_module("pyarrow.types").is_binary(kind) for kind in table.schema.types):
+            raise TableError(f"{self.path} is not in UTF-8: save it as UTF-8")
         if table.num_columns == 1 and (other := re.search("[;\t|]", table.column_names[0])):
             raise TableError(f"{self.path} separates its columns by {other[0]!r}: save it with commas")
         return table
@@ -117,7 +122,7 @@ class TableFile:
         if column.null_count:
             self._missing(where, np.asarray(column.is_null()))
         if _is_text(kind):
-            value = next((text for text in column.to_pylist() if not _is_number(text)), "")
+            value = next((text for text in column.to_pylist() if not _is_number(text)), column[0].as_py())
             raise TableError(
                 f"{where} holds text, as {value!r}: give numbers, by one table of codes for all devices "
                 "(each device's own would differ)"
@@ -152,8 +157,4 @@ def _is_text(kind: Any) -> bool:
 
 
 def _is_number(text: object) -> bool:
-    try:
-        float(str(text))
-    except ValueError:
-        return False
-    return True
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", str(text).strip()) is not None

@@ -98,10 +98,12 @@ def _header_size(prefix: bytes, total: int, limit: int) -> int:
 def _foreign(prefix: bytes) -> str:
     """What a file is that is no safetensors file, and how it becomes one."""
     convert = "to_bytes of client_sdk.tensors makes one from a dict of arrays"
-    if prefix.startswith((b"PK\x03\x04", b"\x80")):
-        what = "a zip archive" if prefix.startswith(b"PK") else "a pickle"
-        convert += ", here {name: tensor.numpy() for name, tensor in torch.load(FILE).items()}"
-        return f"this is {what}, as torch.save makes, and not a safetensors file: {convert}"
+    convert_torch = ", here {name: tensor.numpy() for name, tensor in torch.load(FILE).items()}"
+    if prefix.startswith(b"PK\x03\x04"):
+        what = "this is a zip archive, as torch.save and numpy.savez make, and not a safetensors file"
+        return f"{what}: {convert}{convert_torch}, or dict(numpy.load(FILE))"
+    if prefix.startswith(b"\x80"):
+        return f"this is a pickle, as torch.save makes, and not a safetensors file: {convert}{convert_torch}"
     return f"this is not a safetensors file: {convert}"
 
 

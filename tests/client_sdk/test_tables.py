@@ -100,6 +100,9 @@ REFUSED: dict[str, tuple[str | bytes, str | None, str]] = {
     "twice": ("a,a,b\n0,1,1\n", "b", "{} has two columns 'a'."),
     "only a target": ("b\n1\n", "b", "{} has no column but its target b."),
     "semicolons": ("a;b\n1;0\n", "b", "{} separates its columns by ';': save it with commas."),
+    "Latin-1 in the header": ("café,b\n1,0\n".encode("latin-1"), "b", "{} is not in UTF-8: save it as UTF-8."),
+    "Latin-1 in a value": ("a,b\ncafé,0\n".encode("latin-1"), "b", "{} is not in UTF-8: save it as UTF-8."),
+    "grouped digits": ("a,b\n1_000,0\n", "b", "{}: the column a holds text, as '1_000'" + CODES),
     "UTF-16": (CSV.encode("utf-16"), "ill", "{} is in UTF-16: save it as UTF-8."),
     "other split": (
         "a,split,y\n1,train,0\n2,valid,1\n",
@@ -144,6 +147,9 @@ def test_a_file_that_is_none_of_its_kind_or_not_there(tmp_path: Path) -> None:
         with pytest.raises(DataSourceError, match=r"There is no file gone\.csv\."):
             there("gone.csv:ill")
     require_source(with_target(csv(tmp_path), "ill"))
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(DataSourceError, match=r"There is no file .*folder\.parquet\."):
+        load_data(f"{tmp_path}/folder.parquet:ill")
     with pytest.raises(DataSourceError, match=r"a path that ends in \.npz, \.csv or \.parquet"):
         load_data("mine.tsv")
 

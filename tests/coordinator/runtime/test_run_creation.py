@@ -93,7 +93,7 @@ def test_a_blob_that_is_no_checkpoint_makes_no_run(empty: World) -> None:
 
 
 def test_a_file_of_torch_save_is_named_and_how_it_is_converted(empty: World) -> None:
-    with empty.refuses("invalid-request", "not a checkpoint: this is a zip archive, as torch.save makes.*to_bytes"):
+    with empty.refuses("invalid-request", "not a checkpoint: this is a zip archive, as torch.save and .*to_bytes"):
         begin(empty, empty.blobs.put(b"PK\x03\x04" + bytes(range(200))))
 
 
