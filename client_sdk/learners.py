@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from typing import Any, Protocol
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
+from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
 from client_sdk.tensors import Manifest, Roles, Tensors
@@ -272,6 +274,29 @@ def evaluate(learner: Any, name: str, model: Tensors, data: Any, *, device: str 
     if not isinstance(score, Score):
         raise LearnerError(f"The learner {name} gave a {type(score).__name__}, not a Score.")
     return score
+
+
+def pooled_by(learner: Any, scores: Sequence[Score]) -> Score:
+    """The score of the examples of all ``scores``, where the learner has computed the values of added states. Raises
+    LearnerError where a metric's state is lacking."""
+    for name in getattr(learner, "stateful", ()):
+        if any(name not in score.states for score in scores):
+            reason = learner.unaddable() or (
+                f"The metric {name} cannot be added up over clients: its state must be numbers of a fixed size, which "
+                "its merge(other) adds."
+            )
+            raise LearnerError(reason)
+    found = pooled(scores)
+    return found.model_copy(update={"metrics": found.metrics | values_of(learner, found.states), "states": {}})
+
+
+def values_of(learner: Any, states: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The values of metrics by their added states; one that is undefined is named as such."""
+    found = {name: learner.computed(name, state) for name, state in states.items() if hasattr(learner, "computed")}
+    return {
+        (name if math.isfinite(one) else undefined(name)): (one if math.isfinite(one) else 1.0)
+        for name, one in found.items()
+    }
 
 
 def _import(name: str) -> tuple[Any, str]:

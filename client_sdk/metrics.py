@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 
 from client_sdk.protocol.names import DESCRIPTIONS, METRIC_PATTERN
+from client_sdk.protocol.scores import Score
 
 UNDEFINED = ".undefined"
 """The end of the name of a metric that says that another one has no value: ``auc.undefined``. It is 1 in the score of
@@ -22,6 +25,7 @@ def undefined(name: str) -> str:
     return name[: _LONGEST - len(UNDEFINED)] + UNDEFINED
 
 
+_NONE: Mapping[str, float] = MappingProxyType({})
 MOST = 64
 """Metrics of one report or score, at most."""
 
@@ -59,32 +63,36 @@ def require_finite(metrics: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """For each name: (sum of value * examples, examples), the sum as an exact fraction. Adding has no order."""
+    """For each name: (sum of value * weight, weight), as exact numbers. The weight is the examples, or what a score
+    says instead. Adding has no order."""
 
-    sums: Mapping[str, tuple[Fraction, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, metrics: Mapping[str, float], examples: int) -> Tally:
-        """Metrics of one device, means over its ``examples``. ValueError for NaN or infinity."""
-        require_finite(metrics)
-        return cls({name: (Fraction(float(value)) * examples, examples) for name, value in metrics.items()})
+    sums: Mapping[str, tuple[Fraction, int | Fraction]] = field(default_factory=dict)
 
     @classmethod
-    def total(cls, parts: Iterable[tuple[Mapping[str, float], int]]) -> Tally:
-        """The sum of ``of(metrics, examples)`` of all parts, at a tenth of its cost: until the end, the sums are whole
-        numbers, one for each denominator, a power of two."""
-        examples: dict[str, int] = {}
+    def of(cls, metrics: Mapping[str, float], examples: int, weights: Mapping[str, float] = _NONE) -> Tally:
+        """Metrics of one device, means over its ``examples``, or of another weight. ValueError for NaN or infinity."""
+        return cls.total([(metrics, examples, weights)])
+
+    @classmethod
+    def total(cls, parts: Iterable[tuple[Mapping[str, float], int, Mapping[str, float]]]) -> Tally:
+        """The sum of ``of(metrics, examples, weights)`` of all parts, at a tenth of its cost: until the end, the sums
+        are whole numbers, one for each denominator, a power of two."""
+        having: dict[str, int | Fraction] = {}
         scaled: dict[str, dict[int, int]] = {}
-        for metrics, weight in parts:
+        for metrics, examples, weights in parts:
             require_finite(metrics)
             for name, value in metrics.items():
                 numerator, denominator = float(value).as_integer_ratio()
+                weight: int | Fraction = examples
+                if name in weights:
+                    weight = Fraction(weights[name])
+                    denominator *= weight.denominator
                 of_name = scaled.setdefault(name, {})
-                of_name[denominator] = of_name.get(denominator, 0) + numerator * weight
-                examples[name] = examples.get(name, 0) + weight
+                of_name[denominator] = of_name.get(denominator, 0) + numerator * weight.numerator
+                having[name] = having.get(name, 0) + weight
         return cls(
             {
-                name: (sum((Fraction(whole, size) for size, whole in of_name.items()), Fraction(0)), examples[name])
+                name: (sum((Fraction(whole, size) for size, whole in of_name.items()), Fraction(0)), having[name])
                 for name, of_name in scaled.items()
             }
         )
@@ -97,7 +105,28 @@ class Tally:
         return Tally(total)
 
     def means(self) -> dict[str, float]:
-        """The mean of each metric over the examples behind it, in the order of the names; those without examples are
-        left out.
-        """
-        return {name: float(value / examples) for name, (value, examples) in sorted(self.sums.items()) if examples}
+        """The mean of each metric over the weight behind it, in the order of the names; those of no weight are left
+        out."""
+        return {name: float(value / weight) for name, (value, weight) in sorted(self.sums.items()) if weight}
+
+
+def added(states: Sequence[Sequence[float]]) -> list[float]:
+    """States of one metric, added number by number: the exact sums, rounded once, so the order changes no bit. Those of
+    another size than most are left out, since they are of another metric."""
+    sizes = Counter(map(len, states))
+    size = min(sizes, key=lambda one: (-sizes[one], one))
+    return [math.fsum(column) for column in zip(*(state for state in states if len(state) == size), strict=True)]
+
+
+def pooled(scores: Sequence[Score]) -> Score:
+    """The score of the examples of all ``scores`` together, in any order: each metric averaged over those that have it,
+    but for those that have a state: their states are added. What says that a metric has no value is left out."""
+    names = {name for score in scores for name in score.states}
+    states = {name: added([one.states[name] for one in scores if name in one.states]) for name in sorted(names)}
+    means = Tally.total((means_in(one.metrics, names), one.examples, one.weights) for one in scores).means()
+    return Score(examples=sum(one.examples for one in scores), metrics=means, states=states)
+
+
+def means_in(metrics: Mapping[str, float], states: Collection[str]) -> dict[str, float]:
+    """The metrics that are averaged: neither values of ``states``, which are added, nor ``.undefined`` ones."""
+    return {name: value for name, value in metrics.items() if name not in states and not name.endswith(UNDEFINED)}

@@ -150,7 +150,8 @@ class Update:
 
     @property
     def held_out(self) -> Score | None:
-        """The received model's score on held-out data, over all devices that scored it; None when none did."""
+        """The received model's score on held-out data, over all devices that scored it; None when none did. A sum has
+        means of values, without states."""
         if self._tallies is None:
             return self._given[1]
         return Score(examples=self._scored, metrics=self._tallies.scores.means()) if self._scored else None
@@ -221,7 +222,7 @@ class Update:
         if self._tallies is not None:
             return self._tallies
         metrics, held_out = self._given
-        scores = Tally.of(held_out.metrics, held_out.examples) if held_out else Tally()
+        scores = Tally.of(held_out.metrics, held_out.examples, held_out.weights) if held_out else Tally()
         return _Tallies(Tally.of(metrics, self.examples), scores, Fraction(self._work.epochs))
 
     def _folded_into(self, total: ExactSum) -> ExactSum:

@@ -50,8 +50,9 @@ def follow(
                         return view
                     if checkpoint.version not in scored:
                         found = score(from_bytes(operator.checkpoint(checkpoint.digest)))
+                        plain = Score(examples=found.examples, metrics=found.metrics)
                         report = MetricReport(
-                            version=checkpoint.version, digest=checkpoint.digest, source=source, score=found
+                            version=checkpoint.version, digest=checkpoint.digest, source=source, score=plain
                         )
                         operator.report_metrics(run, report)
                         scored.add(checkpoint.version)

@@ -19,7 +19,7 @@ from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.measures import Measurement
 from client_sdk.metrics import undefined
-from client_sdk.protocol.devices import Score
+from client_sdk.protocol.scores import MOST_STATE, Score
 
 
 def score(
@@ -53,11 +53,12 @@ def score(
     if not math.isfinite(loss := values.get("loss", 0.0)):
         raise Diverged(f"The model's loss on the {what} is {loss}: its weights or the data are not finite.")
     found = defined(values)
+    vectors = {name: one.state for name, one in measured.items() if one.state is not None}
     return Score(
         examples=total,
         metrics=found | {undefined(name): 1.0 for name in values if name not in found},
         weights={name: one.weight for name, one in measured.items() if one.weight and name in found},
-        states={name: one.state for name, one in measured.items() if one.state is not None},
+        states=vectors if sum(map(len, vectors.values())) <= MOST_STATE else {},
     )
 
 

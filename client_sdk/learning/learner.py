@@ -26,11 +26,13 @@ from client_sdk.learning.data import as_examples, held_out_part, training_part
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
 from client_sdk.learning.evaluation import explained, score
 from client_sdk.learning.local_sgd import LocalResult, local_sgd
+from client_sdk.learning.measures import number
 from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.learning.seeding import private_chance
 from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.protocol.names import METRIC_PATTERN
+from client_sdk.protocol.scores import MOST_STATE
 from client_sdk.tensors import Manifest, Roles, Tensors, widen
 from client_sdk.update import Update
 
@@ -177,12 +179,15 @@ class Learner:
         sent = state.sent_names(model, task.averaged, self.averaged)
         params = freeze(own, sent)
         floating = floating_of(module)
+        if task.score_held_out and (reason := self.unaddable()):
+            raise LearnerFailed(reason)
         scored = held_out if held_out is not None else held_out_part(data)
         with private_chance(derive_seed("layers", task.seed, round, device)):
             before = None
             if task.score_held_out and scored is not None:
                 with suppress(NoExamples):
                     before = self._score(module, scored, _SCORING_BATCH)
+                    require_states(self, before)
                 torch.random.default_generator.manual_seed(derive_seed("layers", task.seed, round, device))
             trained = loop(
                 module,
@@ -214,6 +219,30 @@ class Learner:
         part = held_out_part(data)
         with private_chance(0):
             return self._score(module, part if part is not None else data, batch)
+
+    @property
+    def stateful(self) -> tuple[str, ...]:
+        """The metrics that are objects with a state: over devices these are added, rather than values averaged."""
+        return tuple(name for name, metric in self.metrics.items() if states.has_state(metric))
+
+    def unaddable(self) -> str:
+        """Why this learner's metrics cannot be scored on devices, as far as their definitions show, as a sentence;
+        empty where they can."""
+        for name in self.stateful:
+            if reason := states.unaddable(self.metrics[name]):
+                return f"The metric {name} cannot be added up over devices: {reason}."
+        size = sum(states.size_of(name, self.metrics[name]) for name in self.stateful)
+        if size > MOST_STATE:
+            return (
+                f"The states of {', '.join(self.stateful)} have {size} numbers, and a device sends {MOST_STATE} at "
+                "most: give them fewer bins."
+            )
+        return ""
+
+    def computed(self, name: str, state: Sequence[float]) -> float:
+        """The value of a metric with this state, such as the sum of many devices'; NaN where it is undefined."""
+        with torch.no_grad(), explained(f"at the sum of states of {name}"):
+            return number(name, states.computed(name, self.metrics[name], state))
 
     def _score(self, module: nn.Module, data: Any, batch: int) -> Score:
         examples = as_examples(data, "held-out data")
@@ -248,6 +277,16 @@ class Learner:
         if not isinstance(module, nn.Module):
             raise LearnerFailed(f"The learner's model gave a {type(module).__name__}, not a torch module.")
         return module
+
+
+def require_states(learner: Learner, score: Score) -> None:
+    """Raise LearnerFailed where a metric has a state, and this score does not have it."""
+    for name in learner.stateful:
+        if name not in score.states:
+            raise LearnerFailed(
+                f"The metric {name} cannot be added up over devices: its state must be numbers of a fixed size, which "
+                "its merge(other) adds."
+            )
 
 
 def freeze(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> list[nn.Parameter]:

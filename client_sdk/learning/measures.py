@@ -49,7 +49,7 @@ class Measured:
     weight: float | None = None
     """What the value counts by beside others, where that is known to be other than the examples."""
     state: list[float] | None = None
-    """Of a state that adds up."""
+    """Of an object whose state adds up."""
 
 
 class Measurement:
@@ -106,8 +106,7 @@ class Measurement:
         for name, state in self._states.items():
             metric = self._metrics[name]
             value = number(name, states.value_of(state))
-            vector = None if states.unaddable(metric) else states.numbers_of(name, metric, state)
-            found[name] = Measured(value, state=vector)
+            found[name] = Measured(value, state=states.numbers_of(name, metric, state))
         return {name: found[name] for name in self._metrics}
 
     def exported(self) -> bytes:

@@ -68,20 +68,25 @@ def unaddable(metric: Any) -> str:
     return "" if growing is None else f"its state {growing} grows with the data: keep counts in bins of a fixed number"
 
 
-def numbers_of(name: str, metric: Any, used: Any) -> list[float]:
-    """The state of ``used``, which is a ``fresh(metric)`` that was updated, as differences from a new one. Raises
-    LearnerFailed where it does not add up."""
-    if reason := unaddable(metric):
-        raise _stays(name, reason)
-    first = fresh(name, metric)
-    found = _numbers(name, first, used)
-    if not _torchmetrics(metric):
+def numbers_of(name: str, metric: Any, used: Any) -> list[float] | None:
+    """The state of ``used``, which is a ``fresh(metric)`` that was updated, as differences from a new one. None where
+    it does not add up: ``unaddable`` says why, or its numbers change their shapes with the data, or its ``merge`` does
+    not add them."""
+    if unaddable(metric):
+        return None
+    found = _numbers(fresh(name, metric), used)
+    if found is not None and not _torchmetrics(metric):
         twice = copy.deepcopy(used)
         merged = twice.merge(copy.deepcopy(used))
-        both = _numbers(name, first, twice if merged is None else merged)
-        if not np.allclose(both, 2 * found, rtol=1e-6):
-            raise _stays(name, "merge(other) does not add the numbers of its state")
-    return [float(number) for number in found]
+        both = _numbers(fresh(name, metric), twice if merged is None else merged)
+        if both is None or not np.allclose(both, 2 * found, rtol=1e-6):
+            return None
+    return None if found is None else [float(number) for number in found]
+
+
+def size_of(name: str, metric: Any) -> int:
+    """How many numbers its state has before any example."""
+    return sum(math.prod(_shape(value)) for _, _, value in _places(fresh(name, metric)))
 
 
 def computed(name: str, metric: Any, state: Sequence[float]) -> Any:
@@ -103,22 +108,16 @@ def value_of(used: Any) -> Any:
         return used.compute()
 
 
-def _stays(name: str, reason: str) -> LearnerFailed:
-    return LearnerFailed(f"The metric {name} cannot be added up over devices: {reason}.")
-
-
-def _numbers(name: str, first: Any, used: Any) -> Numbers:
-    """The differences of all numbers, in the order of ``_places``."""
-    if not _torchmetrics(first):
-        _require_equal(name, first, used)
+def _numbers(first: Any, used: Any) -> Numbers | None:
+    """The differences of all numbers, in the order of ``_places``. None where their shapes, or other attributes, are
+    not those of a new one."""
     before, after = _places(first), _places(used)
-    if not before:
-        raise _stays(name, "it keeps no number")
-    for kept, *others in ((before, after), (after, before)):
-        shapes = {(key, _shape(value)) for _, key, value in others[0]}
-        changed = next((key for _, key, value in kept if (key, _shape(value)) not in shapes), None)
-        if changed is not None:
-            raise _stays(name, f"its state {changed} changes its size with the data: keep counts of a fixed number")
+    if not before or [(key, _shape(value)) for _, key, value in before] != [
+        (key, _shape(now)) for _, key, now in after
+    ]:
+        return None
+    if not _torchmetrics(first) and not _same_otherwise(first, used):
+        return None
     return np.concatenate([_flat(now[2]) - _flat(then[2]) for then, now in zip(before, after, strict=True)])
 
 
@@ -129,15 +128,14 @@ def _places(metric: Any) -> list[tuple[Any, str, Any]]:
     return [(metric, name, value) for name, value in sorted(vars(metric).items()) if _is_number(value)]
 
 
-def _require_equal(name: str, first: Any, used: Any) -> None:
-    for key, value in vars(used).items():
-        before = vars(first).get(key)
-        try:
-            same = _is_number(value) or callable(value) or bool(before == value)
-        except Exception:  # noqa: BLE001 - an attribute of any type
-            same = False
-        if not same:
-            raise _stays(name, f"its state {key} is a {type(value).__name__}, not numbers of a fixed size")
+def _same_otherwise(first: Any, used: Any) -> bool:
+    """Whether the attributes that are no numbers are equal."""
+    try:
+        return vars(first).keys() == vars(used).keys() and all(
+            _is_number(value) or callable(value) or bool(vars(first)[key] == value) for key, value in vars(used).items()
+        )
+    except Exception:  # noqa: BLE001 - attributes of any type
+        return False
 
 
 def _torchmetrics(metric: Any) -> list[Any]:

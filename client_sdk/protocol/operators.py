@@ -264,6 +264,9 @@ class RoundView(Message):
     digest: Digest | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     """Training metrics of the counted updates, averaged by weight; in a datacenter round, the worker's metrics."""
+    states: dict[str, list[float]] = Field(default_factory=dict)
+    """Where one round is asked for: of metrics with a state, the sum of what its devices sent about the checkpoint that
+    they received. Who has the learner computes their values, and reports them for ``devices``."""
     lease: LeaseView | None = None
     """Of a datacenter round: the current lease, or the last one."""
     authority: AuthorityPlace | None = None

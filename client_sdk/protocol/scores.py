@@ -20,7 +20,9 @@ class Score(Message):
     weights: dict[MetricName, Annotated[float, Field(gt=0, le=2.0**60)]] = Field(default_factory=dict, max_length=64)
     """What the value of a metric counts by when scores are averaged, where that is not ``examples``: how many labels
     there are, or the sum of their classes' weights."""
-    states: dict[MetricName, list[Finite]] = Field(default_factory=dict, max_length=64, repr=False)
+    states: dict[MetricName, list[Annotated[float, Field(ge=-(2.0**60), le=2.0**60)]]] = Field(
+        default_factory=dict, max_length=64, repr=False
+    )
     """The state of each metric whose states are added up, number by number, before there is a value: counts in a
     confusion matrix, or in the bins of a curve. At most 1,024 numbers in all."""
 

@@ -78,6 +78,7 @@ def given(plan: Plan, path: Path) -> tuple[Path | bytes, dict[str, StatisticRole
         tied, roles = tied_names(learner), roles_of(learner)
     except Exception:  # noqa: BLE001  (a learner is user code, and need not be installed here)
         return path, None
+    _check_scores(plan, learner)
     known = None if roles is None or not roles.keys() <= read_header(path).manifest.keys() else dict(roles)
     if not tied.keys() & read_header(path).manifest.keys():
         return path, known
@@ -85,6 +86,12 @@ def given(plan: Plan, path: Path) -> tuple[Path | bytes, dict[str, StatisticRole
         return to_bytes(untied(learner, from_bytes(path.read_bytes()))), known
     except LearnerError as error:
         fail(f"{path} cannot start this run: {error}")
+
+
+def _check_scores(plan: Plan, learner: object) -> None:
+    """Failure where devices shall score a metric whose states cannot be added up."""
+    if plan.task.score_held_out and callable(unaddable := getattr(learner, "unaddable", None)) and unaddable():
+        fail(f"{unaddable()} It is for task.score_held_out = true.")
 
 
 def initial(
@@ -108,6 +115,7 @@ def initial(
         fail(f"The plan needs {name} {wanted}; this machine has {have}. Install that version, or give --init.")
     if not hasattr(made, "initial"):
         fail(f"The learner {name} has no initial(seed): give the initial checkpoint as a file by --init.")
+    _check_scores(plan, made)
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})

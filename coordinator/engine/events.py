@@ -163,6 +163,10 @@ class Reported(OfDevice):
     metrics: dict[str, float] = field(default_factory=dict)
     held_out: dict[str, float] = field(default_factory=dict)
     held_out_examples: int = 0
+    held_out_weights: dict[str, float] = field(default_factory=dict)
+    """What a metric's mean counts by, where that is not the examples."""
+    held_out_states: dict[str, list[float]] = field(default_factory=dict)
+    """Of metrics whose states are added."""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Fetch, train, encode: by the device's own clock."""
     treated: Treated = UNTREATED
@@ -280,7 +284,7 @@ _SERIALIZERS = {kind: adapter.serializer for kind, adapter in _ADAPTERS.items()}
 _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
     "Created": (("weight_unit", 1), ("tensors", ""), ("roles", {}), ("roles_digest", "")),
     "Drawn": (("declined", 0), ("barred", 0)),
-    "Reported": (("treated", asdict(UNTREATED)),),
+    "Reported": (("treated", asdict(UNTREATED)), ("held_out_weights", {}), ("held_out_states", {})),
     "Committed": (("tensors", ""), ("zero_sum", False), ("raised", 0)),
     "Delivered": (("tensors", ""),),
     "FleetReturned": (("left_out", 0),),

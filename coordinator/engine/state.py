@@ -62,6 +62,8 @@ class Member:
     metrics: dict[str, float] = field(default_factory=dict)
     held_out: dict[str, float] = field(default_factory=dict)
     held_out_examples: int = 0
+    held_out_weights: dict[str, float] = field(default_factory=dict)
+    held_out_states: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ class ArrivedUpdate:
 
 def reported_event(arrived: ArrivedUpdate, at: float) -> ev.Reported:
     report, most = arrived.report, arrived.device.examples_cap
+    score = report.held_out
+    share = min(1.0, most / score.examples) if score else 1.0
+    """Of its held-out examples those that the device may claim."""
     return ev.Reported(
         at=at,
         round=report.round,
@@ -37,8 +40,10 @@ def reported_event(arrived: ArrivedUpdate, at: float) -> ev.Reported:
         steps_planned=report.work.steps_planned,
         complete=report.work.complete,
         metrics=dict(report.metrics),
-        held_out=dict(report.held_out.metrics) if report.held_out else {},
-        held_out_examples=min(report.held_out.examples, most) if report.held_out else 0,
+        held_out=dict(score.metrics) if score else {},
+        held_out_examples=min(score.examples, most) if score else 0,
+        held_out_weights={name: weight * share for name, weight in score.weights.items()} if score else {},
+        held_out_states={name: [one * share for one in state] for name, state in score.states.items()} if score else {},
         seconds=(report.fetch_s, report.train_s, report.encode_s),
         treated=replace(arrived.treated, capped=report.examples > most),
     )

@@ -9,7 +9,9 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
+from typing import cast
 
+from client_sdk.metrics import undefined
 from client_sdk.protocol.operators import (
     CheckpointView,
     CreateRun,
@@ -178,7 +180,9 @@ class OperatorRequests:
         if row is None:
             at = self.run(run).round
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {at}")
-        return self._round_view(row, state)
+        view = self._round_view(row, state)
+        states = row.body.get("states")
+        return view.model_copy(update={"states": states}) if states else view
 
     def _shown_state(self, run: str) -> RunState | None:
         """The newest state; None where the log cannot be read, so that rows alone are shown."""
@@ -218,7 +222,8 @@ class OperatorRequests:
         return [views.metric_view(row) for row in self._core.store.metrics(run)]
 
     def report_metrics(self, run: str, report: MetricReport) -> list[MetricView]:
-        """Stores an evaluator's scores; they may finish the run."""
+        """Stores an evaluator's scores; they may finish the run. Of the source ``devices`` it takes the metrics of
+        which the devices of a round sent states, since those have no value before somebody computes it."""
         state = self._readable(run)
         row = self._core.store.checkpoint(run, report.version) if report.version <= state.version else None
         if row is None:
@@ -227,7 +232,7 @@ class OperatorRequests:
             raise problem(
                 "conflict", f"version {report.version} of run {run} is {row.digest}, but {report.digest} was scored"
             )
-        if report.source == "devices":
+        if report.source == "devices" and not self._computed(run, report):
             raise problem(
                 "conflict", 'the source "devices" is reserved for the scores that devices report with their updates'
             )
@@ -243,6 +248,14 @@ class OperatorRequests:
         )
         mine = (report.version, report.source)
         return [views.metric_view(row) for row in self._core.store.metrics(run) if (row.version, row.source) == mine]
+
+    def _computed(self, run: str, report: MetricReport) -> bool:
+        """Whether the report has values of states, and of nothing else, that devices sent about this version."""
+        following = self._core.store.checkpoint(run, report.version + 1)
+        number = None if following is None else following.round
+        row = None if number is None else self._core.store.round(run, number)
+        sent = {} if row is None else cast("dict[str, object]", row.body.get("states") or {})
+        return bool(sent) and report.score.metrics.keys() <= {*sent, *map(undefined, sent)}
 
     def events(self, run: str, after: int = 0, limit: int = 1000) -> list[EventView]:
         """The log. Of a run with secure rounds it shows no number that a device gave of itself: how many examples it

@@ -75,9 +75,14 @@ def local_only(
             part if part is None else evaluate(learner, NAME, models[name], part, device=name)
             for name, part in data.items()
         ]
-        found = by_source(members, own, of)
+        found = by_source(members, own, of, learner)
         if test is not None:
-            scores = [evaluate(learner, NAME, models[client], test, device=client) for client in members]
+            scores = [
+                Score(
+                    examples=one.examples, metrics=one.metrics
+                )  # a mean over models, whose states say nothing together
+                for one in (evaluate(learner, NAME, models[client], test, device=client) for client in members)
+            ]
             central = by_source(members, scores, lambda _: "")
             found |= {CENTRAL: central[CLIENTS], f"{CENTRAL}.p10": central[LOW], f"{CENTRAL}.p90": central[HIGH]}
         made.scores.update({(version, source): score for source, score in found.items()})
@@ -141,7 +146,7 @@ def centralized(
             None if part is None else evaluate(learner, NAME, model, part, device=client)
             for client, part in parts.items()
         ]
-        made.scores.update({(version, source): found for source, found in by_source(members, own, of).items()})
+        made.scores.update({(version, source): found for source, found in by_source(members, own, of, learner).items()})
 
     def train(round: int) -> None:
         nonlocal model

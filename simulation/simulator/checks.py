@@ -139,6 +139,14 @@ def require_scores(plan: Plan, test: Any, scored: Sequence[str]) -> None:
         raise ValueError(f"the plan's finish looks at {metric} of {source!r}, which nothing here would score: {fix}")
 
 
+def require_addable(plan: Plan, learner: Any, scored: Sequence[str]) -> None:
+    """ValueError where a metric of the learner has a state that cannot be added up over clients, and is to be."""
+    asked = "score_clients" if scored else "task.score_held_out" if plan.task.score_held_out else ""
+    reason = learner.unaddable() if asked and hasattr(learner, "unaddable") else ""
+    if reason:
+        raise ValueError(f"{asked} scores clients: {reason[:1].lower()}{reason[1:]}")
+
+
 def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
     """ValueError where the plan's ``finish`` needs a metric (source, name) that the first model's scores lack."""
     metric, source = plan.finish.metric, plan.finish.source

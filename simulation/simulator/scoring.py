@@ -4,11 +4,11 @@ The coordinator receives them like an evaluator's scores, so a plan's ``finish``
 
 =============== ====================================================================================================
 evaluator       the central test set
-clients         mean over the held-out examples of all scored clients
+clients         over the held-out examples of all scored clients: the mean, or the value of the added states
 clients.p10     the 10th percentile over those clients, each counting once: a tenth of them is below. For a metric that
                 should be high, such as accuracy, it describes the clients with the worst results
 clients.p90     the 90th percentile: the same for a metric that should be low, such as the loss
-class.<name>    mean over the held-out examples of the clients of one class
+class.<name>    the same over the held-out examples of the clients of one class
 =============== ====================================================================================================
 
 A metric may be undefined (NaN) on a client's examples, such as an AUC where all have one label. That client is left out
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from client_sdk.learners import pooled_by
 from client_sdk.metrics import UNDEFINED, undefined
 from client_sdk.protocol.devices import Score
 
@@ -54,16 +55,17 @@ def by_source(
     devices: Sequence[str],
     scores: Sequence[Score | None],
     class_of: Callable[[str], str],
-    names: Collection[str] = (),
+    learner: Any = None,
 ) -> dict[str, Score]:
-    """The scores of clients, by source. Clients without held-out examples do not count; empty without any. ``names``:
-    the learner's metrics, which no client may have."""
+    """The scores of clients, by source. Clients without held-out examples do not count; empty without any. ``learner``:
+    its metrics, which no client may have, are counted; those with a state are computed by it. LearnerError where a
+    state does not add up."""
     scored = [(device, score) for device, score in zip(devices, scores, strict=True) if score is not None]
     if not scored:
         return {}
     known = [score for _, score in scored]
     found = {
-        CLIENTS: counted(_mean(known), known, names),
+        CLIENTS: counted(pooled_by(learner, known), known, metrics_of(learner)),
         LOW: _percentile(known, 10.0),
         HIGH: _percentile(known, 90.0),
     }
@@ -71,7 +73,7 @@ def by_source(
     for device, score in scored:
         classes.setdefault(class_of(device), []).append(score)
     if set(classes) != {""}:
-        found |= {class_source(name): _mean(members) for name, members in sorted(classes.items())}
+        found |= {class_source(name): pooled_by(learner, members) for name, members in sorted(classes.items())}
     return found
 
 
@@ -80,29 +82,14 @@ def class_source(name: str) -> str:
     return BY_CLASS + (re.sub(r"[^a-z0-9._-]+", "-", name.lower()) or "none")[:58]
 
 
-def _mean(scores: Sequence[Score]) -> Score:
-    """The mean over all examples of all these scores, each metric over the scores that have it."""
-    examples = sum(score.examples for score in scores)
-    return Score(examples=examples, metrics={name: _weighted(having) for name, having in _by_metric(scores).items()})
-
-
-def _weighted(having: Sequence[tuple[float, int]]) -> float:
-    return sum(value * examples for value, examples in having) / sum(examples for _, examples in having)
-
-
 def _percentile(scores: Sequence[Score], percent: float) -> Score:
     """The percentile of each metric over the clients that have it, interpolated linearly."""
-    metrics = {
-        name: float(np.percentile([value for value, _ in having], percent))
-        for name, having in _by_metric(scores).items()
-    }
+    metrics = {name: float(np.percentile(having, percent)) for name, having in _by_metric(scores).items()}
     return Score(examples=sum(score.examples for score in scores), metrics=metrics)
 
 
-def _by_metric(scores: Sequence[Score]) -> dict[str, list[tuple[float, int]]]:
-    """For each metric (value, examples) of the scores that have it, in the order of the names; but for those that say
-    where another one has no value."""
+def _by_metric(scores: Sequence[Score]) -> dict[str, list[float]]:
+    """For each metric the values of the scores that have it, in the order of the names; but for those that say where
+    another one has no value."""
     names = sorted({name for score in scores for name in score.metrics if not name.endswith(UNDEFINED)})
-    return {
-        name: [(score.metrics[name], score.examples) for score in scores if name in score.metrics] for name in names
-    }
+    return {name: [score.metrics[name] for score in scores if name in score.metrics] for name in names}

@@ -12,14 +12,12 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, Unpack, overload
 
-from client_sdk.learners import evaluate
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import TensorError, Tensors, to_bytes
@@ -27,12 +25,11 @@ from client_sdk.tensors.roles import StatisticRole
 from client_sdk.update import Update
 from coordinator.blobs import BlobError
 from coordinator.datafolder import FolderError
-from coordinator.engine.plan import Plan
 from coordinator.store import StoreError
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
 from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_called
-from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled, not_scored
+from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History
 from simulation.simulator import checks
 from simulation.simulator.first_model import first_model, first_roles
@@ -50,8 +47,7 @@ from simulation.simulator.options import (
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
 from simulation.simulator.retention import Retained, newest_to_keep
-from simulation.simulator.scoring import CENTRAL, CLIENTS, by_source, counted, metrics_of
-from simulation.virtual.behaviour import Habits
+from simulation.simulator.version_scores import Inputs, score_devices, score_version, shown_scores
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25
@@ -155,6 +151,7 @@ def simulate(
     inputs = _checked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
+    checks.require_addable(inputs.plan, learner, inputs.scored)
     checks.require_datacenter(inputs.plan, datacenter or {}, learner)
     checks.require_secure(inputs.plan, inputs.clients, secure)
     newest_to_keep(keep_checkpoints, folder is not None, 1)
@@ -203,19 +200,6 @@ def _silent(text: str) -> None:
     """Nobody wants to read it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The arguments of ``simulate``, checked."""
-
-    plan: Plan
-    clients: Clients
-    test: Any
-    scored: Sequence[str]
-    score_every: int
-    class_of: Callable[[str], str]
-    habits: Habits
-
-
 def _checked(
     plan: PlanLike,
     clients: ClientsLike,
@@ -225,7 +209,7 @@ def _checked(
     behaviour: BehaviourLike,
     classes: ClassesLike,
     seed: int,
-) -> _Inputs:
+) -> Inputs:
     checks.require_whole("score_every", score_every, 1)
     whole, known = checks.plan_of(plan), Clients.of(clients)
     checks.require_enough(whole, known)
@@ -234,13 +218,13 @@ def _checked(
     habits = checks.habits_of(behaviour, of, known, seed)
     scored = checks.scored_clients(score_clients, known, seed)
     checks.require_scores(whole, test, scored)
-    return _Inputs(whole, known, as_given(test), scored, score_every, of, habits)
+    return Inputs(whole, known, as_given(test), scored, score_every, of, habits)
 
 
 def _played(
     simulation: Simulation,
     learner: Any,
-    inputs: _Inputs,
+    inputs: Inputs,
     rounds: int | None,
     shown: RoundProgress,
     retained: Retained,
@@ -250,22 +234,24 @@ def _played(
     interrupted = False
     try:
         if not simulation.resumed:
-            retained.added(simulation.state.checkpoint, _score(simulation, learner, inputs))
+            retained.added(simulation.state.checkpoint, score_version(simulation, learner, inputs))
             checks.require_watched(inputs.plan, simulation.history(wall).curves)
             simulation.keep()
         while not simulation.state.over and (rounds is None or len(wall) < rounds):
             began, before = time.monotonic(), simulation.state
             state = simulation.play_round(shown.training)
             scores: dict[str, Score] = {}
+            if state.version != before.version:
+                score_devices(simulation, learner, before.round_number)
             if state.version != before.version and (state.over or state.version % inputs.score_every == 0):
-                scores = _score(simulation, learner, inputs)
+                scores = score_version(simulation, learner, inputs)
             if state.version != before.version:
                 simulation.drop(retained.added(state.checkpoint, scores))
             if simulation.state.over:
                 simulation.settle()
             simulation.keep()
             wall[before.round_number] = time.monotonic() - began
-            shown.ended(simulation.ended(before.round_number), _shown(scores))
+            shown.ended(simulation.ended(before.round_number), shown_scores(scores))
             stalled = state.status == "paused"
             if inputs.plan.finish.abandoned is None:
                 stalled = state.abandoned >= ABANDONED_MOST
@@ -292,40 +278,6 @@ def _played(
     finally:
         shown.close()
     return simulation.history(wall, interrupted=interrupted)
-
-
-def _score(simulation: Simulation, learner: Any, inputs: _Inputs) -> dict[str, Score]:
-    """Scores the newest checkpoint. Returns the scores by source."""
-    model = simulation.model()
-    found: dict[str, Score] = {}
-    if inputs.test is not None:
-        central = _central(learner, inputs, model)
-        found[CENTRAL] = counted(central, [central], metrics_of(learner))
-    if inputs.scored:
-        scores = simulation.engine.score(model, inputs.scored)
-        held_out = by_source(inputs.scored, scores, inputs.class_of, metrics_of(learner))
-        if not held_out:
-            raise ValueError(
-                f"score_clients asks for the scores of {len(inputs.scored)} clients, and none of them has held-out "
-                "examples: partition(..., held_out=0.2), or --held-out 0.2, makes some"
-            )
-        found |= held_out
-    for source, score in found.items():
-        simulation.score(source, score)
-    return found
-
-
-def _shown(scores: Mapping[str, Score]) -> dict[str, float]:
-    """The scores that a progress line shows."""
-    shown = next((scores[source] for source in (CENTRAL, CLIENTS) if source in scores), None)
-    return {} if shown is None else dict(shown.metrics)
-
-
-def _central(learner: Any, inputs: _Inputs, model: Tensors) -> Score:
-    try:
-        return evaluate(learner, inputs.plan.task.learner, model, inputs.test)
-    except Exception as error:
-        raise SimulationError(not_scored("the model", error, on=" on the test data")) from error
 
 
 class _Failing:

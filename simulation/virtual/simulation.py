@@ -217,10 +217,13 @@ class Simulation:
         """The newest checkpoint."""
         return self._tensors(self.state.checkpoint)
 
-    def score(self, source: str, score: Score) -> None:
-        """Stores a score of the newest checkpoint, as an evaluator's report; it may finish the run."""
-        state = self.state
-        report = MetricReport(version=state.version, digest=state.checkpoint, source=source, score=score)
+    def score(self, source: str, score: Score, version: int | None = None) -> None:
+        """Stores a score of a version, None: the newest one, as an evaluator's report; it may finish the run."""
+        row = self.store.checkpoint(self.run, self.state.version if version is None else version)
+        if row is None:
+            raise ValueError(f"there is no version {version} to score")
+        plain = Score(examples=score.examples, metrics=score.metrics)
+        report = MetricReport(version=row.version, digest=row.digest, source=source, score=plain)
         self.coordinator.operators.report_metrics(self.run, report)
 
     # ------------------------------------------------------------ inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,10 +82,10 @@ def test_repro_a_metric_that_is_undefined_on_a_client_is_left_out_and_counted() 
         Score(examples=8, metrics={"loss": 4.0}),
         None,
     ]
-    found = by_source(["a", "b", "c", "d"], scores, lambda device: "", {"auc", "recall"})
+    found = by_source(["a", "b", "c", "d"], scores, lambda device: "", SimpleNamespace(metrics={"auc": 1, "recall": 1}))
     assert found["clients"].metrics == pytest.approx(
         {"auc": (2 * 0.5 + 6 * 0.9) / 8, "loss": 46 / 16, "auc.undefined": 1, "recall.undefined": 3}
     )
     assert found["clients.p10"].metrics["auc"] == pytest.approx(0.54)
-    whole = by_source(["a", "b"], scores[:2], lambda device: "", {"auc"})["clients"].metrics
+    whole = by_source(["a", "b"], scores[:2], lambda device: "", SimpleNamespace(metrics={"auc": 1}))["clients"].metrics
     assert set(whole) == {"auc", "loss"}

@@ -58,6 +58,8 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         metrics=event.metrics,
         held_out=event.held_out,
         held_out_examples=event.held_out_examples,
+        held_out_weights=event.held_out_weights,
+        held_out_states=event.held_out_states,
     )
     state = state.with_member(event.device, member)
     effects: list[fx.Effect] = [

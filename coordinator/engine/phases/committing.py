@@ -12,7 +12,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.finishing import enough_rounds, observe
 from coordinator.engine.phases.lifecycle import abandon, after_round, forget, retired
-from coordinator.engine.phases.public_record import mean_scores, record
+from coordinator.engine.phases.public_record import mean_scores, record, scored_by
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.state import Round, RunState
 
@@ -115,9 +115,8 @@ def advance(
         record(state, "committed", closed_at=at, version=version, digest=digest, zero_sum=zero_sum, raised=raised),
         *forget(state),
     ]
-    scored = [(m.held_out_examples, m.held_out) for _, m in sorted(current.members.items()) if m.held_out_examples]
-    examples = sum(count for count, _ in scored)
-    held_out = mean_scores(scored)
+    examples = sum(member.held_out_examples for member in scored_by(current))
+    held_out = mean_scores(current)
     if held_out:
         effects.append(fx.RecordMetrics(version=state.version, source="devices", examples=examples, metrics=held_out))
     scored_version = state.version

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from client_sdk.metrics import UNDEFINED, Tally
+from client_sdk.metrics import UNDEFINED, Tally, added, means_in, undefined
 from coordinator.engine import effects as fx
 from coordinator.engine.secure.progress import progress
-from coordinator.engine.state import Round, RunState
+from coordinator.engine.state import Member, Round, RunState
 from coordinator.engine.treatment import UNTREATED, Treated
 
 
@@ -110,6 +110,7 @@ def record(
             "pool": current.pool,
             "cohort": sorted(current.members),
             **({"zero_sum": True} if zero_sum else {}),
+            **({"states": states} if status == "committed" and (states := added_states(current)) else {}),
             **({"raised": raised} if raised else {}),
             **({"left_out": dict(current.excluded)} if current.excluded else {}),
         },
@@ -119,11 +120,29 @@ def record(
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Each metric averaged over the parts that have it, by weight. Exact, then rounded: finite where the parts are."""
-    return Tally.total((metrics, weight) for weight, metrics in parts).means()
+    return Tally.total((metrics, weight, {}) for weight, metrics in parts).means()
 
 
-def mean_scores(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """The same of scores, but for metrics that say where another one has no value: ``auc.undefined`` is the number of
-    parts that have no ``auc``."""
-    lacking = Counter(name for _, metrics in parts for name in metrics if name.endswith(UNDEFINED))
-    return mean_metrics(parts) | {name: float(count) for name, count in lacking.items()}
+def mean_scores(round: Round) -> dict[str, float]:
+    """What the round's devices scored on examples of their own: each metric averaged over those that have it, by its
+    weight, but for those that say where another one has no value: ``auc.undefined`` is the number of devices that have
+    no ``auc``. Metrics with a state have no value here: ``added_states``."""
+    parts, stateful = scored_by(round), added_states(round)
+    silent = {undefined(name) for name in stateful}
+    lacking = Counter(n for one in parts for n in one.held_out if n.endswith(UNDEFINED) and n not in silent)
+    means = Tally.total(
+        (means_in(one.held_out, stateful), one.held_out_examples, one.held_out_weights) for one in parts
+    )
+    return means.means() | {name: float(count) for name, count in lacking.items()}
+
+
+def added_states(round: Round) -> dict[str, list[float]]:
+    """The states of metrics that the round's devices sent, added."""
+    parts = scored_by(round)
+    names = {name for one in parts for name in one.held_out_states}
+    return {n: added([one.held_out_states[n] for one in parts if n in one.held_out_states]) for n in sorted(names)}
+
+
+def scored_by(round: Round) -> list[Member]:
+    """The devices that sent a score, in the order of their ids."""
+    return [member for _, member in sorted(round.members.items()) if member.held_out_examples]

@@ -112,6 +112,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "secure": None,
         "departures": "",
         "treatment": None,
+        "states": {},
     },
     "Treatment": {
         "clipped": 0,

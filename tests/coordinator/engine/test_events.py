@@ -25,6 +25,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "str | None": st.none() | st.text(max_size=5),
     "int | None": st.none() | st.integers(),
     "dict[str, float]": METRICS,
+    "dict[str, list[float]]": st.dictionaries(st.text(max_size=5), st.lists(FLOATS, max_size=3), max_size=2),
     "Treated": st.builds(
         Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
     ),
