@@ -32,7 +32,7 @@ from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
-from client_sdk.tensors import Manifest, Roles, Tensors
+from client_sdk.tensors import Layout, Manifest, Roles, Tensors
 from client_sdk.tensors.roles import digest_of
 from client_sdk.update import Update
 
@@ -249,12 +249,13 @@ def roles_of(learner: Any) -> Roles | None:
 def require_roles(learner: Any, checkpoint: Tensors, assignment: Assignment) -> None:
     """LearnerError unless the assignment gives the checkpoint's tensors the roles that they have in the learner's
     model, where it knows them, and names the digest of what it says."""
-    model, known = Manifest.of(checkpoint), roles_of(learner) if assignment.secure is None else None
+    model, known = Manifest.of(checkpoint), roles_of(learner)
+    mine = None if known is None else Layout.of(model, assignment.task.averaged, known).roles
     said = digest_of(model, assignment.roles)
-    if said != assignment.roles_digest or (known is not None and digest_of(model, known) != said):
+    if said != assignment.roles_digest or (mine is not None and digest_of(model, mine) != said):
         raise LearnerError(
             f"The run gives other tensors the role of statistics than the learner {assignment.task.learner} does: "
-            f"{_listed(assignment.roles)}, and not {_listed(known or {})}."
+            f"{_listed(assignment.roles)}, and not {_listed(mine or {})}."
         )
 
 

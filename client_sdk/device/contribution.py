@@ -17,8 +17,19 @@ from client_sdk.codecs.port import require_encodable
 from client_sdk.device.record import TrainedWork
 from client_sdk.protocol.devices import Assignment, Task
 from client_sdk.protocol.secure import SecureTask
+from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.terms import agreed_digest
-from client_sdk.tensors import Float32, Manifest, Tensors, canonical_digest, flatten, from_bytes, read_header, to_bytes
+from client_sdk.tensors import (
+    Float32,
+    Layout,
+    Manifest,
+    Tensors,
+    canonical_digest,
+    flatten,
+    from_bytes,
+    read_header,
+    to_bytes,
+)
 from client_sdk.update import Update
 
 KEY = "quorate.contribution"
@@ -63,15 +74,31 @@ class ClearContribution:
         about: dict[str, Any] = json.loads(read_header(body).metadata[KEY])
         return cls(delta=from_bytes(body), examples=about["examples"], tensors=about["tensors"])
 
-    def dimension(self, codec: str) -> int:
-        """The length of ``values`` under this codec. UnknownCodec where its encodings cannot be added."""
-        return codecs.linear(codec).count(Manifest.of(self.delta).elements)
+    def dimension(self, assignment: Assignment) -> int:
+        """The length of ``values`` in this round. UnknownCodec where encodings of its codec cannot be added."""
+        return codecs.linear(assignment.task.codec).count(self._layout(assignment).parameters.elements)
 
     def values(self, assignment: Assignment) -> Float32:
-        """What is masked in this round: the delta as one vector, encoded. A new array. UnknownCodec."""
-        return codecs.linear(assignment.task.codec).forward(
-            flatten(self.delta, Manifest.of(self.delta)), codec_seed(assignment)
+        """What is masked of the parameters in this round: their delta as one vector, encoded. A new array.
+        UnknownCodec."""
+        parameters = self._layout(assignment).parameters
+        flat = flatten({name: self.delta[name] for name in parameters}, parameters)
+        return codecs.linear(assignment.task.codec).forward(flat, codec_seed(assignment))
+
+    def put_in(self, assignment: Assignment, secure: SecureTask, rounding_secret: bytes) -> DeviceContribution:
+        """All that is masked in this round, under these terms."""
+        layout = self._layout(assignment)
+        statistics = layout.statistics
+        return DeviceContribution(
+            values=self.values(assignment),
+            weight=weight_of(self.examples, secure),
+            rounding_secret=rounding_secret,
+            statistics=flatten({name: self.delta[name] for name in statistics}, statistics),
+            tensors=tuple((spec.elements, name in layout.non_negative) for name, spec in statistics.items()),
         )
+
+    def _layout(self, assignment: Assignment) -> Layout:
+        return Layout.of_delta(Manifest.of(self.delta), assignment.roles)
 
 
 def codec_seed(assignment: Assignment) -> bytes:
@@ -83,7 +110,7 @@ def agreed(assignment: Assignment) -> bytes:
     """``terms.agreed_digest`` of a secure round's assignment. ValueError where the round is plain."""
     if assignment.secure is None:
         raise ValueError("a plain round has no terms of secure rounds")
-    return agreed_digest(assignment.plan_digest, assignment.task, assignment.secure.weighting)
+    return agreed_digest(assignment.plan_digest, assignment.task, assignment.secure.weighting, assignment.roles_digest)
 
 
 def work_for(assignment: Assignment, body: bytes, left: int = -1) -> TrainedWork:
@@ -94,7 +121,7 @@ def work_for(assignment: Assignment, body: bytes, left: int = -1) -> TrainedWork
         agreed=agreed(assignment).hex(),
         checkpoint=assignment.checkpoint.digest,
         tensors=contribution.tensors,
-        dimension=contribution.dimension(assignment.task.codec),
+        dimension=contribution.dimension(assignment),
         left=left,
     )
 

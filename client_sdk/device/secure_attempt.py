@@ -23,7 +23,7 @@ from client_sdk.device.actions import (
     Send,
     Sleep,
 )
-from client_sdk.device.contribution import ClearContribution, codec_seed, weight_of
+from client_sdk.device.contribution import ClearContribution, codec_seed
 from client_sdk.device.ending import RoundEnds, Steps
 from client_sdk.device.policy import secure_policy
 from client_sdk.device.record import TrainedWork
@@ -107,9 +107,7 @@ class SecureAttempts(RoundEnds):
         reply = self.observe((yield Load(digest=self.record.update_digest)))
         if not isinstance(reply, Loaded):
             raise TypeError(f"the driver answered Load with {reply!r}")
-        contribution = ClearContribution.parse(reply.body)
-        weight = weight_of(contribution.examples, secure)
-        return DeviceContribution(values=contribution.values(assignment), weight=weight, rounding_secret=rounding)
+        return ClearContribution.parse(reply.body).put_in(assignment, secure, rounding)
 
     def held(
         self, route: Route, path: dict[str, str | int], note: str, hold_s: float, expires_at: float = float("inf")
@@ -171,6 +169,7 @@ class SecureAttempts(RoundEnds):
             codec=codec,
             codec_version=int(version),
             codec_seed=codec_seed(assignment),
+            roles=bytes.fromhex(assignment.roles_digest),
             revocations=listed,
         )
 
@@ -219,7 +218,7 @@ class SecureAttempts(RoundEnds):
     def _erase_once_signed(self, live: Live | None, put_in: DeviceContribution) -> Steps[None]:
         """Once the device has signed a list, it contributes on this checkpoint no more: its clear update goes."""
         if live is not None and live.step is Step.SIGNED:
-            put_in.values.fill(0)
+            put_in.erase()
             if self.record.update_digest is not None:
                 yield from self.save(update_digest=None)
 

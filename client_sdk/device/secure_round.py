@@ -63,7 +63,7 @@ class SecureParts(SecureAttempts):
         except Superseded as error:
             raise StorageError(f"Another program plays this device: {error}") from error
         finally:
-            put_in.values.fill(0)
+            put_in.erase()
 
     def has_its_part(self) -> Steps[bool]:
         """Whether a restarted device can go on with what it has: the saved update, or what was made of it."""

@@ -16,9 +16,9 @@ packed vector; what else is signed is in the header ``SECURE_HEADER``. A wait th
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from client_sdk.protocol.names import DeviceId, Message
 
@@ -46,7 +46,7 @@ class SecureBounds(Message):
     """The widest L2 clip accepted. None: any; likewise the next two."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
-    There ``largest_norm`` alone bounds what a coordinate of the model can move."""
+    There ``largest_norm`` alone bounds what a coordinate of the model can move. Of statistics likewise, as they are."""
     largest_weight_cap: int | None = Field(default=None, ge=1)
     """The highest weight cap accepted."""
     smallest_sigma: int = Field(default=80, ge=1, le=128)
@@ -83,6 +83,15 @@ class SecureTask(Message):
     """Fewest devices of a roster and of a sum."""
     keep_late: bool = False
     """Whether a device that comes too late for the roster keeps its update for a later round on the same checkpoint."""
+    statistics: tuple[float, ...] = ()
+    """The range of each statistic of the model, in the order of their names. Not sent if empty."""
+
+    @model_serializer(mode="wrap")
+    def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialized(self)
+        if not self.statistics:
+            fields.pop("statistics", None)
+        return fields
 
 
 class SecureWait(Message):

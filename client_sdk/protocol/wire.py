@@ -163,6 +163,11 @@ class CanonicalReader:
         """Raise ``error`` with this message's name."""
         raise self.error(f"{self.what}: {reason}")
 
+    @property
+    def at_end(self) -> bool:
+        """Whether no byte remains."""
+        return self._at == len(self._data)
+
     def end(self) -> None:
         """Raise ``error`` where bytes remain."""
         if self._at != len(self._data):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import SharePair, seal_pair, unseal_pair
+from client_sdk.secagg.statistics import NOTHING
 from client_sdk.tensors.floats import Float32
 
 
@@ -56,7 +57,8 @@ the memory after the attempt."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceContribution:
-    """What a device contributes: encoded values (1-d float32), its weight, and its own rounding secret (32 bytes).
+    """What a device contributes: encoded values and statistics (1-d float32), its weight, and its own rounding secret
+    (32 bytes).
 
     The values are not changed here, since another attempt may need them: the driver overwrites them when the checkpoint
     is spent or the round is over."""
@@ -64,6 +66,15 @@ class DeviceContribution:
     values: Float32
     weight: int
     rounding_secret: bytes
+    statistics: Float32 = field(default_factory=lambda: NOTHING)
+    tensors: tuple[tuple[int, bool], ...] = ()
+    """(values, whether it is non-negative) of each tensor of statistics, in the order of their names."""
+
+    def erase(self) -> None:
+        """Overwrites the values."""
+        self.values.fill(0)
+        if self.statistics.size:
+            self.statistics.fill(0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,7 +33,7 @@ class SecurePolicy:
     """The widest L2 clip accepted. None: any."""
     largest_range: float | None = None
     """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
-    There ``largest_norm`` alone bounds what a coordinate of the model can move."""
+    There ``largest_norm`` alone bounds what a coordinate of the model can move. Of statistics likewise, as they are."""
     largest_weight_cap: int | None = None
     """The highest weight cap accepted."""
     smallest_sigma: int = 80
@@ -76,6 +76,8 @@ class Expected:
     codec_version: int
     codec_seed: bytes = bytes(SEED_BYTES)
     """What the plan and the round give; zeros where the codec draws nothing."""
+    roles: bytes = b""
+    """The digest of the model's tensors and their roles, by which it trained; empty where none is a statistic."""
     revocations: RevocationList | None = None
     """The authority's list that the header names. An attempt begins by it alone, and keeps it until it ends; None will
     do for an attempt that is to go on."""
@@ -90,6 +92,7 @@ def require_terms(terms: Terms, policy: SecurePolicy) -> None:
     for what, bound, wanted in (
         ("an L2 clip", policy.largest_norm, terms.max_norm),
         ("a range", policy.largest_range, terms.max_abs),
+        ("a range of statistics", policy.largest_range, max(terms.statistics, default=0.0)),
         ("a weight cap", policy.largest_weight_cap, terms.weight_cap),
     ):
         if bound is not None and wanted > bound:
@@ -120,6 +123,7 @@ def require_agreed(header: AttemptHeader, expected: Expected, policy: SecurePoli
         ("codec", expected.codec, header.codec),
         ("codec's version", expected.codec_version, header.codec_version),
         ("seed of the codec", expected.codec_seed, header.codec_seed),
+        ("digest of tensors and their roles", expected.roles, header.roles),
     ):
         if here != there:
             raise Refusal(f"The header names another {what} than this device trained for.")

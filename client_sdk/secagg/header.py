@@ -11,13 +11,14 @@ import hashlib
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 from client_sdk.secagg.errors import BadMessage, BadParameters
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import Parameters, fast, strict
 from client_sdk.secagg.quantize import Quantizer
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN
+from client_sdk.secagg.statistics import StatisticRange
 from client_sdk.secagg.stream import CipherName, cipher_named
 from client_sdk.secagg.wire import WireReader, WireWriter
 
@@ -71,6 +72,8 @@ class Terms:
     cipher: CipherName
     rule: GraphRule
     minimum_cohort: int
+    statistics: tuple[float, ...] = ()
+    """The range of each statistic of the model, in the order of their names: see ``statistics.StatisticRange``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +111,17 @@ class AttemptHeader:
     revocations_digest: bytes
     expires_at: int
     """Unix time in seconds after which nobody signs or reveals anything for this attempt."""
+    roles: bytes = b""
+    """``tensors.roles.digest_of`` the model's tensors and their roles; empty where none is a statistic."""
+    statistics: tuple[StatisticRange, ...] = ()
+    """The model's statistics, in the order of their names."""
 
     def __post_init__(self) -> None:
         cipher_named(self.cipher)
         if self.dimension < 1 or self.round < 1 or self.minimum_cohort < 2:
             raise BadParameters("dimension and round are from 1 up, and a cohort has at least 2 devices")
+        if bool(self.roles) != bool(self.statistics):
+            raise BadParameters("a header names the digest of roles exactly where the model has statistics")
         _ = self.quantizer
 
     @property
@@ -126,6 +135,7 @@ class AttemptHeader:
             cipher=self.cipher,
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
+            statistics=tuple(one.range for one in self.statistics),
         )
 
     @property
@@ -136,7 +146,13 @@ class AttemptHeader:
     @property
     def quantizer(self) -> Quantizer:
         """Converts values to lanes in this round."""
-        return Quantizer(q=self.q, max_norm=self.max_norm, max_abs=self.max_abs, weight_cap=self.weight_cap)
+        return Quantizer(
+            q=self.q,
+            max_norm=self.max_norm,
+            max_abs=self.max_abs,
+            weight_cap=self.weight_cap,
+            statistics=self.statistics,
+        )
 
     def lane_bits(self, n: int) -> int:
         """Bits of a lane with ``n`` devices."""
@@ -150,7 +166,7 @@ class AttemptHeader:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The canonical bytes."""
+        """The canonical bytes. Those of a model without statistics end with the expiry."""
         out = WireWriter(KIND).text(PROTOCOL).text(self.run).fixed(self.run_digest, DIGEST_BYTES)
         out.number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
@@ -160,6 +176,10 @@ class AttemptHeader:
         out.text(rule.profile).number(rule.drop, 4).number(rule.corrupt_millionths, 4)
         out.number(rule.sigma, 1).number(rule.eta, 1).number(self.minimum_cohort, 4)
         out.number(self.revocations, 8).fixed(self.revocations_digest, DIGEST_BYTES).number(self.expires_at, 8)
+        if self.statistics:
+            out.fixed(self.roles, DIGEST_BYTES).number(len(self.statistics), 4)
+            for one in self.statistics:
+                out.number(one.elements, 8).float(one.range).number(int(one.non_negative), 1)
         return out.done()
 
     @cached_property
@@ -201,9 +221,29 @@ class AttemptHeader:
             revocations=read.number(8),
             revocations_digest=read.fixed(DIGEST_BYTES),
             expires_at=read.number(8),
+            **_of_statistics(read),
         )
         read.end()
         return header
+
+
+class _Statistics(TypedDict, total=False):
+    roles: bytes
+    statistics: tuple[StatisticRange, ...]
+
+
+def _of_statistics(read: WireReader) -> _Statistics:
+    """What follows in the header of a model with statistics."""
+    if read.at_end:
+        return {}
+    roles = read.fixed(DIGEST_BYTES)
+    rows = []
+    for _ in range(read.count(4, 17, least=1)):
+        elements, limit, non_negative = read.number(8), read.float(), read.number(1)
+        if non_negative > 1:
+            raise BadMessage("a statistic of the header is neither non-negative nor not")
+        rows.append(StatisticRange(elements, limit, bool(non_negative)))
+    return {"roles": roles, "statistics": tuple(rows)}
 
 
 def _profile(name: str) -> Profile:

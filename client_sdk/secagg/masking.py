@@ -24,7 +24,11 @@ def require_fitting(header: AttemptHeader, put_in: DeviceContribution) -> None:
         raise Refusal("This device's update is not an array of float32.")
     if values.shape != (header.dimension,):
         raise Refusal("This device's update has another number of values than the header says.")
-    if not math.isfinite(largest(values)):
+    if put_in.tensors != tuple((one.elements, one.non_negative) for one in header.statistics):
+        raise Refusal("This device's model has other statistics than the header says.")
+    if put_in.statistics.shape != (sum(size for size, _ in put_in.tensors),):
+        raise Refusal("This device's update has another number of values of statistics than its tensors.")
+    if not math.isfinite(largest(values)) or not math.isfinite(largest(put_in.statistics)):
         raise Refusal("This device's update holds NaN or infinity.")
     if not header.quantizer.takes_weight(weight):
         raise Refusal("This device's weight is not within the header's cap.")
@@ -44,7 +48,8 @@ def masked_vector(
     masked vector is left in memory."""
     header, bits = cohort.header, cohort.roster.lane_bits
     rounding = rounding_key(put_in.rounding_secret, header.digest)
-    vector = header.quantizer.lanes(put_in.values, put_in.weight, bits, rounding, header.cipher)
+    quantizer = header.quantizer
+    vector = quantizer.lanes(put_in.values, put_in.weight, bits, rounding, header.cipher, put_in.statistics)
     masker = tools.masker(header.cipher, bits)
     try:
         masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)

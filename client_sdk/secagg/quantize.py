@@ -1,6 +1,7 @@
 """Quantization: a clipped delta, a weight and a canary as lanes of q bits, and the mean from the sum of such lanes.
 
-A vector of d values becomes d + m + 1 lanes; m = ceil(bits of w_cap / q), so 1 where w_cap fits into q bits::
+A vector of d values becomes d + m + 1 lanes; m = ceil(bits of w_cap / q), so 1 where w_cap fits into q bits. Those of
+the model's statistics lie between the values and the weight (``statistics``)::
 
     lane i < d    round(L / 2 + w / w_cap * x_i * L / (2 R))    x_i: clipped to the norm, then into [-R, R]
     lane d + j    digit j of w in base 2^q, for j < m           the weight, at most w_cap
@@ -40,6 +41,7 @@ from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, lane_dtype
 from client_sdk.secagg.statement import DOMAIN
+from client_sdk.secagg.statistics import NOTHING, StatisticLanes, StatisticRange
 from client_sdk.secagg.stream import CipherName, KeyStream
 from client_sdk.tensors.floats import Float32, l2_norm_of_blocks, pieces
 from client_sdk.tensors.manifest import NotFinite
@@ -74,6 +76,8 @@ class Quantizer:
     """R: the largest magnitude of a coordinate; larger ones are clipped."""
     weight_cap: int
     """w_cap: the largest weight of a device, 1 to 2^24 - 1."""
+    statistics: tuple[StatisticRange, ...] = ()
+    """The model's statistics, which have lanes of their own."""
 
     def __post_init__(self) -> None:
         if not _whole(self.q) or not 1 <= self.q <= Q_LIMIT:
@@ -99,9 +103,14 @@ class Quantizer:
         return -(-self.weight_cap.bit_length() // self.q)
 
     @property
+    def of_statistics(self) -> StatisticLanes:
+        """Converts statistics to lanes."""
+        return StatisticLanes(self.statistics, self.q, self.weight_cap)
+
+    @property
     def extra_lanes(self) -> int:
-        """Lanes behind those of the values: the weight's, and the canary."""
-        return self.weight_lanes + 1
+        """Lanes behind those of the values: the statistics', the weight's, and the canary."""
+        return self.of_statistics.count + self.weight_lanes + 1
 
     def bits_used(self, weight: float, survivors: int) -> float:
         """The bits of a value in the mean of so many devices of this weight: log2(L w / w_cap sqrt(S)), since a device
@@ -121,11 +130,21 @@ class Quantizer:
         """Whether ``weight`` is valid: a whole number from 0 to the cap."""
         return _whole(weight) and 0 <= weight <= self.weight_cap
 
-    def lanes(self, values: Float32, weight: int, bits: int, rounding: bytes, cipher: CipherName) -> Lanes:
-        """The d + m + 1 lanes of ``values`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key from
+    def lanes(
+        self,
+        values: Float32,
+        weight: int,
+        bits: int,
+        rounding: bytes,
+        cipher: CipherName,
+        statistics: Float32 = NOTHING,
+    ) -> Lanes:
+        """The lanes of ``values`` and ``statistics`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key from
         ``rounding_key``. A vector is clipped, not refused; NotFinite where it holds NaN or infinity."""
         if values.ndim != 1 or values.dtype != np.float32:
             raise BadVector("values are a flat array of float32")
+        if statistics.shape != (self.of_statistics.values,):
+            raise BadVector(f"{statistics.size} values of statistics are there, not {self.of_statistics.values}")
         if not self.takes_weight(weight):
             raise BadVector(f"a weight is a whole number from 0 to the cap, {self.weight_cap}, not {weight!r}")
         if bits < self.q:
@@ -158,7 +177,9 @@ class Quantizer:
         stream.wipe()
         scratch[:] = chances[:] = 0  # wipe the last block of plain values
         mask = (1 << self.q) - 1
-        lanes[values.size :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
+        behind = lanes[values.size :]
+        behind[: -self.weight_lanes - 1] = self.of_statistics.lanes(statistics, weight, bits)
+        behind[-self.weight_lanes - 1 :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
         return cast("Lanes", lanes)
 
     def mean(self, total: Lanes, survivors: int) -> tuple[npt.NDArray[np.float64], int]:
@@ -188,7 +209,7 @@ class Quantizer:
         is accepted only if its values, as the codec sends them, exceed the range by no more than rounding, and their
         norm the clip by no more than rounding: see ``_require_norm``.
         """
-        canary, digits = int(total[-1]), [int(lane) for lane in total[-self.extra_lanes : -1]]
+        canary, digits = int(total[-1]), [int(lane) for lane in total[-self.weight_lanes - 1 : -1]]
         if canary != survivors:
             raise BadVector(f"the canary lane sums to {canary}, not to the {survivors} survivors: a vector was wrong")
         if max(digits) > survivors * ((1 << self.q) - 1):
@@ -200,6 +221,7 @@ class Quantizer:
         if values.size:
             self._require_in_range(values, survivors, weight)
             self._require_norm(values, survivors, weight)
+        self.of_statistics.require_possible(total[values.size : -self.weight_lanes - 1], survivors, weight)
         return weight
 
     def _require_in_range(self, values: Lanes, survivors: int, weight: int) -> None:

@@ -32,6 +32,7 @@ def terms_of(task: SecureTask) -> Terms:
         cipher=cipher_named(task.cipher),
         rule=rule,
         minimum_cohort=task.minimum_cohort,
+        statistics=task.statistics,
     )
 
 
@@ -54,16 +55,20 @@ def task_of(
         eta=rule.eta,
         minimum_cohort=terms.minimum_cohort,
         keep_late=keep_late,
+        statistics=terms.statistics,
     )
 
 
-def agreed_digest(plan_digest: str, task: Task, weighting: Literal["examples", "equal"]) -> bytes:
+def agreed_digest(
+    plan_digest: str, task: Task, weighting: Literal["examples", "equal"], roles_digest: str = ""
+) -> bytes:
     """SHA-256 of what all devices of one sum agreed to, as the header names it (``AttemptHeader.plan``): the digest of
-    the plan, and the task and the weighting that each received with its assignment.
+    the plan, and the task, the weighting and the roles of tensors that each received with its assignment.
 
     A device does not see the plan behind its digest. Without the task in it, a coordinator could give one device the
     plan's task and all others one that changes nothing: the sum would be that device's update.
     """
-    said = {"task": task.model_dump(mode="json"), "weighting": weighting}
+    said: dict[str, object] = {"task": task.model_dump(mode="json"), "weighting": weighting}
+    said |= {"roles": roles_digest} if roles_digest else {}
     canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     return hashlib.sha256(DOMAIN + b"agreed" + bytes.fromhex(plan_digest) + canonical).digest()

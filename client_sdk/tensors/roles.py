@@ -22,7 +22,8 @@ from client_sdk.tensors.manifest import FLOATING, Manifest, named
 
 StatisticRole = Literal["statistic", "non-negative"]
 Roles = Mapping[str, StatisticRole]
-"""The statistics of a model by name. The tensors that it does not name are parameters."""
+"""The statistics of a model by name. The tensors that it does not name are parameters. Those of a run are the
+statistics that its plan averages."""
 
 BY_NAME: Roles = {
     "*running_mean": "statistic",
@@ -46,9 +47,14 @@ class Layout:
 
     @classmethod
     def of(cls, model: Manifest, averaged: Iterable[str], roles: Roles) -> Layout:
-        """The layout for the tensors of ``model`` that match one of the patterns ``averaged``. ManifestMismatch where
-        none does."""
-        whole = model.select(averaged)
+        """The layout for the tensors of ``model`` that ``averaged`` chooses (``Manifest.select``). ManifestMismatch
+        where it chooses none."""
+        return cls.of_delta(model.select(averaged), roles)
+
+    @classmethod
+    def of_delta(cls, delta: Manifest, roles: Roles) -> Layout:
+        """The layout of deltas, in the order of their names."""
+        whole = delta.as_float32()
         return cls(
             parameters=Manifest({name: spec for name, spec in whole.items() if name not in roles}),
             statistics=Manifest({name: spec for name, spec in whole.items() if name in roles}),
@@ -59,6 +65,11 @@ class Layout:
     def whole(self) -> Manifest:
         """All tensors, in the vector's order."""
         return Manifest({**self.parameters, **self.statistics})
+
+    @property
+    def roles(self) -> dict[str, StatisticRole]:
+        """The statistics in it."""
+        return {name: "non-negative" if name in self.non_negative else "statistic" for name in self.statistics}
 
     @cached_property
     def elements(self) -> int:

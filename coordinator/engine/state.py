@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import TypeAdapter
 
 from client_sdk.protocol.operators import Kind, Phase, Status
+from client_sdk.secagg.header import Terms
 from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.aggregation.weights import times_of
 from coordinator.engine.effects import Contribution
@@ -243,6 +244,12 @@ class RunState:
     def marked_on(self) -> str:
         """What devices are spent on, over all runs: the current model's tensors."""
         return self.tensors or self.checkpoint
+
+    @property
+    def terms(self) -> Terms | None:
+        """What secure rounds of this run are held to; None: its rounds with devices are plain."""
+        plan = self.plan
+        return None if plan.secure is None else plan.secure.terms(plan.aggregation, self.roles)
 
     @property
     def secure(self) -> SecureRound | None:

@@ -308,7 +308,8 @@ def _terms(state: RunState) -> SecureTask | None:
     if secure is None:
         return None
     aggregation = state.plan.aggregation
-    return task_of(secure.terms(aggregation), weighting=aggregation.weighting, keep_late=secure.keep_late)
+    terms = secure.terms(aggregation, state.roles)
+    return task_of(terms, weighting=aggregation.weighting, keep_late=secure.keep_late)
 
 
 def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:

@@ -185,7 +185,7 @@ def _place(row: WaitingRow) -> PoolPlace:
 
 def _unfit(state: RunState, offer: str) -> str | None:
     """Returns why a device with this offer may not work for the run, whatever its examples; None: it may."""
-    return reason_against(state.plan.task, offer, state.plan.terms)
+    return reason_against(state.plan.task, offer, state.terms)
 
 
 def _left_out(state: RunState, device: str) -> str | None:

@@ -97,8 +97,8 @@ def _refused_field(section: str, field: str, what: str) -> ProblemError:
 
 
 def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees: Sees) -> tuple[TensorHeader, Roles]:
-    """The header of the initial checkpoint of a run of this plan, and the roles of its tensors. ProblemError where
-    there is none, where the plan or the roles do not fit it, or where it is one of runs that the caller does not see,
+    """The header of the initial checkpoint of a run of this plan, and the statistics that it averages. ProblemError
+    where there is none, where the plan or the roles do not fit it, or where it is one of runs that the caller does not see,
     and no proof says that the caller has it: whoever starts a run from a checkpoint can download it."""
     init, proof = request.init or "", request.init_proof
     unknown = f"the initial checkpoint {init} has not been uploaded"
@@ -117,7 +117,6 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
     try:
         model = header.manifest
         roles = by_name(model) if request.roles is None else stated(model, request.roles)
-        roles = roles if plan.secure is None else {}  # secure rounds do not tell them apart yet
     except ManifestMismatch as error:
         raise problem("invalid-request", f"roles: {error}") from None
     try:
@@ -145,7 +144,7 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
     except TensorError as error:
         raise _refused_field("task", "codec", str(error)) from None
     _require_short(core, plan, header, layout, wire)
-    return header, roles
+    return header, layout.roles
 
 
 def _require_short(core: Core, plan: Plan, header: TensorHeader, layout: Layout, wire: Manifest) -> None:

@@ -14,10 +14,12 @@ from typing import Protocol
 from client_sdk import codecs
 from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
-from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.header import AttemptHeader, Terms
 from client_sdk.secagg.statement import DOMAIN
+from client_sdk.secagg.statistics import StatisticRange
 from client_sdk.secagg.terms import agreed_digest
 from client_sdk.secagg.vouching import Vouching, vouched_by
+from client_sdk.tensors import Layout
 from coordinator.engine.state import RunState
 
 
@@ -61,9 +63,17 @@ def run_digest(run: str, *, created_at: float, init: str, plan_digest: str) -> b
     return hashlib.sha256(DOMAIN + b"run" + said.encode()).digest()
 
 
-def announce(state: RunState, *, run: bytes, elements: int, authority: Authority, at: float) -> AttemptHeader:
-    """The header of the attempt that ``state`` is in. ``run``: its ``run_digest``; ``elements``: values of an update
-    before it is encoded; ``at``: Unix seconds."""
+def statistics_of(layout: Layout, terms: Terms) -> tuple[StatisticRange, ...]:
+    """The statistics of a model in its headers, in the order of their names, with the ranges of these terms."""
+    return tuple(
+        StatisticRange(spec.elements, limit, name in layout.non_negative)
+        for (name, spec), limit in zip(layout.statistics.items(), terms.statistics, strict=True)
+    )
+
+
+def announce(state: RunState, *, run: bytes, layout: Layout, authority: Authority, at: float) -> AttemptHeader:
+    """The header of the attempt that ``state`` is in. ``run``: its ``run_digest``; ``layout``: of an update before it
+    is encoded; ``at``: Unix seconds."""
     plan, secure = state.plan, state.plan.secure
     if secure is None:
         raise ValueError("the plan has no secure rounds")
@@ -75,8 +85,8 @@ def announce(state: RunState, *, run: bytes, elements: int, authority: Authority
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
-        plan=agreed_digest(digest, plan.task, plan.aggregation.weighting),
-        dimension=codecs.linear(plan.task.codec).count(elements),
+        plan=agreed_digest(digest, plan.task, plan.aggregation.weighting, state.roles_digest),
+        dimension=codecs.linear(plan.task.codec).count(layout.parameters.elements),
         codec=codec,
         codec_version=int(version),
         codec_seed=codecs.seed_for(plan.task.codec, digest, state.current.number),
@@ -90,4 +100,6 @@ def announce(state: RunState, *, run: bytes, elements: int, authority: Authority
         revocations=authority.revocations,
         revocations_digest=authority.revocations_digest,
         expires_at=math.ceil(at + secure.expires_s),
+        roles=bytes.fromhex(state.roles_digest),
+        statistics=statistics_of(layout, secure.terms(plan.aggregation, layout.statistics)),
     )

@@ -67,8 +67,17 @@ def commit_sum(
     def encoded(start: int, count: int) -> Float32:
         return quantizer.mean_of(total[start : start + count], survivors, weight).astype(np.float32)
 
-    mean = _MeanBlocks(codec.back(encoded, aggregator.layout.parameters.elements, seed))
-    return aggregator.apply(round, parent, mean, optimizer)
+    parameters = aggregator.layout.parameters.elements
+    decoded, first = codec.back(encoded, parameters, seed), codec.count(parameters)
+    of_statistics = quantizer.of_statistics
+    behind = total[first : first + of_statistics.count]
+
+    def mean(start: int, count: int) -> Float32:
+        if start < parameters:
+            return decoded(start, count)
+        return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
+
+    return aggregator.apply(round, parent, _MeanBlocks(mean), optimizer)
 
 
 def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:

@@ -139,12 +139,12 @@ class SecureWork:
     # ------------------------------------------------------------ one for each action
 
     def _announce(self, action: fx.Announce) -> None:
-        elements, authority = self._aggregator.layout.parameters.elements, self._authority()
+        layout, authority = self._aggregator.layout, self._authority()
 
         def announced(state: RunState, at: float) -> ev.Announced | None:
             if not wanted(state, action) or state.secure is None or state.secure.header:
                 return None
-            header = announce(state, run=self._run.digest, elements=elements, authority=authority, at=at)
+            header = announce(state, run=self._run.digest, layout=layout, authority=authority, at=at)
             return ev.Announced(
                 at=at,
                 round=action.round,

@@ -253,6 +253,7 @@ class QuantizingDevice(Device):
             codec=header.codec,
             codec_version=header.codec_version,
             codec_seed=header.codec_seed,
+            roles=header.roles,
             revocations=self._world.authority.revocations,
         )
 

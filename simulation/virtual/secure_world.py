@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.device.contribution import ClearContribution, weight_of
+from client_sdk.device.contribution import ClearContribution
 from client_sdk.protocol.devices import Assignment
 from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.memory import Memory
@@ -308,8 +308,4 @@ class SecureWorld(SimulatedWorld):
         assignment, contribution = self._contributed[device][0], self.contribution(device)
         if assignment.secure is None:
             raise RuntimeError("the assignment is of no secure round")
-        return DeviceContribution(
-            values=contribution.values(assignment),
-            weight=weight_of(contribution.examples, assignment.secure),
-            rounding_secret=self.authority.identity(device).rounding_secret,
-        )
+        return contribution.put_in(assignment, assignment.secure, self.authority.identity(device).rounding_secret)

@@ -108,12 +108,11 @@ class Simulation:
                 body = b""
                 begun = current_state(self.store, before)
                 unit, roles = begun.weight_unit, begun.roles
-                if plan.secure is None:
-                    _require_roles(begun, manifest, said)
+                _require_roles(begun, manifest, said)
             else:
                 tensors = init()
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
-                unit, roles = plan.weight_unit, said(manifest) if plan.secure is None else {}
+                unit, roles = plan.weight_unit, said(manifest)
             self.resumed = before is not None
             self._clients, self._class_of = clients, class_of
             self._listed: dict[str, str] | None = None
@@ -275,7 +274,8 @@ def _require_same(before: RunRow, plan: Plan, masked: bool) -> None:
 
 def _require_roles(begun: RunState, model: Manifest, said: Callable[[Manifest], Roles]) -> None:
     """FolderError where a run was begun with other roles of its tensors than it would go on with."""
-    if digest_of(model, said(model)) != begun.roles_digest:
+    averaged = Layout.of(model, begun.plan.task.averaged, said(model)).roles
+    if digest_of(model, averaged) != begun.roles_digest:
         raise FolderError(
             f"run {begun.run} was begun with other tensors as statistics ({', '.join(sorted(begun.roles)) or 'none'}): "
             "continue it with the same, or in another folder"

@@ -14,7 +14,7 @@ profile, and a rule whose threshold is not above half of the share holders is re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 from pydantic import (
@@ -33,6 +33,7 @@ from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT, Quantizer
+from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES
 
 EXCHANGES = 4
@@ -67,6 +68,7 @@ class Weighing(Protocol):
     def inverse_participation(self) -> int | None: ...
     @property
     def clip_norm(self) -> float | None: ...
+    def range_of(self, statistic: str) -> float | None: ...
 
 
 _MILLION = 1_000_000
@@ -193,8 +195,9 @@ class Secure(BaseModel):
         """The most that one device weighs: the header's weight cap."""
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
 
-    def terms(self, aggregation: Weighing) -> Terms:
-        """The plan's terms in every header of the run, for which devices' owners set bounds."""
+    def terms(self, aggregation: Weighing, statistics: Iterable[str] = ()) -> Terms:
+        """The plan's terms in every header of the run, for which devices' owners set bounds. ``statistics``: the names
+        of those that are averaged."""
         return Terms(
             q=self.q,
             max_norm=self.max_norm,
@@ -203,6 +206,7 @@ class Secure(BaseModel):
             cipher=self.cipher,
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
+            statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),
         )
 
     def fewest_advertisers(self, cohort: CohortSizes) -> int:

@@ -11,6 +11,7 @@ from client_sdk.tensors import Layout, Roles, TensorHeader
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.plan import EXCHANGES
 from coordinator.runtime.insight.traffic import Traffic, of_secure_round, of_update
+from coordinator.secure.announcing import statistics_of
 
 MEMORY_MODELS = 3
 """Memory of the coordinator for a round, in float32 models: a round of 256 updates of 1M values was measured at 2.9 by
@@ -74,10 +75,17 @@ def longest_s(plan: Plan) -> float:
 
 
 def _traffic(plan: Plan, averaged: Layout) -> Traffic:
-    terms, secure = plan.terms, plan.secure
-    if terms is None or secure is None:
+    secure = plan.secure
+    if secure is None:
         return of_update(plan.name, plan.task.codec, averaged)
-    quantizer = Quantizer(q=terms.q, max_norm=terms.max_norm, max_abs=terms.max_abs, weight_cap=terms.weight_cap)
+    terms = secure.terms(plan.aggregation, averaged.statistics)
+    quantizer = Quantizer(
+        q=terms.q,
+        max_norm=terms.max_norm,
+        max_abs=terms.max_abs,
+        weight_cap=terms.weight_cap,
+        statistics=statistics_of(averaged, terms),
+    )
     lanes = codecs.linear(plan.task.codec).count(averaged.parameters.elements) + quantizer.extra_lanes
     n = secure.most_advertisers(plan.cohort)
     return of_secure_round(secure.rule.parameters(n), packed_bytes(lanes, lane_bits(n, terms.q)))

@@ -22,6 +22,8 @@ REFUSED: dict[str, dict[str, Any]] = {
         "device": "d3",
         "plan_digest": "ab" * 32,
         "report_within_s": -1.0,
+        "roles": {"w": "statistic"},
+        "roles_digest": "ab" * 32,
     },
     "checkpoint": {"digest": "cd" * 32},
     "task": {
@@ -53,6 +55,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "sigma": 20,
         "eta": 20,
         "minimum_cohort": 4,
+        "statistics": (1.0,),
     },
 }
 """Message -> field -> another value, by which the device masks nothing."""
@@ -62,8 +65,6 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
         "report_within_s": 0.5,
         "partial": "refuse",
         "max_update_bytes": 1,
-        "roles": {},
-        "roles_digest": "",
     },
     "checkpoint": {"version": 3, "bytes": 7},
     "task": {},
