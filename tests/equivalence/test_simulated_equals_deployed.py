@@ -27,7 +27,7 @@ from torch import nn
 from client_sdk.learning import Learner
 
 learner = Learner(
-    model=lambda: nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 3)),
+    model=lambda: nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 3)),
     loss=nn.functional.cross_entropy,
     version="1",
 )

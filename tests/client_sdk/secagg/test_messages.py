@@ -22,6 +22,7 @@ from client_sdk.secagg.roster import Roster, RosterEntry, join
 from client_sdk.secagg.shamir import PRIME
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
+from client_sdk.secagg.statistics import StatisticRange
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
 from client_sdk.secagg.wire import WireReader, WireWriter
@@ -100,7 +101,7 @@ def test_too_short_and_too_long_are_refused(name: str) -> None:
     for length in {0, 1, len(whole) // 2, len(whole) - 1}:
         with pytest.raises(SecaggError):
             PARSERS[name](whole[:length])
-    with pytest.raises(BadMessage, match=r"bytes too many|cannot hold"):
+    with pytest.raises(BadMessage, match=r"bytes too many|cannot hold|ends too early"):
         PARSERS[name](whole + b"\0")
 
 
@@ -157,6 +158,7 @@ CHANGES: list[dict[str, Any]] = [
     {"revocations": 3},
     {"revocations_digest": digest("another")},
     {"expires_at": 1_800_000_001},
+    {"roles": digest("roles"), "statistics": (StatisticRange(3, 2.0, True),)},
 ]
 
 

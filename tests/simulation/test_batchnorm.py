@@ -1,0 +1,279 @@
+"""BatchNorm in federated rounds, against a loop in plain PyTorch: under FedAvg, each server optimizer, clipping, each
+codec, robust rules and secure rounds, in every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_sdk import codecs
+from client_sdk.learning import Learner, LearnerFailed
+from client_sdk.learning.seeding import batch_order
+from client_sdk.protocol.devices import Task
+from client_sdk.tensors import Tensors
+from client_sdk.update import Update
+from simulation import History, SimulationError, simulate
+from simulation.engines import EngineName
+
+SIZES = (24, 40, 64, 9)
+ROUNDS = 3
+RATE, BATCH, EPOCHS, SEED = 0.1, 8, 2, 5
+STATISTICS = ("1.running_mean", "1.running_var")
+TOLERANCE = 2e-6
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+
+
+LEARNER = Learner(model=network, loss=nn.functional.cross_entropy)
+
+
+def shards() -> dict[str, tuple[Any, Any]]:
+    """Inputs far from 0 and small: statistics move far, and variances are near 0."""
+    found = {}
+    for number, size in enumerate(SIZES):
+        rng = np.random.default_rng(number)
+        x = (rng.normal(size=(size, 3)) * 0.05 + 3 * number).astype(np.float32)
+        found[f"c{number}"] = x, (x[:, 0] > 3 * number).astype(np.int64)
+    return found
+
+
+CLIENTS = shards()
+
+
+def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **options: Any) -> History:
+    more = {"secure": options.pop("terms")} if "terms" in options else {}
+    plan = {
+        "task": {
+            "epochs": EPOCHS,
+            "batch_size": BATCH,
+            "learning_rate": RATE,
+            "seed": SEED,
+            "drop_last": True,
+            "codec": options.pop("codec", "float32@1"),
+        },
+        "cohort": {"select": len(SIZES), "goal": len(SIZES), "quorum": 1.0},
+        "aggregation": {"weight_cap": 100, **(aggregation or {})},
+        "finish": {"rounds": ROUNDS},
+        **more,
+    }
+    asked = {"keep_checkpoints": None if "folder" in options else "all", "progress": False, "seed": 1, **options}
+    return simulate(plan, LEARNER, CLIENTS, rounds=rounds, **asked)
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def deltas_of(model: Tensors, round: int) -> list[dict[str, np.ndarray[Any, Any]]]:
+    """What each client's training changes, in plain PyTorch."""
+    found = []
+    for name, (x, y) in CLIENTS.items():
+        module = network()
+        module.load_state_dict({key: torch.tensor(value) for key, value in model.items()})
+        module.train()
+        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+        batches = batch_order(len(x), BATCH, seed=SEED, round=round, device=name, drop_last=True)
+        for _ in range(EPOCHS * max(1, len(x) // BATCH)):
+            at = next(batches)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(torch.tensor(x)[at]), torch.tensor(y)[at]).backward()
+            optimizer.step()
+        after = {key: value.numpy().astype(np.float64) for key, value in module.state_dict().items()}
+        found.append({key: after[key] - model[key] for key in after if model[key].dtype == np.float32})
+    return found
+
+
+def clipped(delta: dict[str, Any], norm: float) -> dict[str, Any]:
+    length = np.sqrt(sum(float((delta[key] ** 2).sum()) for key in delta if key not in STATISTICS))
+    return {key: value * (1.0 if key in STATISTICS else min(1.0, norm / length)) for key, value in delta.items()}
+
+
+def require_rounds_of_the_loop(
+    history: History, optimizer: str = "average", rate: float = 1.0, clip: float = np.inf
+) -> None:
+    """Each round, from the model that it began with."""
+    memory: dict[str, Any] = {}
+    for number in range(1, len(history) + 1):
+        before, found = history.checkpoint(number - 1), history.checkpoint(number)
+        deltas = [clipped(delta, clip) for delta in deltas_of(before, number)]
+        for key in deltas[0]:
+            mean = sum(size * delta[key] for size, delta in zip(SIZES, deltas, strict=True)) / sum(SIZES)
+            step = mean if key in STATISTICS else stepped(optimizer, rate, key, mean, memory)
+            wanted, scale = before[key] + step, max(1.0, float(np.abs(found[key]).max()))
+            assert np.abs(found[key] - wanted).max() <= TOLERANCE * scale, key
+        assert float(found["1.running_var"].min()) >= 0
+        assert found["1.num_batches_tracked"] == 0
+
+
+def stepped(optimizer: str, rate: float, key: str, mean: Any, memory: dict[str, Any]) -> Any:
+    """One step of a parameter, by the formula of the paper; see ``coordinator.engine.aggregation``."""
+    if optimizer == "average":
+        return rate * mean
+    if optimizer == "fedavgm":
+        memory[key] = 0.9 * memory.get(key, 0.0) + mean
+        return rate * memory[key]
+    m, v = memory.get(key, (0.0, 1e-6))
+    beta1 = 0.0 if optimizer == "fedadagrad" else 0.9
+    m, square = beta1 * m + (1 - beta1) * mean, mean**2
+    v = {
+        "fedadagrad": v + square,
+        "fedadam": 0.99 * v + 0.01 * square,
+        "fedyogi": v - 0.01 * square * np.sign(v - square),
+    }[optimizer]
+    memory[key] = m, v
+    return rate * m / (np.sqrt(v) + 1e-3)
+
+
+OPTIMIZERS = [
+    ("average", 1.0),
+    ("average", 2.0),
+    ("fedavgm", 1.0),
+    ("fedadagrad", 0.05),
+    ("fedadam", 0.05),
+    ("fedyogi", 0.05),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), OPTIMIZERS)
+def test_statistics_are_those_of_the_loop_under_each_server_optimizer(optimizer: str, rate: float) -> None:
+    history = run({"server_optimizer": optimizer, "server_learning_rate": rate})
+    require_rounds_of_the_loop(history, optimizer, rate)
+
+
+def test_a_clipped_norm_is_of_parameters() -> None:
+    require_rounds_of_the_loop(run({"clip_norm": 0.05}), clip=0.05)
+
+
+@pytest.mark.parametrize("codec", [name for name in codecs.names() if name != "float32@1"])
+def test_lossy_codecs_leave_the_first_rounds_statistics_as_they_are(codec: str) -> None:
+    plain, found = run(rounds=1), run(rounds=1, codec=codec)
+    for key in STATISTICS:
+        assert found.checkpoint(1)[key].tobytes() == plain.checkpoint(1)[key].tobytes()
+    assert found.checkpoint(1)["0.weight"].tobytes() != plain.checkpoint(1)["0.weight"].tobytes()
+
+
+def test_the_median_takes_them_coordinate_by_coordinate() -> None:
+    history = run({"rule": "median", "weighting": "equal"}, rounds=1)
+    first, deltas = history.checkpoint(0), deltas_of(history.checkpoint(0), 1)
+    for key in deltas[0]:
+        wanted = first[key] + np.median(np.stack([delta[key] for delta in deltas]), axis=0)
+        assert np.abs(history.checkpoint(1)[key] - wanted).max() < 1e-5
+
+
+# ---------------------------------------------------------------- engines, folders, secure rounds
+
+EVERYTHING = {"server_optimizer": "fedadam", "server_learning_rate": 0.05, "clip_norm": 0.5, "statistics_range": 2.0}
+TERMS = {"max_norm": 1.0, "max_abs": 0.5, "minimum_cohort": 3}
+WORKERS: dict[str, Any] = {"processes": {"workers": 2}}
+
+
+def digests(history: History) -> list[str]:
+    return [view.digest for _, view in sorted(history.checkpoints.items())]
+
+
+@pytest.mark.parametrize("engine", [name for name in get_args(EngineName) if name != "serial"])
+def test_every_engine_gives_the_same_bits(engine: EngineName) -> None:
+    options: dict[str, Any] = {"engine": engine, **WORKERS.get(engine, {})}
+    for more in (EVERYTHING, {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.25}, "weighting": "equal"}):
+        assert digests(run(more, **options)) == digests(run(more))
+
+
+def test_a_run_that_goes_on_has_the_same_bits_and_says_what_was_cut(tmp_path: Path) -> None:
+    run(EVERYTHING, folder=tmp_path, rounds=1)
+    again = run(EVERYTHING)
+    assert digests(run(EVERYTHING, folder=tmp_path)) == digests(again)
+    assert all(row.statistics_cut for row in again.rounds)
+
+
+def test_secure_rounds_of_any_q_have_the_statistics_of_the_loop() -> None:
+    for q, codec in ((16, "float32@1"), (4, "rotated@1")):
+        more = {"partial": "refuse", "server_optimizer": "fedadam", "server_learning_rate": 0.05}
+        history = run(more, rounds=1, secure="quantized", terms={**TERMS, "q": q, "max_abs": 0.3}, codec=codec)
+        plain = run(rounds=1).checkpoint(1)
+        for key in STATISTICS:
+            assert np.abs(history.checkpoint(1)[key] - plain[key]).max() < 1e-6
+        assert float(history.checkpoint(1)["1.running_var"].min()) >= 0
+
+
+def test_masked_and_quantized_rounds_have_the_same_bits() -> None:
+    more = {"partial": "refuse", "statistics_range": {"*_mean": 20.0, "*_var": 1.0}}
+    one, other = (run(more, rounds=2, secure=way, terms=TERMS) for way in ("masked", "quantized"))
+    assert digests(one) == digests(other)
+
+
+def test_a_run_is_not_continued_with_other_roles(tmp_path: Path) -> None:
+    def train(model: Tensors, data: Any, task: Task) -> Update:
+        return Update({"w.running_var": np.ones(2, np.float32)}, len(data[0]))
+
+    def go(**more: Any) -> History:
+        plan = {"cohort": {"select": 2, "goal": 2}, "finish": {"rounds": 2}}
+        init = {"w.running_var": np.zeros(2, np.float32)}
+        clients = {name: CLIENTS[name] for name in ("c0", "c1")}
+        return simulate(plan, train, clients, init=init, folder=tmp_path, progress=False, rounds=1, **more)
+
+    go(statistics={"w.*": "statistic"})
+    with pytest.raises(SimulationError, match="was begun with other tensors as statistics"):
+        go(statistics={})
+    go(statistics={"w.running_var": "statistic"})
+
+
+# ---------------------------------------------------------------- who says the roles
+
+
+def test_names_tell_where_a_function_trains_and_a_word_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(model: Tensors, data: Any, task: Task) -> Update:
+        return Update({name: np.full_like(array, -1) for name, array in model.items()}, 1)
+
+    init = {"bn.running_var": np.full(2, 1.5, np.float32), "w": np.zeros(2, np.float32)}
+    plan = {
+        "cohort": {"select": 2, "goal": 2},
+        "aggregation": {"server_learning_rate": 2.0},
+        "finish": {"rounds": 2},
+    }
+    clients = {name: CLIENTS[name] for name in ("c0", "c1")}
+    told = simulate(plan, train, clients, init=init)
+    assert "By their names these tensors are statistics, not parameters: bn.running_var (never below 0)." in (
+        capsys.readouterr().err
+    )
+    assert told.checkpoint()["bn.running_var"].tolist() == [0, 0]
+    assert [row.raised for row in told.rounds] == [0, 2]
+    assert told.checkpoint()["w"].tolist() == [-4, -4]
+    said = simulate(plan, train, clients, init=init, statistics={}, progress=False)
+    assert said.checkpoint()["bn.running_var"].tolist() == [-2.5, -2.5]
+    with pytest.raises(ValueError, match="statistics: no tensor of the model matches 'mean'"):
+        simulate(plan, train, clients, init=init, statistics={"mean": "statistic"}, progress=False)
+
+
+def test_a_learner_knows_its_buffers_and_what_its_author_names() -> None:
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+            self.ema = nn.Parameter(torch.zeros(2), requires_grad=False)
+            self.register_buffer("seen", torch.zeros(1))
+            self.register_buffer("counted", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.net(x)
+            return out
+
+    learner = Learner(model=Averaged, loss=nn.functional.cross_entropy, statistics=("ema",))
+    assert learner.roles() == {
+        "ema": "statistic",
+        "net.1.running_mean": "statistic",
+        "net.1.running_var": "non-negative",
+        "seen": "statistic",
+    }
+    with pytest.raises(ValueError, match="says otherwise than the learner"):
+        simulate(
+            {"cohort": {"select": 2, "goal": 2}}, learner, CLIENTS, statistics={"seen": "statistic"}, progress=False
+        )
+    with pytest.raises(LearnerFailed, match="The learner's statistics do not fit its model"):
+        Learner(model=network, loss=nn.functional.cross_entropy, statistics=("ema",)).roles()
