@@ -67,21 +67,24 @@ def check(
     chosen_for_new_run(read, installed(read), weighs)
     found, unknown = _model(read, init, said_roles(statistics))
     cost = None if found is None else RoundCost.of(read, found[0], found[1])
-    if cost is not None and (reason := cannot_learn(read, cost.values)):
+    if cost is not None and (reason := cannot_learn(read, cost.values - cost.statistics)):
         fail(f"{plan}: {reason}.")
     sizes = [examples] if examples is not None else [] if read.secure is None else [int(read.usual_weight)]
     capped = said_of_plan(read, sizes, whose="devices")
     if as_json:
         say_json(
             _document(read, cost, unknown)
-            | {"capped": capped, "rounding": "" if cost is None else rounding_of(read, cost.values, weighs)}
+            | {
+                "capped": capped,
+                "rounding": "" if cost is None else rounding_of(read, cost.values - cost.statistics, weighs),
+            }
         )
         return
     say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
     for line in _lines(read, cost, unknown):
         say(f"  {line}")
     if read.secure is not None and cost is not None:
-        say(f"  rounding:     {rounding_of(read, cost.values, weighs)}")
+        say(f"  rounding:     {rounding_of(read, cost.values - cost.statistics, weighs)}")
     if capped:
         say(f"  weights:      {capped}.")
 
@@ -138,6 +141,7 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"
+    part += f"; {cost.statistics:,} are of statistics" if cost.statistics else ""
     down, up, all_of_them = cost.download_bytes, cost.upload_bytes, f"where all {cohort.select} report"
     return [
         *lines,

@@ -98,8 +98,8 @@ def _refused_field(section: str, field: str, what: str) -> ProblemError:
 
 def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees: Sees) -> tuple[TensorHeader, Roles]:
     """The header of the initial checkpoint of a run of this plan, and the statistics that it averages. ProblemError
-    where there is none, where the plan or the roles do not fit it, or where it is one of runs that the caller does not see,
-    and no proof says that the caller has it: whoever starts a run from a checkpoint can download it."""
+    where there is none, where the plan or the roles do not fit it, or where it is one of runs that the caller does not
+    see, and no proof says that the caller has it: whoever starts a run from a checkpoint can download it."""
     init, proof = request.init or "", request.init_proof
     unknown = f"the initial checkpoint {init} has not been uploaded"
     if sees is not None:
@@ -136,7 +136,7 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
             "task", "averaged", "these tensors hold no values of parameters, and a secure round sums at least one"
         )
     if plan.secure is not None:
-        values = codecs.linear(plan.task.codec).count(layout.whole.elements)
+        values = codecs.linear(plan.task.codec).count(layout.parameters.elements)
         if reason := cannot_learn(plan.secure, plan.aggregation, values, plan.cohort.goal):
             raise _refused(PlanError(Mistake(reason, ("secure",))))
     try:

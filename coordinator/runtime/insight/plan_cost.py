@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client_sdk import codecs
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.quantize import Quantizer
-from client_sdk.tensors import Layout, Roles, TensorHeader
+from client_sdk.tensors import Layout, ManifestMismatch, Roles, TensorHeader, shown
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.plan import EXCHANGES
 from coordinator.runtime.insight.traffic import Traffic, of_secure_round, of_update
@@ -26,6 +26,8 @@ class RoundCost:
 
     values: int
     """Elements of the model that are averaged, of ``model_values`` in all."""
+    statistics: int
+    """How many of them are of statistics."""
     model_values: int
     model_bytes: int
     """The file of a checkpoint."""
@@ -49,10 +51,13 @@ class RoundCost:
         none of them, or where its codec cannot take them."""
         model = checkpoint.manifest
         averaged = Layout.of(model, plan.task.averaged, roles)
+        for pattern in plan.aggregation.unmatched_ranges(averaged.statistics):
+            raise ManifestMismatch(f"aggregation.statistics_range: no averaged statistic matches {shown(pattern)}")
         select, traffic = plan.cohort.select, _traffic(plan, averaged)
         fetch = checkpoint.total_bytes + traffic.received
         return cls(
             values=averaged.elements,
+            statistics=averaged.statistics.elements,
             model_values=model.elements,
             model_bytes=checkpoint.total_bytes,
             fetch_bytes=fetch,
