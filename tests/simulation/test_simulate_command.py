@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,27 @@ def test_it_is_the_call_from_the_terminal(place: Path, capsys: pytest.CaptureFix
     }
     assert err.splitlines()[0].startswith("digits.npz: 10 clients, 480 training examples")
     assert [line.split(":")[0] for line in err.splitlines()[1:]] == ["round 1", "round 2", "round 3"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_gives_the_models_of_its_arrays(place: Path, ending: str, capsys: pytest.CaptureFixture[str]):
+    with np.load(place / "digits.npz") as arrays:
+        columns = {f"p{at}": [*arrays["x"].reshape(-1, 784)[:, at], *arrays["x_test"].reshape(-1, 784)[:, at]]
+                   for at in range(784)}  # fmt: skip
+        columns["split"] = ["train"] * len(arrays["x"]) + ["test"] * len(arrays["x_test"])
+        columns["digit"] = [*arrays["y"].tolist(), *arrays["y_test"].tolist()]
+    table = import_module("pyarrow").table(columns)
+    if ending == "csv":
+        import_module("pyarrow.csv").write_csv(table, "digits.csv")
+    else:
+        import_module("pyarrow.parquet").write_table(table, "digits.parquet")
+    asked = ["--clients", "8", "--rounds", "2", "--json"]
+    assert quorate("small.toml", "--data", f"digits.{ending}", "--target", "digit", *asked) == 0
+    of_table: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert quorate("small.toml", "--data", "digits.npz", *asked) == 0
+    of_arrays: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert of_table["checkpoint"] == of_arrays["checkpoint"]
+    assert of_table["metrics"] == of_arrays["metrics"]
 
 
 def test_a_folder_goes_on(place: Path, capsys: pytest.CaptureFixture[str]):
