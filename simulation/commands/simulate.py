@@ -61,7 +61,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar=FILES,
-            help="What the datacenter holds, for a plan with [datacenter]. (default: the data that the plan names)",
+            help="What the datacenter holds, for a plan with [datacenter]; a table as FILE.csv:COLUMN. "
+            "(default: the data that the plan names)",
         ),
     ] = None,
     clients: Annotated[
@@ -222,9 +223,7 @@ def simulate(
             score_clients=scored,
             score_every=score_every,
             behaviour=behaviour,
-            datacenter=None
-            if held is None
-            else {held: load_data(with_target(datacenter, target) if datacenter else held)},
+            datacenter=None if held is None else {held: load_data(datacenter or held)},
             engine=cast("EngineName", engine),
             secure=cast("SecureWay", secure),
             workers=workers,
