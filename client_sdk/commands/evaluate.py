@@ -5,6 +5,7 @@ This file reads options and prints lines; ``http.evaluator`` does the work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -31,7 +32,8 @@ def evaluate(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends.
+    """Score each checkpoint of a run on held-out data and report the metrics. Ends when the run ends. Where devices
+    send states of metrics, it also computes their values.
 
     The plan's learner must be installed here, or named with --learner where the plan names it so; it is then the only
     one. With --json there is
@@ -61,9 +63,14 @@ def evaluate(
         scorer = catalogue.load(name)
         held_out = loaded.test if loaded.test is not None else loaded.train
 
+        def values(states: Mapping[str, Sequence[float]]) -> dict[str, float]:
+            return learners.values_of(scorer, states)
+
         def score(model: Tensors) -> Score:
             return learners.evaluate(scorer, name, model, held_out)
 
+        task = task if isinstance(task, dict) else {}
+        states = bool(task.get("score_held_out")) and bool(getattr(scorer, "stateful", ()))
         scored = 0
 
         def print_score(checkpoint: CheckpointView, found: Score) -> None:
@@ -76,7 +83,16 @@ def evaluate(
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
                 say(f"{run} version {checkpoint.version}: {values} ({found.examples} examples)")
 
-        view = follow(operator, run, score, source=source, on_score=print_score, on_trouble=note, stop=stop)
+        view = follow(
+            operator,
+            run,
+            score,
+            source=source,
+            values=values if states else None,
+            on_score=print_score,
+            on_trouble=note,
+            stop=stop,
+        )
         over = f"{run} is {view.status}: {view.reason or 'scored so far'}."
         if not scored and not stop.is_set():
             over += f" There was nothing to score: all of its checkpoints have metrics of {source}."

@@ -6,10 +6,12 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from threading import Event
 
 from client_sdk.http.operator import OperatorClient
+from client_sdk.metrics import undefined
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import CheckpointView, MetricReport, RunView
 from client_sdk.protocol.problems import ProblemError
@@ -22,6 +24,7 @@ def follow(
     score: Callable[[Tensors], Score],
     *,
     source: str = "evaluator",
+    values: Callable[[Mapping[str, Sequence[float]]], Mapping[str, float]] | None = None,
     on_score: Callable[[CheckpointView, Score], None] | None = None,
     on_trouble: Callable[[str], None] | None = None,
     stop: Event | None = None,
@@ -30,9 +33,10 @@ def follow(
     """Score all checkpoints of ``run`` that have no metrics of ``source`` yet, as they come, oldest first, until the
     run has ended.
 
-    ``source`` names the data (``test``, ``hospital-7``). While the coordinator cannot be reached the request is
-    repeated, and ``on_trouble`` is called once. Returns the last view of the run. Raises ProblemError for what the
-    coordinator refuses.
+    ``source`` names the data (``test``, ``hospital-7``). ``values`` computes metrics by the states that devices sent
+    about a checkpoint, added: they are reported for the source ``devices``, once the round is committed. While the
+    coordinator cannot be reached the request is repeated, and ``on_trouble`` is called once. Returns the last view of
+    the run. Raises ProblemError for what the coordinator refuses.
     """
     stop = stop if stop is not None else Event()
     scored: set[int] | None = None
@@ -45,7 +49,10 @@ def follow(
                 scored = {metric.version for metric in operator.metrics(run) if metric.source == source}
             view = operator.run(run)
             if view.version > seen_version:
-                for checkpoint in operator.checkpoints(run):
+                line = operator.checkpoints(run)
+                if values is not None:
+                    _report_devices(operator, run, line, values)
+                for checkpoint in line:
                     if stop.is_set():
                         return view
                     if checkpoint.version not in scored:
@@ -72,3 +79,26 @@ def follow(
             return view
         if stop.is_set():
             raise InterruptedError("Stopped before the run could be read.")
+
+
+def _report_devices(
+    operator: OperatorClient,
+    run: str,
+    line: Sequence[CheckpointView],
+    values: Callable[[Mapping[str, Sequence[float]]], Mapping[str, float]],
+) -> None:
+    """Report the values of the states that devices sent, of each version that has none yet."""
+    known: dict[int, dict[str, int]] = {}
+    for metric in operator.metrics(run):
+        if metric.source == "devices":
+            known.setdefault(metric.version, {})[metric.name] = metric.examples
+    for scored, following in pairwise(line):
+        have = known.get(scored.version, {})
+        if not have or following.round is None:
+            continue
+        sent = operator.round(run, following.round).states
+        lacking = {name: state for name, state in sent.items() if not have.keys() & {name, undefined(name)}}
+        if lacking:
+            score = Score(examples=max(have.values()), metrics=dict(values(lacking)))
+            report = MetricReport(version=scored.version, digest=scored.digest, source="devices", score=score)
+            operator.report_metrics(run, report)
