@@ -80,6 +80,7 @@ def _findings(data: str | None, target: str | None) -> Iterator[Check]:
     yield from _extras()
     yield _port()
     yield _data(data, target)
+    yield _folder(Path(os.environ.get("QUORATE_DATA", "quorate-data")))
     for folder in dict.fromkeys((Path.cwd(), Path(tempfile.gettempdir()))):
         yield _disk(folder)
 
@@ -157,8 +158,9 @@ def _data(source: str | None, target: str | None) -> Check:
     from client_sdk import data
 
     if source is None:
-        offered = ", ".join(data.names()) or "no data set is installed"
-        return Check("data", "ok", f"offered: {offered}", "quorate doctor --data mine.csv --target COLUMN")
+        names = data.names()
+        first = "mnist" if "mnist" in names else names[0] if names else "mine.csv --target COLUMN"
+        return Check("data", "ok", f"offered: {', '.join(names) or 'none'}", f"quorate doctor --data {first}")
     named = source if target is None else f"{source} --target {target}"
     try:
         found = data.load_data(data.with_target(source, target))
@@ -171,6 +173,15 @@ def _data(source: str | None, target: str | None) -> Check:
     shape = " x ".join(map(str, x.shape[1:])) or "1"
     return Check("data", "ok", f"{source}: {len(x)} examples of {shape} ({x.dtype}), targets {y.dtype}{held}",
                    f"quorate device --data {named}")  # fmt: skip
+
+
+def _folder(folder: Path) -> Check:
+    """The data folder of a coordinator that is started here."""
+    if not folder.exists():
+        return Check("data folder", "ok", f"{folder} is not there yet", "quorate serve --dev-authority")
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return Check("data folder", "wrong", f"{folder} is no folder that you can write to", f"ls -ld {folder}")
+    return Check("data folder", "ok", f"{folder} is there", f"quorate verify {folder}")
 
 
 def _disk(folder: Path) -> Check:

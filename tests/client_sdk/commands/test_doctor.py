@@ -64,7 +64,7 @@ def test_each_thing_has_its_line_and_the_next_command(capsys: pytest.CaptureFixt
     assert quorate("doctor") == 0
     lines = capsys.readouterr().out.splitlines()
     checks = {line[9:27].strip() for line in lines[::2]}
-    assert {"Python", "PATH", "quorate", "extra torch", "extra flower", "port", "data", "disk"} <= checks
+    assert {"Python", "PATH", "quorate", "extra torch", "extra flower", "port", "data", "data folder", "disk"} <= checks
     assert all(line.strip().startswith("-> ") for line in lines[1::2])
 
 
@@ -143,6 +143,17 @@ def test_data_is_loaded_where_it_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert row["next"] == "quorate device --data mine.csv --target y"
     row = found(capsys, "--data", "gone.csv", "--target", "y", code=1)["data"]
     assert (row["state"], row["found"]) == ("wrong", "There is no file gone.csv.")
+
+
+def test_the_data_folder_is_made_read_or_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert found(capsys)["data folder"]["found"] == "quorate-data is not there yet"
+    Path("quorate-data").mkdir()
+    assert found(capsys)["data folder"]["next"] == "quorate verify quorate-data"
+    Path("taken").write_text("")
+    monkeypatch.setenv("QUORATE_DATA", "taken")
+    assert found(capsys, code=1)["data folder"]["found"] == "taken is no folder that you can write to"
 
 
 def test_a_full_disk_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
