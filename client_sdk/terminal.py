@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from importlib.metadata import PackageNotFoundError
@@ -182,6 +181,9 @@ def _write(stream: TextIO, line: str) -> None:
 
 def sentence_of(error: Exception) -> str:
     """The text of an error, for people."""
+    cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError) and _of_the_command((cause.name or "").partition(".")[0]):
+        return missing_module(cause.name or "")  # such as a learner that needs torch
     match error:
         case ProblemError() | Failure():
             return str(error)
@@ -216,12 +218,21 @@ def missing_module(name: str) -> str:
     if extra is None:
         return f"The Python module {name} is not installed; install the package that has it."
     names = [top]
-    with suppress(PackageNotFoundError):
-        if _style.extra and (extra in included(_style.extra) or brings(_style.extra, top)):
-            extra = _style.extra
-            names = list(lacking(extra)) or names
+    if _of_the_command(top):
+        extra = _style.extra
+        names = list(lacking(extra)) or names
     which = f"{', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not installed"
     return f"This needs {which}: pip install 'quorate[{extra}]'"
+
+
+def _of_the_command(module: str) -> bool:
+    """Whether the command's extra brings the module."""
+    if not _style.extra or module not in _MODULE_EXTRAS:
+        return False
+    try:
+        return _MODULE_EXTRAS[module] in included(_style.extra) or brings(_style.extra, module)
+    except PackageNotFoundError:  # it runs from a folder that is not installed
+        return False
 
 
 def say(line: str) -> None:

@@ -10,6 +10,7 @@ import textwrap
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client_sdk import cli
@@ -119,14 +120,20 @@ cli.main(sys.argv[1:])
         ("demo", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
         ("fleet", "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'"),
         (
+            "simulate small.toml --data a.npz",
+            "matplotlib, psutil, torch, which are not installed: pip install 'quorate[simulation]'",
+        ),
+        (
             "datacenter train a:b --data a.npz --steps 1",
             "psutil, torch, which are not installed: pip install 'quorate[datacenter]'",
         ),
     ],
 )
-def test_a_command_names_its_own_extra_and_all_that_it_lacks(command: str, lacks: str) -> None:
+def test_a_command_names_its_own_extra_and_all_that_it_lacks(command: str, lacks: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((200, 2), np.float32), y=np.arange(200) % 2)
+    (tmp_path / "small.toml").write_text('name = "small"\n[task]\nlearner = "quorate:mnist-mlp"\n')
     ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *command.split()],
+        [sys.executable, "-c", WITHOUT, *command.split()], cwd=tmp_path,
         env={**os.environ, "QUORATE_ENROLMENT_TOKEN": ""}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (1, f"Error: This needs {lacks}\n")
@@ -213,7 +220,7 @@ def test_a_mistyped_command_or_option_names_the_near_ones_once(
     [
         ("quorate st", {"status"}),
         ("quorate plan ", {"check", "schema"}),
-        ("quorate run create --s", {"--seed", "--set"}),
+        ("quorate run create --s", {"--seed", "--set", "--statistic"}),
     ],
 )
 def test_a_shell_completes_commands_of_all_packages_and_their_options(words: str, offered: set[str]) -> None:
