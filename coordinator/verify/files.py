@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from client_sdk.tensors import TensorError, read_header
+from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import BlobError
+from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable, hashed, short
 from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
@@ -95,8 +97,9 @@ def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iter
             yield RunViolation("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
 
 
-def against_manifests(blobs: HashedBlobs, line: Sequence[CheckpointRow]) -> Iterator[RunViolation]:
-    """All versions of a model have the tensors of the first: no round changes their names, shapes or dtypes."""
+def against_manifests(blobs: HashedBlobs, line: Sequence[CheckpointRow], state: RunState) -> Iterator[RunViolation]:
+    """All versions of a model have the tensors of the first, with the roles to which devices agreed: no round changes
+    their names, shapes or dtypes."""
     first = None
     for row in line:
         if not blobs.whole(row.digest):
@@ -105,6 +108,8 @@ def against_manifests(blobs: HashedBlobs, line: Sequence[CheckpointRow]) -> Iter
             found = read_header(blobs.blobs.path(row.digest)).manifest
         except (TensorError, BlobError, OSError):
             continue  # named where the blobs are read
+        if first is None and digest_of(found, state.roles) != state.roles_digest:
+            yield RunViolation("log", 1, "devices agreed to other tensors, or other roles of them, than the model's")
         first = found if first is None else first
         if found != first:
             what = f"the blob of version {row.version} has other tensors than the versions before"

@@ -84,6 +84,8 @@ class RunChecks:
         replay = self.replay = Replay(row, self.plan)
         log: dict[int, LoggedRound] = {}
         yield from self._log(reader, replay, log)
+        if replay.whole and replay.state.round_number and replay.state.roles != row.roles:
+            yield RunViolation("log", latest, "its row names other statistics of its model than its first event")
         refusals = RefusalChain(row)
         yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
         self.heads += [refusals.head] if refusals.head is not None else []
@@ -114,7 +116,7 @@ class RunChecks:
         for number, wanted in enumerate(self._wanted, 1):
             self._progress(f"{self.row.run}: files", number, len(self._wanted))
             yield from against_blob(blobs, wanted, newest)
-        yield from against_manifests(blobs, self._line)
+        yield from against_manifests(blobs, self._line, self.replay.state)
         yield from against_leftovers(blobs.blobs, self._over, {wanted.digest for wanted in self._wanted})
         for drawn in self.replay.draws:
             if drawn.pool is None or blobs.whole(drawn.pool):

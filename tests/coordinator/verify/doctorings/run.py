@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.coordinator.verify.doctorings.table import doctoring
 from tests.coordinator.verify.history import Doctor
 
@@ -121,3 +123,20 @@ def snapshot_without_its_format(d: Doctor) -> int:
 def fence_that_no_commit_can_raise(d: Doctor) -> int:
     d.sql("UPDATE runs SET fence = 9223372036854775807")
     return 6
+
+
+@doctoring
+def statistics_in_its_row(d: Doctor) -> int:
+    """Its first event knows none."""
+    d.sql("UPDATE runs SET roles = ?", '{"w":"statistic"}')
+    return 6
+
+
+@doctoring
+def statistics_in_its_row_and_in_its_first_event(d: Doctor) -> int:
+    """Devices agreed to a digest of other roles."""
+    d.sql("UPDATE runs SET roles = ?", '{"w":"statistic"}')
+    body = json.loads(d.one("SELECT body FROM events WHERE seq = 1"))
+    d.sql("UPDATE events SET body = ? WHERE seq = 1", json.dumps({**body, "roles": {"w": "statistic"}}))
+    d.set_in("runs", "snapshot", "roles", {"w": "statistic"}, "TRUE")
+    return 1
