@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from client_sdk.learners import Catalogue, LearnerTrainer
+from client_sdk.learners import Catalogue, LearnerTrainer, roles_of
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Task
-from client_sdk.tensors import Manifest, Tensors, to_bytes
+from client_sdk.tensors import FLOATING, Manifest, Tensors, to_bytes
+from client_sdk.tensors.roles import StatisticRole, by_name, digest_of
 from client_sdk.update import Update, encode_update
 
 NAME = "contract:learner"
@@ -26,6 +27,7 @@ class LearnerContract:
     def trained(self, *, round: int = 1, device: str = "d1", model: Tensors | None = None) -> Update:
         """As a device trains."""
         trainer = LearnerTrainer(Catalogue({NAME: self.learner}, installed=()), self.data)
+        roles = self.roles()
         assignment = Assignment(
             run="contract",
             round=round,
@@ -36,8 +38,19 @@ class LearnerContract:
             checkpoint=CheckpointRef(digest="0" * 64, bytes=1, version=0),
             report_within_s=60.0,
             max_update_bytes=1 << 30,
+            roles=roles,
+            roles_digest=digest_of(Manifest.of(self.model), roles),
         )
         return trainer.train(assignment, dict(self.model if model is None else model), device, lambda: 60.0)
+
+    def roles(self) -> dict[str, StatisticRole]:
+        """The statistics of the model: those of the learner's method ``roles``, else those that names tell."""
+        known = roles_of(Catalogue({NAME: self.learner}, installed=()).load(NAME))
+        return by_name(Manifest.of(self.model)) if known is None else dict(known)
+
+    def test_its_statistics_are_floating_point_tensors_of_the_model(self) -> None:
+        model = Manifest.of(self.model)
+        assert {model[name].dtype for name in self.roles()} <= FLOATING
 
     def test_an_update_has_the_models_floating_point_tensors(self) -> None:
         update = self.trained()

@@ -18,12 +18,13 @@ ERRORS = {
 """Of each codec: the contract's ``error`` and ``whole_error``."""
 
 
-def contract(name: str) -> type[CodecContract]:
-    """The contract's tests for one built-in codec."""
+def contract(name: str, *statistics: str) -> type[CodecContract]:
+    """The contract's tests for one built-in codec, alone or beside these statistics."""
     error, whole = ERRORS[name]
-    fields = {"codec": codecs.get(name), "error": error, "whole_error": whole}
+    fields = {"codec": codecs.beside(name, statistics), "error": error, "whole_error": whole}
     return type(f"Test_{name.replace('@', '_').replace('-', '_')}", (CodecContract,), fields)
 
 
 for _name in codecs.names():  # a new one is among them by itself
     globals()[f"Test_{_name}"] = contract(_name)
+    globals()[f"Test_{_name}_beside_statistics"] = contract(_name, "b", "none")
