@@ -14,6 +14,10 @@ ERRORS = {
     "sampled-quarter@1": (1.0, 0.0),
     "sampled-half-rotated@1": (1.0, 1e-6),
     "sampled-quarter-rotated@1": (1.0, 1e-6),
+    "sampled-half-unbiased@1": (1.0, 0.0),
+    "sampled-quarter-unbiased@1": (3.0, 0.0),
+    "sampled-half-rotated-unbiased@1": (1.0, 1e-5),
+    "sampled-quarter-rotated-unbiased@1": (3.0, 1e-5),
 }
 """Of each codec: the contract's ``error`` and ``whole_error``."""
 
