@@ -14,7 +14,8 @@ beside the lanes and checked before anything is added.
 
 Small tensors. A tensor of an update whose largest magnitude is not 0 and below 2^-24 would lose more than 2^-9 of it.
 It counts in finer units: of level n, 2^-(32 + 26 n), where the magnitude is at least 2^-(24 + 26 n) and below 2^26
-times that. The level depends on the update's own tensor alone, and each level has totals of its own, integers too, so
+times that. There are two levels, so that a hostile update costs memory for as many at most, and values of 2^-76 are
+still right to 2^-9. The level depends on the update's own tensor alone, and each level has totals of its own, integers too, so
 order and grouping still change no bit. The mean is float32((sum_n float64(T_n) * 2^-(32 + 26 n)) / W), n rising. A sum
 that is not told where tensors end has level 0 alone. A total weight up to 2^28, a plan's most, fits into 63 bits at
 each level.
@@ -50,6 +51,7 @@ SMALL_BITS = 24
 """A tensor whose largest magnitude is below 2^-SMALL_BITS is small."""
 LEVEL_BITS = 26
 """Each level's unit is 2^-LEVEL_BITS of the one before."""
+LEVELS = 2
 
 State = tuple[int, int, int, int, list[tuple[int, int, str]]]
 """Updates, their total weight, the bounds on the lanes' totals and on the small tensors'; and of each small tensor its
@@ -106,12 +108,13 @@ def bound(blocks: Iterable[Array]) -> float:
 def level_of(largest: float) -> int:
     """The level of a tensor whose largest magnitude is this. 0: it is not small, or all zeros."""
     below = -math.frexp(largest)[1]
-    return (below - SMALL_BITS) // LEVEL_BITS + 1 if largest and below >= SMALL_BITS else 0
+    return min(LEVELS, (below - SMALL_BITS) // LEVEL_BITS + 1) if largest and below >= SMALL_BITS else 0
 
 
 def rounding_of(largest: float) -> float:
-    """The most that a value is off, as a part of the largest magnitude of its tensor; 0 where that is 0."""
-    return math.ldexp(1.0, -FRACTION_BITS - 1 - LEVEL_BITS * level_of(largest)) / largest if largest else 0.0
+    """The most that a value is off, as a part of the largest magnitude of its tensor: at most 1; 0 where that is 0."""
+    half = math.ldexp(1.0, -FRACTION_BITS - 1 - LEVEL_BITS * level_of(largest))
+    return min(1.0, half / largest) if largest else 0.0
 
 
 def range_for(weight: int, parts: int) -> float:

@@ -2,7 +2,7 @@
 
 It is folded as updates arrive. It exists in this process only, with the list of contributions that it contains: after a
 crash, or on another replica, missing updates are folded again from the stored updates, to the same bits. Memory: one
-exact sum (the size of two models), whatever the number of devices.
+exact sum (the size of two models, of up to six where updates have tiny tensors), whatever the number of devices.
 
 ``Sums`` is the port: a simulation, whose updates never become files, has another implementation. The caller makes sure
 that one thread at a time uses it.
