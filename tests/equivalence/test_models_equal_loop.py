@@ -186,7 +186,7 @@ def numbers(tensors: Mapping[str, torch.Tensor]) -> dict[str, Double]:
     return {name: one.detach().double().numpy().copy() for name, one in tensors.items()}
 
 
-def trained(kind: Kind, start: nn.Module, number: int, round: int, device: str) -> nn.Module:
+def trained(kind: Kind, start: nn.Module, number: int, version: int, device: str) -> nn.Module:
     module = kind.model()
     module.load_state_dict(start.state_dict())
     for name, parameter in module.named_parameters():
@@ -194,7 +194,7 @@ def trained(kind: Kind, start: nn.Module, number: int, round: int, device: str) 
             parameter.requires_grad_(False)
     x, y = (torch.from_numpy(one) for one in data()[number])
     optimizer = torch.optim.SGD([one for one in module.parameters() if one.requires_grad], lr=RATE)
-    order = batch_order(len(y), BATCH, seed=SEED, round=round, device=device)
+    order = batch_order(len(y), BATCH, seed=SEED, round=version, device=device)
     for _ in range(-(-len(y) // BATCH)):
         rows = next(order)
         optimizer.zero_grad()
@@ -208,11 +208,11 @@ def loop(kind: Kind, initial: Tensors, rule: dict[str, Any], ids: list[str]) -> 
     world = kind.learner.load(initial)
     memory: dict[str, tuple[Double, Double]] = {}
     cap = rule.get("weight_cap", 10_000)
-    for round in range(1, ROUNDS + 1):
+    for version in range(1, ROUNDS + 1):
         before = [numbers(one) for one in parts(world)]
         deltas: list[list[dict[str, Double]]] = []
         for number, device in enumerate(ids):
-            after = parts(trained(kind, world, number, round, device))
+            after = parts(trained(kind, world, number, version, device))
             change = [{n: numbers(a)[n] - b[n] for n in b} for a, b in zip(after, before, strict=True)]
             norm = np.sqrt(sum((one**2).sum() for one in change[0].values()))
             scale = min(1.0, rule["clip_norm"] / norm) if "clip_norm" in rule else 1.0
@@ -320,8 +320,8 @@ def test_the_engine_of_processes_gives_the_same_bits(kind: str, rule: str) -> No
     [(kind, rule) for kind in KINDS for rule in ("average", "rate", "fedavgm") if rule == "average" or kind != MOVING],
 )
 def test_secure_rounds_equal_the_loop_within_their_rounding(kind: str, rule: str) -> None:
-    """The bound of ``secagg.quantize`` on one value's standard deviation, six times, and what a server's momentum and rate
-    make of it."""
+    """Six times the bound of ``secagg.quantize`` on one value's standard deviation, and what rate and momentum make of
+    it."""
     chosen = KINDS[kind]
     q, most, cap = 20, 4.0, max(SIZES)
     secure = {"max_norm": 100.0, "max_abs": most, "q": q, "weight_cap": cap, "minimum_cohort": 3}
