@@ -14,10 +14,10 @@ beside the lanes and checked before anything is added.
 
 Small tensors. A tensor of an update whose largest magnitude is not 0 and below 2^-24 would lose more than 2^-9 of it.
 It counts in finer units: of level n, 2^-(32 + 26 n), where the magnitude is at least 2^-(24 + 26 n) and below 2^26
-times that. There are two levels, so that a hostile update costs memory for as many at most, and values of 2^-76 are
-still right to 2^-9. The level depends on the update's own tensor alone, and each level has totals of its own, integers too, so
-order and grouping still change no bit. The mean is float32((sum_n float64(T_n) * 2^-(32 + 26 n)) / W), n rising. A sum
-that is not told where tensors end has level 0 alone. A total weight up to 2^28, a plan's most, fits into 63 bits at
+times that. There are two levels, so that a hostile update costs memory for no more, and tensors of 2^-76 are still
+right to 2^-9. The level depends on the update's own tensor alone, and each level has totals of its own, integers too,
+so order and grouping still change no bit. The mean is float32((sum_n float64(T_n) * 2^-(32 + 26 n)) / W), n rising. A
+sum that is not told where tensors end has level 0 alone. A total weight up to 2^28, a plan's most, fits into 63 bits at
 each level.
 
 Limits: |x| <= RANGE = 65536 (every finite float16), resolution 2^-32, |T| < 2^63, which means that sum_k w_k max|x_k|
