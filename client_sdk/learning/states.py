@@ -44,7 +44,7 @@ def fresh(name: str, metric: Any) -> Any:
     if callable(reset := getattr(made, "reset", None)):
         reset()
     for part in _torchmetrics(made):
-        part.sync_on_compute = False  # in a torchrun group it would wait for ranks that do not score
+        part.sync_on_compute = part._to_sync = False  # in a torchrun group it would wait for ranks that do not score
     return made
 
 
