@@ -251,6 +251,11 @@ class RoundView(Message):
     live is over."""
     reason: str = ""
     """Why it was abandoned; of an open round why it does not go on, where that is known."""
+    missed: int = 0
+    """How often too few devices waited when the time of its selection was over. Each counts as an abandoned round does
+    (``finish.abandoned``, ``datacenter.patience``)."""
+    missed_at: float | None = None
+    """The last time."""
     opened_at: float
     collecting_at: float | None = None
     closed_at: float | None = None

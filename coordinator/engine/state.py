@@ -99,6 +99,10 @@ class Round:
     collecting_at: float | None = None
     deadline: float | None = None
     """When the phase ends by itself, in the coordinator's time."""
+    missed: int = 0
+    """How often the time of its selection passed with too few devices. Each counts as an abandoned round does."""
+    missed_at: float | None = None
+    """The last time."""
     waiting: int = 0
     pool: str | None = None
     """Digest of the blob that lists the waiting devices."""
@@ -198,8 +202,8 @@ class RunState:
     """Of the round under way, or of the last one; 0 before the first."""
     fallback: Fallback = Fallback()
     abandoned: int = 0
-    """Rounds of any kind abandoned in a row, since the last commit or since the run was resumed. Datacenter rounds that
-    ended because devices came back are not counted."""
+    """Rounds of any kind abandoned in a row, since the last commit or since the run was resumed, and selections that
+    were missed. Datacenter rounds that ended because devices came back are not counted."""
     fence: int = 0
     """Leases granted in this run so far: the number of the last one."""
 

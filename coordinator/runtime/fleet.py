@@ -101,7 +101,8 @@ class Fleet:
             against = _against(state, row.offer, row.examples) or _left_out(state, row.device)
             if against is not None:
                 self._ineligible.note(state.run, row.device, against, now)
-        return self._ineligible.reasons(state.run, min(state.current.opened_at, now - self._settings.pace_max_s))
+        selecting_since = state.current.missed_at or state.current.opened_at
+        return self._ineligible.reasons(state.run, min(selecting_since, now - self._settings.pace_max_s))
 
     def pace(self, reason: str) -> Wait:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)

@@ -197,7 +197,7 @@ class OperatorRequests:
         if view.status != "open" or state is None or state.round is None or row.round != state.round.number:
             return view
         parts = (self._core.troubles.of_actions(row.run), self._standstill.of_round(state))
-        return view.model_copy(update={"reason": "; ".join(part for part in parts if part)})
+        return view.model_copy(update={"reason": "; ".join(part for part in parts if part) or view.reason})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
         self._require(run)

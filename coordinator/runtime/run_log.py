@@ -211,7 +211,8 @@ class RunLog:
             links: list[str] = []
             if logged:
                 seq, links = tx.append(self.run, logged)
-            if state.round_number != before.round_number or (state.round is None and before.round is not None):
+            ended = state.round_number != before.round_number or (state.round is None and before.round is not None)
+            if ended or state.abandoned != before.abandoned:
                 tx.snapshot(self.run, seq, states.to_json(state))
         if traced is not None:
             traced.durable()

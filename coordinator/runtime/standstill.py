@@ -7,6 +7,9 @@ it is text of devices: see ``engine.reasons``.
 
 from __future__ import annotations
 
+from typing import cast
+
+from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure.exhausted import left_out
 from coordinator.engine.state import RunState
@@ -42,7 +45,7 @@ class Standstill:
             return ""
         parts = [
             self._in_vain(state),
-            self._left_before(state, state.round_number - 1),
+            self._left_before(state, state.round_number - (0 if state.current.missed else 1)),
             self._departures(state),
             self._no_worker(state),
             self.of_round(state),
@@ -65,17 +68,22 @@ class Standstill:
         return printable("; ".join(part for part in parts if part), _LONGEST)
 
     def _in_vain(self, state: RunState) -> str:
-        """The rounds that were abandoned before this one, with the last reason."""
-        last = self._core.store.round(state.run, state.round_number - 1) if state.abandoned else None
-        if last is None or last.status != "abandoned":
+        """The failures before: rounds that were abandoned, and selections that this one has missed; with the last
+        reason."""
+        current = state.current
+        number = state.round_number - (0 if current.missed else 1)
+        last = self._core.store.round(state.run, number) if state.abandoned else None
+        if last is None or last.status != ("open" if current.missed else "abandoned"):
             return ""
-        rounds = "the last round was" if state.abandoned == 1 else f"{state.abandoned} rounds in a row were"
+        often = failures_in_a_row(state.abandoned, current.missed or cast("int", last.body.get("missed", 0)))
+        if state.abandoned == 1:
+            often = "the last attempt at a round failed" if current.missed else "the last round was abandoned"
         newest = "" if state.abandoned == 1 else "the last one "
         if _found_too_few(last) and not state.exhausted and self._too_few(state):
             # What follows says how many wait now, and why others are not eligible.
-            return f"{rounds} abandoned{', ' if newest else ' '}{newest}for want of devices"
+            return f"{often}{', ' if newest else ' '}{newest}for want of devices"
         why = ". ".join(str(part) for part in (last.reason, last.body.get("departures")) if part)
-        return f"{rounds} abandoned, {newest}because {why}"
+        return f"{often}, {newest}because {why}"
 
     def _left_before(self, state: RunState, last: int) -> str:
         """Why devices left an earlier one of the rounds that were abandoned in a row, the newest that any left; empty
@@ -83,6 +91,8 @@ class Standstill:
         most = min(state.abandoned, _LOOKED_AT)
         rows = self._core.store.rounds(state.run, after=last - most, limit=most) if most else []
         for row in reversed(rows):
+            if row.status == "committed":
+                break
             if row.status == "abandoned" and row.body.get("departures"):
                 return "" if row.round == last else f"in round {row.round}, {row.body['departures']}"
         return ""

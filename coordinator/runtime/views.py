@@ -130,6 +130,8 @@ def round_view(
         because=body.get("because", ""),
         status=cast("Any", row.status),
         reason=row.reason,
+        missed=body.get("missed", 0),
+        missed_at=body.get("missed_at"),
         opened_at=row.opened_at,
         collecting_at=row.collecting_at,
         closed_at=row.closed_at,

@@ -162,7 +162,7 @@ class Followed(SecureFollowing, CenterFollowing):
         if self.kind == "secure":
             return self._secure_drawn(event, body)
         if len(cohort) < self.quorum:
-            return self._abandon()
+            return self._missed()
         if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
             raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
         self.cohort, self.phase = cohort, "collecting"
@@ -244,6 +244,19 @@ class Followed(SecureFollowing, CenterFollowing):
         self.ended[self.round] = ending
         self._rest_or_open()
         return [ending]
+
+    def _missed(self) -> list[RoundEnding]:
+        """Too few devices waited: it counts as an abandoned round, and the round goes on where the next one would be
+        the devices' too, and no device is barred for so many rounds."""
+        status, failed, in_vain, first = self.status, self.failed, self.in_vain, self.fleet_first
+        self.failed, self.in_vain, self.fleet_first = failed + 1, in_vain + 1, False
+        self._pause_after_failures()
+        goes_on = self.status == "running" and not self.ending and self._wanted() == "federated" and not self.barred
+        if goes_on:
+            self._wait()
+            return []
+        self.status, self.failed, self.in_vain, self.fleet_first = status, failed, in_vain, first
+        return self._abandon()
 
     def _ending(self, committed: bool) -> RoundEnding:
         ending = RoundEnding(self.round, committed, self.reported, self.version, kind=self.kind, lease=self.lease)

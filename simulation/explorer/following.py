@@ -21,6 +21,10 @@ class Following(FollowedRun, ABC):
         """The round ends without a checkpoint."""
 
     @abstractmethod
+    def _missed(self) -> list[RoundEnding]:
+        """The time of the selection was over, and too few devices waited."""
+
+    @abstractmethod
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         """The round ends with this checkpoint."""
 

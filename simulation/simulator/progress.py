@@ -55,7 +55,7 @@ class RoundProgress:
             text += "".join(f", {name} {value:.4g}" for name, value in scores.items())
             text += self._left(0.0)
         else:
-            text = f"abandoned: {round.reason}"
+            text = f"{'missed its selection' if round.status == 'open' else 'abandoned'}: {round.reason}"
         self._line(f"round {round.round}: {text}", end="\n")
 
     def close(self, last: str = "") -> None:

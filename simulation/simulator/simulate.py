@@ -25,6 +25,7 @@ from client_sdk.tensors.roles import StatisticRole
 from client_sdk.update import Update
 from coordinator.blobs import BlobError
 from coordinator.datafolder import FolderError
+from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.store import StoreError
 from simulation.clients import Clients
 from simulation.clients.pool import as_given
@@ -231,13 +232,13 @@ def _played(
 ) -> History:
     """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
-    interrupted = False
+    interrupted, played = False, 0
     try:
         if not simulation.resumed:
             retained.added(simulation.state.checkpoint, score_version(simulation, learner, inputs))
             checks.require_watched(inputs.plan, simulation.history(wall).curves)
             simulation.keep()
-        while not simulation.state.over and (rounds is None or len(wall) < rounds):
+        while not simulation.state.over and (rounds is None or played < rounds):
             began, before = time.monotonic(), simulation.state
             state = simulation.play_round(shown.training)
             scores: dict[str, Score] = {}
@@ -250,7 +251,8 @@ def _played(
             if simulation.state.over:
                 simulation.settle()
             simulation.keep()
-            wall[before.round_number] = time.monotonic() - began
+            wall[before.round_number] = wall.get(before.round_number, 0.0) + time.monotonic() - began
+            played += 1
             shown.ended(simulation.ended(before.round_number), shown_scores(scores))
             stalled = state.status == "paused"
             if inputs.plan.finish.abandoned is None:
@@ -261,7 +263,7 @@ def _played(
                 last = simulation.ended(before.round_number)
                 place = "datacenter" if last.kind == "datacenter" else "task" if gone else "cohort"
                 raise Stalled(
-                    f"{state.abandoned} rounds in a row were abandoned, the last one because "
+                    f"{failures_in_a_row(state.abandoned, last.missed)}, the last one because "
                     f"{last.reason.rstrip('.')}{why}. "
                     "A simulated fleet does not change by itself: "
                     f"change the plan's {place}, or the behaviour"

@@ -25,7 +25,7 @@ import numpy as np
 from client_sdk.protocol.devices import Started
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
-from coordinator.engine.state import RunState
+from coordinator.engine.state import Round, RunState
 from coordinator.requests import Request
 from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
@@ -104,14 +104,15 @@ class SimulatedWorld:
         return self._log.state
 
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
-        """Plays the round under way and returns the state after it has been committed or abandoned.
+        """Plays the round under way and returns the state after it has been committed or abandoned, or has missed its
+        selection.
 
         ``trained(round, done, of)`` is called for each client that has trained.
         """
         self._clear()
         state = self._state
-        number, self._trained = state.round_number, trained
-        while state.round_number == number and state.round is not None:
+        number, missed, self._trained = state.round_number, state.abandoned, trained
+        while state.round_number == number and state.round is not None and state.abandoned == missed:
             self._perform()
             state = self._state
             if state.round_number != number or state.round is None:
@@ -127,7 +128,7 @@ class SimulatedWorld:
                 if state.phase == "collecting":
                     self._assign(state)
                 self._collect(number)
-            elif state.round_number == number and state.deadline is not None:
+            elif state.round_number == number and state.abandoned == missed and state.deadline is not None:
                 self._wait(state.deadline)
             state = self._state
         return state
@@ -166,7 +167,7 @@ class SimulatedWorld:
             self._check_in(self._waiting(), [])
             self._checked_in_at = self.now
         while (missing := state.plan.cohort.pool_count - len(self._waiting())) > 0:
-            arriving = [self._device(number) for number in self._order(state.round_number, missing)]
+            arriving = [self._device(number) for number in self._order(state.current, missing)]
             if not arriving:
                 return
             self._enrolment.enrol(arriving)
@@ -205,10 +206,11 @@ class SimulatedWorld:
         if device.over:
             self._present.pop(device.row.device, None)
 
-    def _order(self, round: int, count: int) -> list[int]:
+    def _order(self, round: Round, count: int) -> list[int]:
         """Returns so many absent clients, in random order: a function of the seed, the round and the busy devices."""
         out = {device.number for device in self._present.values()} | self._refused | set(self._elsewhere.values())
-        rng = np.random.Generator(np.random.PCG64([self._seed, round, self._draws]))
+        again = [round.missed] if round.missed else []
+        rng = np.random.Generator(np.random.PCG64([self._seed, round.number, self._draws, *again]))
         self._draws += 1
         total = len(self._clients)
         drawn = rng.choice(total, min(total, count + len(out)), replace=False, shuffle=True)

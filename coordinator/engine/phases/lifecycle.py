@@ -74,13 +74,32 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
         *forget(state),
     ]
     state = retired(state)
+    following, more = after_round(_after_failure(state, at, reason, failed=failed), at)
+    return following, effects + more
+
+
+def missed(state: RunState, at: float, reason: str) -> Step:
+    """Too few devices waited when the time of the selection was over: that counts as an abandoned round, and the round
+    looks for devices again. It is abandoned where something else follows: the datacenter's turn, a pause, the end of
+    the run; or where a device is barred, since that ends after so many rounds."""
+    current = replace(state.current, missed=state.current.missed + 1, missed_at=at)
+    state = state.with_round(current)
+    following = _after_failure(state, at, reason, failed=True)
+    turn = wanted(following, at)
+    if following.status != "running" or state.ending is not None or turn.kind != "federated" or state.barred:
+        return abandon(state, at, reason)
+    current = replace(current, because=turn.because, deadline=at + phase_s(state.plan, current))
+    following = following.with_round(current)
+    return following, [record(following, "open", reason=reason), fx.Draw(round=current.number)]
+
+
+def _after_failure(state: RunState, at: float, reason: str, *, failed: bool) -> RunState:
+    """The state with this round counted as abandoned."""
+    ended = state.current
     if ended.kind != "datacenter":
         in_a_row = state.fallback.abandoned_in_a_row + 1
         state = replace(state, fallback=replace(state.fallback, abandoned_in_a_row=in_a_row, fleet_first=False))
-    if failed:
-        state = _paused_after(replace(state, abandoned=state.abandoned + 1), at, ended, reason)
-    following, more = after_round(state, at)
-    return following, effects + more
+    return _paused_after(replace(state, abandoned=state.abandoned + 1), at, ended, reason) if failed else state
 
 
 def _paused_after(state: RunState, at: float, ended: Round, reason: str) -> RunState:
@@ -92,9 +111,16 @@ def _paused_after(state: RunState, at: float, ended: Round, reason: str) -> RunS
     if wanted(state, at).falls_back and not state.fallback.tried:
         return state
     why = ". ".join(part for part in (reason, ended.departures) if part)
-    rounds = "the round was" if count == 1 else f"{count} rounds in a row were"
+    failed = "the round was abandoned" if count == 1 else failures_in_a_row(count, ended.missed)
     last = "" if count == 1 else "the last one "
-    return replace(state, status="paused", reason=f"{rounds} abandoned, {last}because {why}")
+    return replace(state, status="paused", reason=f"{failed}, {last}because {why}")
+
+
+def failures_in_a_row(count: int, missed: int) -> str:
+    """How often in a row no model was made, for people. ``missed``: of the last round."""
+    if missed > 1:
+        return f"{count} attempts at a round in a row failed"
+    return f"{count} rounds in a row were abandoned"
 
 
 def after_round(state: RunState, at: float) -> Step:

@@ -61,6 +61,7 @@ def _fleet_body(round: Round) -> dict[str, object]:
         "metrics": mean_metrics([(member.weight, member.metrics) for member in reported]),
         **_treated([member.treated for member in reported if member.treated != UNTREATED]),
         **({"departures": departures} if departures else {}),
+        **({"missed": round.missed, "missed_at": round.missed_at} if round.missed else {}),
     }
 
 

@@ -56,10 +56,11 @@ def wanted(state: RunState, at: float) -> Turn:
         why = f"too few devices wait: the run fell back to the datacenter in round {fallback.away_since}"
         return Turn("datacenter", why, falls_back=True)
     if fallback.abandoned_in_a_row >= section.patience:
-        rounds = (
-            f"{fallback.abandoned_in_a_row} federated round{'s' if fallback.abandoned_in_a_row > 1 else ''} in a row"
-        )
-        return Turn("datacenter", f"{rounds} had to be abandoned", falls_back=True)
+        count = fallback.abandoned_in_a_row
+        why = "1 federated round in a row had to be abandoned"
+        if count > 1:
+            why = f"{count} attempts at a federated round in a row failed"
+        return Turn("datacenter", why, falls_back=True)
     return Turn("federated")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.lifecycle import missed
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.state import Member, RunState
@@ -23,7 +23,7 @@ def drawn(state: RunState, event: ev.Drawn) -> Step:
     current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < cohort.quorum_count:
         found = f"{event.waiting} eligible devices waited; a round needs at least {cohort.quorum_count}"
-        return abandon(state.with_round(current), event.at, f"{found}. {event.others}" if event.others else found)
+        return missed(state.with_round(current), event.at, f"{found}. {event.others}" if event.others else found)
     devices = tuple(device for device, _ in event.cohort)
     deadline = event.at + cohort.collect_s
     current = replace(

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.lifecycle import abandon, missed
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.phases.selecting import not_selecting
@@ -52,7 +52,7 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
         others = f" ({without})" if (without := left_out(event.spent, event.declined, event.barred)) else ""
         found = exhausted or f"{event.waiting} eligible devices waited{others}; a secure round needs at least {fewest}"
         state = replace(state, round=current, exhausted=exhausted or state.exhausted)
-        return abandon(state, event.at, f"{found}. {event.others}" if event.others else found)
+        return missed(state, event.at, f"{found}. {event.others}" if event.others else found)
     deadline = event.at + state.plan.cohort.collect_s
     current = replace(
         current,

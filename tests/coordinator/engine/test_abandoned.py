@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from coordinator.engine import effects as fx
 from coordinator.engine import rounds
 from coordinator.engine.plan import Plan
-from tests.coordinator.engine.story import FALLBACK, Story
+from coordinator.engine.secure.state import Barred
+from tests.coordinator.engine.secure_story import SecureStory
+from tests.coordinator.engine.story import FALLBACK, Story, only
 
 
 def story(most: int, **sections: Any) -> Story:
@@ -61,6 +65,32 @@ def test_one_is_enough_where_the_plan_says_so() -> None:
     run.drawn()
     assert run.state.status == "paused"
     assert run.state.reason == "the round was abandoned, because 0 eligible devices waited; a round needs at least 2"
+
+
+def test_missed_selections_count_each_and_are_one_round() -> None:
+    run = story(3)
+    in_vain(run)
+    run.drawn()
+    assert (run.state.status, run.state.round_number, run.state.abandoned) == ("running", 2, 2)
+    row = only(run.drawn(), fx.RecordRound)
+    assert run.state.status == "paused"
+    assert run.state.reason == (
+        "3 attempts at a round in a row failed, the last one because "
+        "0 eligible devices waited; a round needs at least 2"
+    )
+    assert (row.round, row.status, row.body["missed"]) == (2, "abandoned", 2)
+
+
+def test_devices_that_are_barred_for_so_many_rounds_are_let_in_after_so_many_missed_selections() -> None:
+    run = SecureStory()
+    run.created()
+    run.state = replace(run.state, barred={"a": Barred(until_round=4, why="it lied")})
+    for number in (2, 3, 4):
+        run.drawn_from("g", unspendable=1, barred=1)
+        assert run.state.round_number == number
+    assert run.state.barred == {}
+    run.drawn_from("g")
+    assert run.state.round_number == 4, "from now on the round stays"
 
 
 def test_a_plan_without_the_field_goes_on_for_ever() -> None:

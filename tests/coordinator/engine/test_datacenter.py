@@ -35,12 +35,15 @@ def test_a_run_falls_back_after_patience_abandoned_rounds_and_says_why() -> None
     for number in (1, 2):
         story.drawn()
         assert phase(story) == ("federated", "selecting"), number
+        assert story.state.round_number == 1
     effects = story.drawn()
     assert phase(story) == ("datacenter", "leasing")
     row = every(effects, fx.RecordRound)[-1]
-    assert (row.round, row.kind, row.status) == (4, "datacenter", "open")
-    assert row.body["because"] == "3 federated rounds in a row had to be abandoned"
-    assert fx.Offer(round=4) in effects
+    assert (row.round, row.kind, row.status) == (2, "datacenter", "open")
+    assert row.body["because"] == "3 attempts at a federated round in a row failed"
+    assert fx.Offer(round=2) in effects
+    missed = every(effects, fx.RecordRound)[0]
+    assert (missed.round, missed.status, missed.body["missed"]) == (1, "abandoned", 3)
 
 
 def test_a_run_that_fell_back_stays_there_until_devices_are_back() -> None:

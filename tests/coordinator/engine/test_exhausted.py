@@ -11,7 +11,7 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.secure.marks import with_declined, with_spent
 from tests.coordinator.engine.secure_story import POOL, SIX, SecureStory
-from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, ended, every, only, refusal
+from tests.coordinator.engine.story import FALLBACK, START, Story, digest_of, every, only, refusal
 
 SAYS = (
     "the run is exhausted at version 0: of the devices that wait 6 have signed on this checkpoint; "
@@ -34,9 +34,9 @@ def test_an_exhausted_run_says_so_in_the_rounds_reason_and_the_public_body() -> 
     story = SecureStory().exhausted()
     assert story.state.exhausted == SAYS
     rows = every(story.effects, fx.RecordRound)
-    assert [row.reason for row in rows if row.status == "abandoned"][-1] == SAYS
+    assert (rows[-1].status, rows[-1].reason) == ("open", SAYS)
     assert rounds.public_body(story.state)["exhausted"] == SAYS
-    assert (story.state.phase, story.state.round_number) == ("selecting", 3), (
+    assert (story.state.phase, story.state.round_number) == ("selecting", 2), (
         "it goes on asking: other devices may come"
     )
 
@@ -55,8 +55,9 @@ def test_barred_devices_alone_exhaust_no_run_since_no_other_model_would_help() -
     story.created()
     effects = story.drawn_from("g", unspendable=7, barred=7)
     assert story.state.exhausted == ""
-    assert ended(effects) == (
-        "abandoned",
+    row = only(effects, fx.RecordRound)
+    assert (row.status, row.reason) == (
+        "open",
         "1 eligible devices waited (7 are barred); a secure round needs at least 4",
     )
 
@@ -128,13 +129,13 @@ def test_the_owner_is_a_way_out_and_it_is_audited() -> None:
     audit = only(effects, fx.RecordAudit)
     assert (audit.by, audit.action) == ("olga", "advance")
     assert SAYS in audit.detail
-    assert only(effects, fx.Advance) == fx.Advance(round=3, parent=START)
+    assert only(effects, fx.Advance) == fx.Advance(round=2, parent=START)
     assert (story.state.phase, story.state.current.kind, story.state.deadline) == ("committing", "secure", None)
     assert story.state.current.contributions == ()
     committed = story.committed()
     row = only(committed, fx.RecordCheckpoint)
     assert row.contributions == ()
-    assert row.origin == "round 3, moved by one unit for olga: no device contributed"
+    assert row.origin == "round 2, moved by one unit for olga: no device contributed"
     assert (story.state.version, story.state.spent, story.state.exhausted) == (1, (), "")
     assert story.state.current.advancing == ""
     story.cohort()
@@ -158,7 +159,7 @@ def test_a_run_that_is_not_exhausted_is_not_advanced(chapter: str) -> None:
 
 def test_it_is_advanced_once_and_only_where_it_stands() -> None:
     story = SecureStory().exhausted()
-    assert refusal(story.advanced(round=2)) == "stale"
+    assert refusal(story.advanced(round=1)) == "stale"
     story.paused()
     assert "resume it first" in only(story.advanced(), fx.Refused).reason
     story.resumed()

@@ -36,9 +36,9 @@ def test_one_round_is_written_in_the_singular() -> None:
 
 
 def test_abandoned_rounds_do_not_count_as_rounds() -> None:
-    story = Story(finish={"rounds": 2}).selecting()
-    story.drawn()
-    story.drawn()
+    story = Story(finish={"rounds": 2})
+    story.collecting().tick(100)
+    story.collecting().tick(100)
     story.whole_round()
     assert (story.state.status, story.state.round_number, story.state.version) == ("running", 4, 1)
 

@@ -44,15 +44,20 @@ def test_fewer_than_select_make_a_round_when_they_are_a_quorum() -> None:
     assert (story.state.phase, set(story.state.current.members)) == ("collecting", {"a", "b"})
 
 
-def test_too_few_waiting_devices_abandon_the_round_and_the_next_opens() -> None:
+def test_a_selection_that_is_missed_is_counted_and_the_round_looks_for_devices_again() -> None:
     story = Story().selecting()
-    effects = story.drawn("a", waiting=1)
-    assert every(effects, fx.Claim) == []
-    ended, opened = every(effects, fx.RecordRound)
-    assert (ended.status, ended.reason) == ("abandoned", "1 eligible devices waited; a round needs at least 2")
-    assert (opened.status, opened.round) == ("open", 2)
-    assert (story.state.phase, story.state.round_number, story.state.checkpoint) == ("selecting", 2, START)
-    assert story.state.fallback.abandoned_in_a_row == 1
+    for times in (1, 2, 3):
+        effects = story.drawn("a", waiting=1)
+        assert every(effects, fx.Claim) == []
+        row = only(effects, fx.RecordRound)
+        assert (row.status, row.reason) == ("open", "1 eligible devices waited; a round needs at least 2")
+        assert (row.round, row.body["missed"], row.body["missed_at"]) == (1, times, story.at)
+        assert (story.state.phase, story.state.round_number, story.state.checkpoint) == ("selecting", 1, START)
+        assert story.state.deadline == story.at + story.state.plan.cohort.select_s
+        assert story.state.fallback.abandoned_in_a_row == story.state.abandoned == times
+    found = only(story.drawn("a", "b", "c"), fx.RecordRound)
+    assert (found.reason, found.body["missed"]) == ("", 3), "the row says how often it was missed"
+    assert story.state.phase == "collecting"
 
 
 # ---------------------------------------------------------------- closing
@@ -215,9 +220,9 @@ def test_with_retention_they_go_some_rounds_later() -> None:
 
 
 def test_an_abandoned_round_counts_as_a_round_for_retention() -> None:
-    story = Story(retention={"rounds": 1}).selecting()
-    assert every(story.drawn(), fx.Discard) == []
-    assert only(story.drawn(), fx.Discard).round == 1
+    story = Story(retention={"rounds": 1})
+    assert every(story.collecting().tick(100), fx.Discard) == []
+    assert only(story.collecting().tick(100), fx.Discard).round == 1
 
 
 # ---------------------------------------------------------------- what the public reads

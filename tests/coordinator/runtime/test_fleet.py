@@ -192,13 +192,17 @@ def test_a_round_that_found_too_few_gives_the_reasons_of_the_others(make_world: 
     world.check_in(2, version="2")
     world.pass_time(10)
     view = world.coordinator.operators.round("marks", 1)
-    assert view.status == "abandoned"
-    assert view.reason == (
+    assert (view.status, view.missed, view.missed_at) == ("open", 1, world.clock.at)
+    row = world.store.round("marks", 1)
+    assert row is not None
+    assert row.reason == (
         "1 eligible devices waited; a round needs at least 2. "
         f"2 devices were ineligible: the plan wants {LEARNER} 2; this device has 1"
     )
     world.pass_time(1000)
-    assert "told" not in world.coordinator.operators.round("marks", 2).reason, "no device has asked since"
+    view = world.coordinator.operators.round("marks", 1)
+    assert "ineligible" not in view.reason, "no device has asked since"
+    assert view.missed == 2
 
 
 def test_devices_that_wait_for_another_run_are_counted_in_the_reason(make_world: MakeWorld) -> None:
@@ -207,7 +211,9 @@ def test_devices_that_wait_for_another_run_are_counted_in_the_reason(make_world:
     world.create(name="any", cohort={"select_s": 1000, "pool": 4})
     world.check_in(0, 1, 2)
     world.pass_time(10)
-    assert world.coordinator.operators.round("large", 1).reason.endswith(
+    row = world.store.round("large", 1)
+    assert row is not None
+    assert row.reason.endswith(
         ". 3 devices were ineligible: the plan wants devices with at least 100 examples; this one has 10"
     )
 

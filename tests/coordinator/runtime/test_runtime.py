@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Assignment
+from coordinator.verify import verify
 from tests.coordinator.world import LEARNER, World
 
 # ---------------------------------------------------------------- whole rounds
@@ -79,11 +80,18 @@ def test_a_select_deadline_draws_from_the_devices_that_wait(world: World) -> Non
     world.require({1: [1, 5]})
 
 
-def test_without_waiting_devices_rounds_are_abandoned_with_a_reason(world: World) -> None:
-    world.pass_time(10)
-    world.pass_time(10)
-    reasons = [row.reason for row in world.coordinator.operators.rounds("marks")]
-    assert reasons == ["0 eligible devices waited; a round needs at least 2"] * 2 + [""]
+def test_an_unchanged_want_of_devices_is_one_round_with_a_count_and_the_last_time(world: World) -> None:
+    for times in range(1, 6):
+        world.pass_time(10)
+        (row,) = world.store.rounds("marks")
+        assert row.reason == "0 eligible devices waited; a round needs at least 2"
+        (view,) = world.coordinator.operators.rounds("marks")
+        assert (view.status, view.missed, view.missed_at) == ("open", times, world.clock.at)
+    world.boot()
+    assert world.coordinator.operators.rounds("marks")[0].missed == 5
+    assert world.play_round(1)
+    assert world.coordinator.operators.round("marks", 1).missed == 5
+    assert list(verify(world.store, world.blobs)) == []
 
 
 def test_the_same_updates_in_every_order_give_the_same_bits() -> None:

@@ -310,7 +310,7 @@ def test_too_few_devices_abandon_the_round_and_are_asked_for_nothing_in_clear(wo
     world.pass_time(11)
     row = world.store.round(RUN, 1)
     assert row is not None
-    assert (row.status, row.kind) == ("abandoned", "secure")
+    assert (row.status, row.kind, row.body["missed"]) == ("open", "secure", 1)
     assert all(world.assignment(number) is None for number in range(6))
     assert {row.kind for row in world.store.rounds(RUN, 0)} == {"secure"}
 

@@ -167,7 +167,7 @@ def test_a_draw_that_was_too_small_has_no_lanes() -> None:
     world.create()
     world.check_in()
     world.pass_time(11)
-    assert world.coordinator.operators.round("marks", 1).status == "abandoned"
+    assert world.coordinator.operators.round("marks", 1).missed == 1
     assert view(world) == LanesView(devices=0)
 
 
