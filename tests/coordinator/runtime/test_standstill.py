@@ -53,7 +53,8 @@ def test_what_devices_said_stays_while_they_rest(make_world: MakeWorld) -> None:
     world.pass_time(10)
     line = stalled(world)
     assert line == (
-        "3 attempts at a round in a row failed, the last one for want of devices; in round 1, 3 devices withdrew: " + NAN.removesuffix(".")
+        "3 attempts at a round in a row failed, the last one for want of devices; in round 1, 3 devices withdrew: "
+        + NAN.removesuffix(".")
         + "; 0 eligible devices wait; a round needs at least 2"
     )
     assert world.play_round(2)

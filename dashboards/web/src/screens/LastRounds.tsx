@@ -3,7 +3,7 @@ import type { RoundView } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Panel } from "../components/parts";
 import { Table } from "../components/Table";
-import { bytes, count, duration } from "../format";
+import { bytes, clock, count, duration } from "../format";
 import { roundSeconds, type Tone } from "../progress";
 import { roundPath } from "../route";
 import { treated } from "../treatment";
@@ -106,7 +106,7 @@ export function LastRounds({ run, rounds }: { run: string; rounds: readonly Roun
             { name: "reported", cell: (round) => <Reports round={round} />, figures: true },
             { name: "time", cell: (round) => duration(roundSeconds(round, now)), figures: true },
             { name: "received", cell: (round) => bytes(round.bytes_in), figures: true },
-            { name: "why", cell: (round) => <span className="two-lines">{[round.reason || round.because || round.departures, ...treated(round)].filter(Boolean).join("; ")}</span> },
+            { name: "why", cell: (round) => <span className="two-lines">{[round.reason || round.because || round.departures, missed(round, now), ...treated(round)].filter(Boolean).join("; ")}</span> },
           ]}
         />
       ) : (
@@ -116,4 +116,10 @@ export function LastRounds({ run, rounds }: { run: string; rounds: readonly Roun
       )}
     </Panel>
   );
+}
+
+/** How often the selection found too few devices, where it did more than once. */
+function missed(round: RoundView, now: number): string {
+  if ((round.missed ?? 0) < 2) return "";
+  return `too few devices ${count(round.missed ?? 0)} times, the last time at ${clock(round.missed_at ?? 0, now)}`;
 }
