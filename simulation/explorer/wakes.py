@@ -112,9 +112,9 @@ class Wakes:
 
     def _require_ended(self, run: Followed, place: tuple[int, str, int], lasts_s: float) -> None:
         """A phase ends in its time; a selection may have been missed, which begins it anew."""
-        round, phase, _ = place
+        number, phase, _ = place
         if (run.round, run.phase, run.failed) == place:
-            raise Broken("liveness", f"round {round} of {run.run} is {phase} after {lasts_s:.0f} s, in calm weather")
+            raise Broken("liveness", f"round {number} of {run.run} is {phase} after {lasts_s:.0f} s, in calm weather")
 
     def _expect(self, run: Followed, held: Sequence[HeldRequest | ServedRequest]) -> None:
         self._world.agenda.after(SOON_S, self._require_woken, run, run.round, run.phase, held)
