@@ -73,6 +73,8 @@ class FleetCounts(Message):
 
     waiting: int = 0
     """In the pool, without an assignment."""
+    unfit: int = 0
+    """They check in, and fit no run that is running."""
     assigned: int = 0
     away: int = 0
 

@@ -34,7 +34,8 @@ Kind = Literal["federated", "secure", "datacenter"]
 """Kind of a round of a run with a plan."""
 ShownKind = Literal["federated", "secure", "datacenter", "flower"]
 """Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""
-DeviceState = Literal["away", "waiting", "assigned", "left"]
+DeviceState = Literal["away", "waiting", "unfit", "assigned", "left"]
+"""*waiting*: in the pool. *unfit*: it checks in, and fits no run that is running."""
 """State of a device; left: it has asked to be forgotten."""
 RunClock = Literal["wall", "virtual"]
 """By which clock a run's times are: *virtual* is that of the simulation that played it."""
@@ -339,6 +340,8 @@ class DeviceView(Message):
     """When it was registered first."""
     last_seen_at: float | None
     state: DeviceState
+    unfit: str = ""
+    """Of one that fits no run: the reason for each run, as far as the process that answers knows."""
     run: str | None = None
     round: int | None = None
     device_class: str = "no class"

@@ -125,7 +125,7 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
 @errors_as_sentences
 def devices(
     state: Annotated[
-        DeviceState | None, typer.Option(help="Devices in this state: away, waiting, assigned or left.")
+        DeviceState | None, typer.Option(help="Devices in this state: away, waiting, unfit (they fit no run), assigned or left.")
     ] = None,
     device_class: Annotated[
         str, typer.Option("--class", metavar="CLASS", help="Devices whose label begins so, before its first '/'.")
@@ -159,7 +159,7 @@ def devices(
     rows = [
         (
             row.device,
-            row.state,
+            f"waiting, fits no run: {row.unfit}" if row.state == "unfit" else row.state,
             row.run,
             row.round,
             row.rounds_joined,

@@ -25,7 +25,7 @@ def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | 
     have = learners.get(task.learner)
     if have is None:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(learners.items())) or "none"
-        return f"the plan wants the learner {task.learner}, which this device does not have (installed: {listed})"
+        return f"{lacks_learner(task.learner)} (it offers: {listed})"
     if task.learner_version is not None and have != task.learner_version:
         return f"the plan wants {task.learner} {task.learner_version}; this device has {have}"
     if policy.learners is not None and task.learner not in policy.learners:
@@ -43,6 +43,10 @@ def reason_against(task: Task, offer: str, terms: Terms | None = None) -> str | 
     if policy.max_epochs is not None and task.epochs is not None and task.epochs > policy.max_epochs:
         return f"the plan asks for {task.epochs} epochs; the device's policy allows {policy.max_epochs}"
     return None
+
+
+def lacks_learner(learner: str) -> str:
+    return f"the plan wants the learner {learner}, which this device does not have"
 
 
 def fewest_examples(plan: Plan, offer: str) -> int:

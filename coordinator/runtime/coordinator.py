@@ -92,7 +92,7 @@ class Coordinator:
         self._standstill = Standstill(self.core, self.fleet, self.identities)
         self.flower = FlowerRuns(self.core)
         self.operators = OperatorRequests(self.core, self._standstill, self.flower)
-        self.insight = Insight(self.core, self.identities)
+        self.insight = Insight(self.core, self.fleet, self.identities)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
         self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)

@@ -64,17 +64,24 @@ class DeviceRequests:
     def take_check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | Callable[[], PoolPlace]:
         """The same in two steps where the device gets a place: the function that is returned makes it durable."""
         answer, check_in = self._answered(device, check_in)
-        return self._fleet.enter(device, check_in) if answer is None else answer
+        if answer is not None:
+            self._fleet.seen([device.device])
+            return answer
+        return self._fleet.enter(device, check_in)
 
     def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
         """The same for many devices, in one transaction."""
         answers: list[Assignment | Wait | None] = []
-        waiting = []
+        waiting, others = [], []
         for device, check_in in arrivals:
             answer, check_in = self._answered(device, check_in)
             if answer is None:
                 waiting.append((device, check_in))
+            else:
+                others.append(device.device)
             answers.append(answer)
+        if others:
+            self._fleet.seen(others)
         places = iter(self._fleet.wait_all(waiting) if waiting else ())
         return [next(places) if answer is None else answer for answer in answers]
 

@@ -18,7 +18,7 @@ from coordinator.runtime.ineligible import Ineligible
 from coordinator.runtime.marks import Why, helped_by_another_model, left_out
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
-from coordinator.store.port import DeviceRow, Reader, Store, WaitingRow
+from coordinator.store.port import DeviceRow, Reader, Store, StoreError, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
@@ -39,7 +39,7 @@ class Fleet:
         self._signals = signals
         self._settings = settings
         self._ineligible = Ineligible()
-        self._arrivals: GroupCommit[WaitingRow, None] = GroupCommit(self._write_waiting)
+        self._arrivals: GroupCommit[WaitingRow | str, None] = GroupCommit(self._write_arrivals)
 
     def locked(self) -> bool:
         """Whether a thread writes check-ins."""
@@ -53,6 +53,8 @@ class Fleet:
         ``check_in.examples`` is already capped.
         """
         rows = [self._arrival(device, check_in) for device, check_in in arrivals]
+        for row in rows:
+            self._ineligible.forget(row.device)
         for result in self._arrivals.submit_all(rows):
             if isinstance(result, BaseException):
                 raise result
@@ -63,6 +65,7 @@ class Fleet:
         """The same for one device in two steps: it is queued, and the function that is returned makes durable what is
         queued."""
         row = self._arrival(device, check_in)
+        self._ineligible.forget(row.device)
         entered = self._arrivals.enter(row)
 
         def settle() -> PoolPlace:
@@ -71,6 +74,19 @@ class Fleet:
             return _place(row)
 
         return settle
+
+    def seen(self, devices: Sequence[str]) -> None:
+        """Notes that these devices checked in and get no place in the pool. It shows to people only: that it cannot be
+        written keeps no answer back."""
+        for result in self._arrivals.submit_all(list(devices)):
+            if isinstance(result, BaseException) and not isinstance(result, StoreError):
+                raise result
+
+    def unfit(self) -> dict[str, dict[str, str]]:
+        """Device -> run -> why it cannot work for it, of the devices that wait for their next check-in and fit no run,
+        as far as this process was asked."""
+        settings = self._settings
+        return self._ineligible.devices(self._clock.now() - settings.pace_max_s - settings.waiting_s)
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since, here or on another replica."""
@@ -173,11 +189,12 @@ class Fleet:
             expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
         )
 
-    def _write_waiting(self, rows: Sequence[WaitingRow]) -> list[None]:
+    def _write_arrivals(self, arrivals: Sequence[WaitingRow | str]) -> list[None]:
+        """Writes places in the pool; of a device without one, given by its id, that it was seen."""
         with self._store.transaction() as tx:
-            tx.put_waiting(rows)
-            tx.seen([row.device for row in rows], self._clock.now())
-        return [None] * len(rows)
+            tx.put_waiting([row for row in arrivals if isinstance(row, WaitingRow)])
+            tx.seen([row if isinstance(row, str) else row.device for row in arrivals], self._clock.now())
+        return [None] * len(arrivals)
 
 
 def _place(row: WaitingRow) -> PoolPlace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from coordinator.engine.eligibility import lacks_learner
 from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure.exhausted import left_out
@@ -131,7 +132,11 @@ class Standstill:
         if waiting >= least:
             return ""
         found = f"{waiting} eligible device{'s wait' if waiting != 1 else ' waits'}; a round needs at least {least}"
-        parts = (found, self._left_out(state), self._fleet.reasons_of_ineligible(state, (), now))
+        others = self._fleet.reasons_of_ineligible(state, (), now)
+        learner = state.plan.task.learner
+        lacks = lacks_learner(learner) in others
+        way = f"Install {learner} on them, or start them with --learner {learner}" if lacks else ""
+        parts = (found, self._left_out(state), others, way)
         return ". ".join(part for part in parts if part)
 
     def _left_out(self, state: RunState) -> str:

@@ -24,6 +24,7 @@ from client_sdk.protocol.insight import (
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core
+from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.runtime.identities import Identities
 from coordinator.store.flower_rows import FlowerMessageRow
@@ -76,33 +77,40 @@ class _States:
     """What decides the states of devices, read once for many of them."""
 
     waiting: set[str]
+    unfit: dict[str, dict[str, str]]
+    """Device -> run -> why it does not fit."""
     claims: dict[str, ClaimRow] = field(default_factory=dict)
     messages: dict[str, FlowerMessageRow] = field(default_factory=dict)
     """The message of a Flower run that a device works on."""
 
     @classmethod
-    def read(cls, reader: Reader, now: float) -> _States:
+    def read(cls, reader: Reader, now: float, unfit: dict[str, dict[str, str]]) -> _States:
         waiting = {row.device for row in reader.waiting(now)}
         waiting |= {node.device for node in reader.flower_nodes(now - PRESENT_S)}
         messages = {message.device: message for message in reader.flower_under_way(now)}
-        return cls(waiting, {claim.device: claim for claim in reader.claims()}, messages)
+        return cls(waiting, unfit, {claim.device: claim for claim in reader.claims()}, messages)
 
     def of(self, row: DeviceRow) -> DeviceState:
         if row.left_at is not None:
             return "left"
         if row.device in self.claims or row.device in self.messages:
             return "assigned"
-        return "waiting" if row.device in self.waiting else "away"
+        if row.device in self.waiting:
+            return "waiting"
+        return "unfit" if row.device in self.unfit else "away"
 
     def view(self, row: DeviceRow) -> DeviceView:
         claim = self.claims.get(row.device) or self.messages.get(row.device)
+        state = self.of(row)
+        against = self.unfit.get(row.device, {}) if state == "unfit" else {}
         return DeviceView(
             device=row.device,
             label=row.label,
             examples_cap=row.examples_cap,
             enrolled_at=row.enrolled_at,
             last_seen_at=row.last_seen_at,
-            state=self.of(row),
+            state=state,
+            unfit="; ".join(f"run {run}: {why}" for run, why in sorted(against.items())),
             run=claim.run if claim else None,
             round=claim.round if claim else None,
             device_class=class_of(row.label),
@@ -112,8 +120,9 @@ class _States:
 class FleetViews:
     """Safe from any thread."""
 
-    def __init__(self, core: Core, identities: Identities) -> None:
+    def __init__(self, core: Core, fleet: Fleet, identities: Identities) -> None:
         self._core = core
+        self._fleet = fleet
         self._identities = identities
         self._lock = threading.Lock()
         self._kept: tuple[float, FleetView] | None = None
@@ -123,7 +132,7 @@ class FleetViews:
         wanted = wanted or DeviceFilter()
         found: list[DeviceView] = []
         with self._core.store.reading() as reader:
-            states = _States.read(reader, self._core.clock.now())
+            states = _States.read(reader, self._core.clock.now(), self._fleet.unfit())
             while len(found) < limit and (page := reader.devices(_PAGE, after)):
                 found += filter(wanted.lets_pass, map(states.view, page))
                 after = page[-1].device
@@ -138,7 +147,7 @@ class FleetViews:
             row = reader.device(device)
             if row is None:
                 raise _unknown(device)
-            view = _States.read(reader, self._core.clock.now()).view(row)
+            view = _States.read(reader, self._core.clock.now(), self._fleet.unfit()).view(row)
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
@@ -148,6 +157,8 @@ class FleetViews:
                 raise _unknown(device)
             if view.run is not None and not sees(view.run):
                 view = view.changed(state="away", run=None, round=None)
+            if view.state == "unfit":
+                view = view.changed(state="away", unfit="")
         return DeviceDetail(
             device=_with(view, took_part),
             certificate=self._certificate(row),
@@ -176,7 +187,9 @@ class FleetViews:
             waiting = sum(reader.waiting_by_offer(now).values()) + len(idle)
             assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()
-        return FleetCounts(waiting=waiting, assigned=assigned, away=max(0, registered - waiting - assigned))
+            unfit = len(self._fleet.unfit())
+        away = max(0, registered - waiting - assigned - unfit)
+        return FleetCounts(waiting=waiting, unfit=unfit, assigned=assigned, away=away)
 
     def fleet(self) -> FleetView:
         """The whole fleet in numbers, at most 10 s old."""
@@ -199,9 +212,9 @@ class FleetViews:
 
     def _fleet(self, now: float) -> FleetView:
         with self._core.store.reading() as reader:
-            states = _States.read(reader, now)
+            states = _States.read(reader, now, self._fleet.unfit())
             took_part = reader.participation()
-            by_state: Counter[DeviceState] = Counter({"waiting": 0, "assigned": 0, "away": 0, "left": 0})
+            by_state: Counter[DeviceState] = Counter({"waiting": 0, "unfit": 0, "assigned": 0, "away": 0, "left": 0})
             classes: dict[str, list[int]] = {}
             after = ""
             while page := reader.devices(_PAGE, after):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.runtime.core import Core
+from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.insight.fleet_views import FleetViews
 from coordinator.runtime.insight.lanes import Lanes
@@ -13,11 +14,11 @@ from coordinator.runtime.insight.system import System
 
 
 class Insight:
-    def __init__(self, core: Core, identities: Identities) -> None:
+    def __init__(self, core: Core, fleet: Fleet, identities: Identities) -> None:
         self.lanes = Lanes(core)
         self.leases = Leases(core)
         self.participation = ParticipationViews(core)
-        self.fleet = FleetViews(core, identities)
+        self.fleet = FleetViews(core, fleet, identities)
         self.plans = PlanCheck(core)
         self.system = System(core)
 

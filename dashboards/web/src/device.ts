@@ -6,7 +6,9 @@ export type DeviceRound = DeviceDetail["rounds"][number];
 export type Result = DeviceRound["result"];
 export type Certificate = NonNullable<DeviceDetail["certificate"]>;
 
-export const STATE_TONES: Readonly<Record<DeviceView["state"], Tone>> = { waiting: "good", assigned: "busy", away: "idle", left: "bad" };
+export const STATE_TONES: Readonly<Record<DeviceView["state"], Tone>> = { waiting: "good", unfit: "warn", assigned: "busy", away: "idle", left: "bad" };
+/** A state for people: an *unfit* device waits, and fits no run. */
+export const stateName = (state: DeviceView["state"]): string => (state === "unfit" ? "waiting, fits no run" : state);
 export const RESULTS: Readonly<Record<Result, Tone>> = { counted: "good", refused: "bad", late: "warn" };
 const HOUR_S = 3600;
 const HOURS = 24;

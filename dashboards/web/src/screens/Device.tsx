@@ -4,7 +4,7 @@ import type { DeviceDetail } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Fact, Figure, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
-import { byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, standing } from "../device";
+import { byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, stateName, standing } from "../device";
 import { ago, clock, count, date, hour, many, sentence } from "../format";
 import { useResource } from "../live/context";
 import { roundPath, runPath } from "../route";
@@ -44,7 +44,7 @@ export default function Device({ id }: { id: string }) {
       <header className="screen-head">
         <div className="title-line">
           <h1 className="cut">{detail?.device.label || id}</h1>
-          {detail && <Badge tone={STATE_TONES[detail.device.state]}>{detail.device.state}</Badge>}
+          {detail && <Badge tone={STATE_TONES[detail.device.state]}>{stateName(detail.device.state)}</Badge>}
         </div>
         <p className="lead">
           {detail?.device.label && (
@@ -83,7 +83,7 @@ function Facts({ detail: { device, certificate } }: { detail: DeviceDetail }) {
     <dl className="facts">
       <Fact
         label="Now"
-        value={<span data-fact="state">{device.state}</span>}
+        value={<span data-fact="state">{stateName(device.state)}</span>}
         note={device.run ? <a href={device.round == null ? runPath(device.run) : roundPath(device.run, device.round)}>{`${device.run}, round ${device.round ?? ""}`}</a> : "in no round"}
       />
       <Fact label="Last seen" value={<Figure name="seen" text={device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)} />} note={`registered on ${date(device.enrolled_at)}`} />

@@ -13,6 +13,7 @@ const EVERY_S = 15;
 const OTHERS = "other classes";
 const STATES = [
   ["waiting", "in the pool"],
+  ["unfit", "check in, and fit no run"],
   ["assigned", "in a round"],
   ["away", "not heard now"],
   ["left", "asked to be forgotten"],
@@ -43,7 +44,7 @@ export default function Fleet() {
         <>
           <dl className="facts">
             {STATES.map(([state, meaning]) => (
-              <Fact key={state} label={state} value={<span data-state={state}>{count(counts[state] ?? 0)}</span>} note={meaning} />
+              <Fact key={state} label={state === "unfit" ? "waiting, fits no run" : state} value={<span data-state={state}>{count(counts[state] ?? 0)}</span>} note={meaning} />
             ))}
           </dl>
           <div className="panels">
