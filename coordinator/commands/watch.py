@@ -125,7 +125,8 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
 @errors_as_sentences
 def devices(
     state: Annotated[
-        DeviceState | None, typer.Option(help="Devices in this state: away, waiting, unfit (they fit no run), assigned or left.")
+        DeviceState | None,
+        typer.Option(help="Devices in this state: away, waiting, unfit (they fit no run), assigned or left."),
     ] = None,
     device_class: Annotated[
         str, typer.Option("--class", metavar="CLASS", help="Devices whose label begins so, before its first '/'.")

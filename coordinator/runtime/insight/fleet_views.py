@@ -122,7 +122,7 @@ class FleetViews:
 
     def __init__(self, core: Core, fleet: Fleet, identities: Identities) -> None:
         self._core = core
-        self._fleet = fleet
+        self._pool = fleet
         self._identities = identities
         self._lock = threading.Lock()
         self._kept: tuple[float, FleetView] | None = None
@@ -132,7 +132,7 @@ class FleetViews:
         wanted = wanted or DeviceFilter()
         found: list[DeviceView] = []
         with self._core.store.reading() as reader:
-            states = _States.read(reader, self._core.clock.now(), self._fleet.unfit())
+            states = _States.read(reader, self._core.clock.now(), self._pool.unfit())
             while len(found) < limit and (page := reader.devices(_PAGE, after)):
                 found += filter(wanted.lets_pass, map(states.view, page))
                 after = page[-1].device
@@ -147,7 +147,7 @@ class FleetViews:
             row = reader.device(device)
             if row is None:
                 raise _unknown(device)
-            view = _States.read(reader, self._core.clock.now(), self._fleet.unfit()).view(row)
+            view = _States.read(reader, self._core.clock.now(), self._pool.unfit()).view(row)
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
@@ -187,7 +187,7 @@ class FleetViews:
             waiting = sum(reader.waiting_by_offer(now).values()) + len(idle)
             assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()
-            unfit = len(self._fleet.unfit())
+            unfit = len(self._pool.unfit())
         away = max(0, registered - waiting - assigned - unfit)
         return FleetCounts(waiting=waiting, unfit=unfit, assigned=assigned, away=away)
 
@@ -212,7 +212,7 @@ class FleetViews:
 
     def _fleet(self, now: float) -> FleetView:
         with self._core.store.reading() as reader:
-            states = _States.read(reader, now, self._fleet.unfit())
+            states = _States.read(reader, now, self._pool.unfit())
             took_part = reader.participation()
             by_state: Counter[DeviceState] = Counter({"waiting": 0, "unfit": 0, "assigned": 0, "away": 0, "left": 0})
             classes: dict[str, list[int]] = {}

@@ -57,7 +57,7 @@ export function health(run: RunView): Health {
 function stalledCommand(run: RunView): string {
   if (run.flower) return "quorate device --flower APP_DIR --token-file FILE";
   if (run.phase === "leasing") return "quorate datacenter join --token-file FILE --data NAME";
-  if (run.phase === "selecting") return "quorate device --token-file FILE --data DATA";
+  if (run.phase === "selecting") return `quorate device --learner ${learner(run) ?? "PACKAGE:NAME"} --token-file FILE --data DATA`;
   return `quorate rounds ${run.run}`;
 }
 
@@ -91,4 +91,8 @@ export function goal(run: RunView): number | null {
 export function eta(run: RunView, rounds: readonly RoundView[], now: number): string | null {
   const seconds = left(run, rounds, now);
   return seconds === null ? null : roughly(seconds);
+}
+
+function learner(run: RunView): string | undefined {
+  return (run.plan as { task?: { learner?: string } }).task?.learner;
 }

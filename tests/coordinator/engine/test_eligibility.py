@@ -28,11 +28,11 @@ def test_a_device_that_has_the_learner_may_work() -> None:
 CASES: list[tuple[dict[str, Any], str]] = [
     (
         {"learners": {}},
-        "the plan wants the learner quorate:mnist-mlp, which this device does not have (installed: none)",
+        "the plan wants the learner quorate:mnist-mlp, which this device does not have (it offers: none)",
     ),
     (
         {"learners": {"b:two": "2", "a:one": "1"}},
-        "the plan wants the learner quorate:mnist-mlp, which this device does not have (installed: a:one 1, b:two 2)",
+        "the plan wants the learner quorate:mnist-mlp, which this device does not have (it offers: a:one 1, b:two 2)",
     ),
     ({"learners": {"quorate:mnist-mlp": "1.3"}}, "the plan wants quorate:mnist-mlp 1.2; this device has 1.3"),
     ({"learners": {"quorate:mnist-mlp": ""}}, "the plan wants quorate:mnist-mlp 1.2; this device has "),

@@ -163,7 +163,7 @@ def test_every_run_says_its_own_reason(make_world: MakeWorld) -> None:
     world.create(name="big", cohort={"min_examples": 100})
     (answer,) = world.check_in(0, examples=10)
     assert answer.reason == (
-        f"run marks: the plan wants the learner tests:other, which this device does not have (installed: {LEARNER} 1); "
+        f"run marks: the plan wants the learner tests:other, which this device does not have (it offers: {LEARNER} 1); "
         "run big: the plan wants devices with at least 100 examples; this one has 10"
     )
 

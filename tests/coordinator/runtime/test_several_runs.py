@@ -45,7 +45,7 @@ def test_a_learner_or_version_that_does_not_fit_gets_the_reason(make_world: Make
     nothing = CheckIn(examples=5, learners={})
     answer = world.coordinator.devices.check_in(world.rows[1], nothing)  # type: ignore[assignment]
     assert isinstance(answer, Wait)
-    assert "which this device does not have (installed: none)" in answer.reason
+    assert "which this device does not have (it offers: none)" in answer.reason
     assert world.check_in(2, 3, version="2") == [None, None]
     assert world.store.waiting_by_offer(world.clock.now()).popitem()[1] == 2
 

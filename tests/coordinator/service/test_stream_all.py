@@ -105,7 +105,7 @@ def test_a_snapshot_and_then_patches_that_lead_to_the_views_of_the_api(served: S
         assert await screen.read() == ["snapshot"]
         assert screen.runs == truth(served, "red", "blue")
         assert list(screen.runs) == ["red", "blue"]
-        assert screen.fleet == {"waiting": 0, "assigned": 0, "away": 8}
+        assert screen.fleet == {"waiting": 0, "unfit": 0, "assigned": 0, "away": 8}
         await asyncio.to_thread(served.world.coordinator.operators.pause, "red")
         assert await screen.read() == ["patch"]
         assert screen.runs == truth(served, "red", "blue")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
 from coordinator.runtime.insight import fleet_views
@@ -17,7 +18,7 @@ from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.memory_tables import ALL
 from tests.coordinator.store import rows
-from tests.coordinator.world import World
+from tests.coordinator.world import LEARNER, World
 
 LABELS = ("phone/ward 7", "phone/ward 8", "tablet/", "", "phone/9", "tablet/x", "hospital / 3", "phone/<b>")
 
@@ -220,8 +221,8 @@ def test_states_and_counts_agree_and_who_has_left_is_in_no_class() -> None:
     world.pass_time(11)
     world.coordinator.identities.leave(world.rows[7])
     found = world.coordinator.insight.fleet.fleet()
-    assert found.by_state == {"waiting": 1, "assigned": 4, "away": 2, "left": 1}
-    assert world.coordinator.insight.fleet.counts().model_dump() == {"waiting": 1, "assigned": 4, "away": 2}
+    assert found.by_state == {"waiting": 1, "unfit": 0, "assigned": 4, "away": 2, "left": 1}
+    assert world.coordinator.insight.fleet.counts().model_dump() == {"waiting": 1, "unfit": 0, "assigned": 4, "away": 2}
     assert sum(view.devices for view in found.by_class) == 7
 
 
@@ -313,3 +314,38 @@ def test_ten_thousand_devices_are_paged_and_counted(tmp_path: Path) -> None:
     assert len(json.dumps(whole.model_dump(mode="json"))) < 20_000
     assert [view.device for view in fleet.devices(9, "", DeviceFilter(q="/9999"))] == ["d09999"]
     store.close()
+
+
+def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> None:
+    """A thousand devices that checked in 70 times a second were shown away, last seen eleven minutes ago."""
+    world = World(8)
+    world.create()
+    fleet = world.coordinator.insight.fleet
+    world.clock.at += 700
+    other = CheckIn(examples=10, learners={"tests:other": "1"})
+    for number in range(6):
+        world.coordinator.devices.check_in(world.rows[number], other)
+    world.check_in(6)
+    assert listed(world, state="unfit") == set(range(6))
+    view = shown(world, 0)
+    assert view.last_seen_at == world.clock.at
+    assert view.unfit.startswith(f"run marks: the plan wants the learner {LEARNER}, which this device does not have")
+    assert fleet.counts().model_dump() == {"waiting": 1, "unfit": 6, "assigned": 0, "away": 1}
+    world.pass_time(6)
+    stalled = world.coordinator.operators.run("marks").stalled
+    assert f"Install {LEARNER} on them, or start them with --learner {LEARNER}" in stalled
+    world.check_in(0)
+    assert (shown(world, 0).state, shown(world, 0).unfit) == ("waiting", "")
+    world.clock.at += 1000
+    assert listed(world, state="unfit") == set(), "they have not come back"
+    assert shown(world, 1).state == "away"
+
+
+def test_a_device_that_asks_for_its_assignment_again_is_seen() -> None:
+    world = World(4)
+    world.create()
+    world.check_in()
+    (first, *_) = world.cohort()
+    world.clock.at += 3
+    world.check_in(first)
+    assert shown(world, first).last_seen_at == world.clock.at
