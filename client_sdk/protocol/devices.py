@@ -89,7 +89,8 @@ class Task(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds the order of batches, together with round and device. Public; the selection seed is another one, secret."""
     score_held_out: bool = False
-    """Devices score the checkpoint that they receive on held-out data of their own, before training."""
+    """Devices score the checkpoint that they receive on held-out data of their own, before training. They send each
+    metric's value, or its state where it has one: at most 1,024 numbers, which are added up. Secure plans refuse it."""
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quorate.testing.codec import CodecContract as CodecContract
     from quorate.testing.data import DataContract as DataContract
     from quorate.testing.learner import LearnerContract as LearnerContract
+    from quorate.testing.metric import MetricContract as MetricContract
     from quorate.testing.proof import EnrolmentProofContract as EnrolmentProofContract
 
 _HOMES = {
@@ -31,6 +32,7 @@ _HOMES = {
     "DataContract": "quorate.testing.data",
     "EnrolmentProofContract": "quorate.testing.proof",
     "LearnerContract": "quorate.testing.learner",
+    "MetricContract": "quorate.testing.metric",
     "RuleContract": "quorate.testing.aggregation",
     "ServerOptimizerContract": "quorate.testing.aggregation",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "DataContract",
     "EnrolmentProofContract",
     "LearnerContract",
+    "MetricContract",
     "RuleContract",
     "ServerOptimizerContract",
 ]
