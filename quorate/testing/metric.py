@@ -13,9 +13,9 @@ from client_sdk.metrics import added
 
 
 class MetricContract:
-    """``metric``: a function of (outputs, targets), as a ``staticmethod``, or an object with ``update`` and ``compute``.
-    ``outputs`` and ``targets``: of some ten examples or more, on which it has a value. ``on_devices``: whether devices
-    may score it."""
+    """``metric``: an object with ``update`` and ``compute``, or a function of (outputs, targets), as a
+    ``staticmethod``. ``outputs`` and ``targets``: of some ten examples or more, on which it has a value.
+    ``on_devices``: whether devices may score it."""
 
     metric: Any
     outputs: Any
