@@ -31,4 +31,6 @@ def contract(name: str, *statistics: str) -> type[CodecContract]:
 
 for _name in codecs.names():  # a new one is among them by itself
     globals()[f"Test_{_name}"] = contract(_name)
-    globals()[f"Test_{_name}_beside_statistics"] = contract(_name, "b", "none")
+    globals()[f"Test_{_name}_beside_statistics"] = contract(
+        _name, "none", "scalar"
+    )  # the last by name: the order of names is the order of blocks
