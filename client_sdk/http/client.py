@@ -27,6 +27,7 @@ from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.actions import (
     Action,
+    Answered,
     Failed,
     Fetch,
     FetchList,
@@ -50,7 +51,7 @@ from client_sdk.http.training import train
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.identity import Signer
 from client_sdk.learners import Trainer
-from client_sdk.protocol.devices import CheckIn, Policy
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.secagg.actions import Keep
@@ -103,6 +104,8 @@ class Client(DeviceDriver):
         self._pacing = pacing
         self._fetch_s = 0.0
         self._checked_in = False
+        self._process = os.urandom(8).hex()
+        self._warned_at = float("-inf")
         self._wait: tuple[str, float, float] = ("", 0.0, 0.0)
         """What is waited for in a secure round, since when, and when that was said."""
 
@@ -171,6 +174,8 @@ class Client(DeviceDriver):
                 self._notify_wait(action.note)
         started = time.monotonic()
         reply = super()._perform(action)
+        if isinstance(reply, Answered) and isinstance(reply.message, Assignment | Wait):
+            self._warn(reply.message.warning)
         if isinstance(action, Fetch):
             self._fetch_s += time.monotonic() - started
         return reply
@@ -214,7 +219,15 @@ class Client(DeviceDriver):
             learners=self._trainer.learners,
             policy=policy,
             hold_s=self._hold_s,
+            process=self._process,
         )
+
+    def _warn(self, warning: str) -> None:
+        """Pass on what the coordinator noticed about this device, at most once in REPEAT_NOTICE_S."""
+        now = self._now()
+        if warning and now - self._warned_at >= REPEAT_NOTICE_S:
+            self._warned_at = now
+            self._notify("warning", f"The coordinator says: {warning}.")
 
     def _notify_wait(self, note: str) -> None:
         """Say what is waited for in a secure round, and again every REPEAT_NOTICE_S, with the seconds so far."""

@@ -180,6 +180,8 @@ class CheckIn(Message):
     policy: Policy = Policy()
     secure: int = Field(default=0, ge=0)
     """The version of the secure protocol that this device speaks; 0: none, and it is eligible for plain rounds only."""
+    process: str = Field(default="", max_length=32)
+    """Drawn by each process of a device when it starts, so that a copied folder is noticed. Empty: not said."""
     hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
     """Longest wait for the answer, seconds. 0: answer at once. The device stays in the pool until it expires."""
 
@@ -216,6 +218,8 @@ class Assignment(Message):
     whatever is said here, a device that runs out of time withdraws."""
     max_update_bytes: int = Field(ge=0)
     """The longest body that the coordinator accepts for this update."""
+    warning: str = ""
+    """A sentence for the device's owner: what the coordinator noticed about the device. Likewise in Wait."""
     roles: dict[str, StatisticRole] = Field(default_factory=dict)
     """The statistics of the model: they travel as float32 beside what the codec makes of the parameters. Not sent if
     empty, likewise the next: all tensors are parameters then."""
@@ -240,6 +244,7 @@ class Wait(Message):
     """One plain sentence: why there is no work for this device, and what would change that."""
     min_s: float = Field(ge=0)
     max_s: float = Field(ge=0)
+    warning: str = ""
 
 
 class Started(Message):

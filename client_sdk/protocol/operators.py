@@ -141,6 +141,8 @@ class RunView(Message):
     barred: dict[DeviceId, int] = Field(default_factory=dict)
     """Devices that are barred from the run's secure rounds, and the first round for which each may be selected
     again."""
+    shared_identities: tuple[DeviceId, ...] = ()
+    """Devices that got work of the run while two processes used their identity: a copied folder."""
     stalled: str = ""
     """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
     devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
@@ -340,6 +342,8 @@ class DeviceView(Message):
     """When it was registered first."""
     last_seen_at: float | None
     state: DeviceState
+    warning: str = ""
+    """That two processes use its identity, as far as the process that answers knows."""
     unfit: str = ""
     """Of one that fits no run: the reason for each run, as far as the process that answers knows."""
     run: str | None = None

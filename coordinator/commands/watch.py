@@ -160,7 +160,7 @@ def devices(
     rows = [
         (
             row.device,
-            f"waiting, fits no run: {row.unfit}" if row.state == "unfit" else row.state,
+            _state(row),
             row.run,
             row.round,
             row.rounds_joined,
@@ -207,3 +207,8 @@ def _brief(body: dict[str, object]) -> str:
         for name, value in body.items()
     )
     return text if len(text) <= 160 else text[:159] + "…"
+
+
+def _state(row: DeviceView) -> str:
+    state = f"waiting, fits no run: {row.unfit}" if row.state == "unfit" else str(row.state)
+    return f"{state}; {row.warning}" if row.warning else state

@@ -111,12 +111,15 @@ class DeviceRequests:
             roles=dict(state.roles),
             roles_digest=state.roles_digest,
             max_update_bytes=self._limit(claim.run),
+            warning=self._fleet.shared.warning(device, self._core.clock.now(), claim.run),
         )
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
         """Returns the answer to a check-in whose hold has expired."""
         states = self._core.states()
-        return self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
+        return self._warned(
+            device, self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
+        )
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since."""
@@ -277,12 +280,18 @@ class DeviceRequests:
     def _answered(self, device: DeviceRow, check_in: CheckIn) -> tuple[Assignment | Wait | None, CheckIn]:
         """Returns the answer to a check-in, None where the device gets a place in the pool; and what it offers, with
         its examples capped."""
+        self._fleet.shared.note(device.device, check_in.process, self._core.clock.now())
         assignment = self.assignment(device.device)
         if assignment is not None:
             return assignment, check_in
         if check_in.examples > device.examples_cap:
             check_in = check_in.model_copy(update={"examples": device.examples_cap})
-        return self._fleet.refusal(device.device, check_in, self._core.states()), check_in
+        refusal = self._fleet.refusal(device.device, check_in, self._core.states())
+        return None if refusal is None else self._warned(device.device, refusal), check_in
+
+    def _warned(self, device: str, wait: Wait) -> Wait:
+        warning = self._fleet.shared.warning(device, self._core.clock.now())
+        return wait.changed(warning=warning) if warning else wait
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
         """Returns the checkpoint that every device of the round fetches; its size is read once."""

@@ -16,6 +16,7 @@ from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.ineligible import Ineligible
 from coordinator.runtime.marks import Why, helped_by_another_model, left_out
+from coordinator.runtime.shared_identities import SharedIdentities
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, Reader, Store, StoreError, WaitingRow
@@ -39,6 +40,7 @@ class Fleet:
         self._signals = signals
         self._settings = settings
         self._ineligible = Ineligible()
+        self.shared = SharedIdentities()
         self._arrivals: GroupCommit[WaitingRow | str, None] = GroupCommit(self._write_arrivals)
 
     def locked(self) -> bool:

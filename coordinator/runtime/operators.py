@@ -96,7 +96,8 @@ class OperatorRequests:
         latest = views.round_view(self._core.store, newest, state) if newest else None
         stalled = self._standstill.of_run(state)
         view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
-        view = view.changed(clock=self._clocks.of(self._core.store, run))
+        shared = self._standstill.fleet.shared.in_run(run)
+        view = view.changed(clock=self._clocks.of(self._core.store, run), shared_identities=shared)
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
 
     def _is_flower(self, run: str) -> bool:

@@ -31,7 +31,7 @@ have no devices and no reasons of their own."""
 class Standstill:
     def __init__(self, core: Core, fleet: Fleet, identities: Identities) -> None:
         self._core = core
-        self._fleet = fleet
+        self.fleet = fleet
         self._identities = identities
 
     def of_run(self, state: RunState) -> str:
@@ -128,11 +128,11 @@ class Standstill:
         if current.phase != "selecting" or now < current.opened_at + _PATIENCE_S:
             return ""
         least = state.plan.fewest_devices
-        waiting = self._fleet.count_eligible(state, self._fleet.counts())
+        waiting = self.fleet.count_eligible(state, self.fleet.counts())
         if waiting >= least:
             return ""
         found = f"{waiting} eligible device{'s wait' if waiting != 1 else ' waits'}; a round needs at least {least}"
-        others = self._fleet.reasons_of_ineligible(state, (), now)
+        others = self.fleet.reasons_of_ineligible(state, (), now)
         learner = state.plan.task.learner
         lacks = lacks_learner(learner) in others
         way = f"Install {learner} on them, or start them with --learner {learner}" if lacks else ""
@@ -141,7 +141,7 @@ class Standstill:
 
     def _left_out(self, state: RunState) -> str:
         """How many devices wait that may contribute no more, and the ways out; empty where there are none."""
-        counts = self._fleet.count_left_out(state)
+        counts = self.fleet.count_left_out(state)
         others = left_out(counts["spent"], counts["declined"], counts["barred"])
         if not others:
             return ""

@@ -138,7 +138,7 @@ class FleetViews:
                 after = page[-1].device
             found = found[:limit]
             took_part = reader.participation([view.device for view in found], _in_scope(reader, wanted.sees))
-        return [_with(view, took_part.get(view.device)) for view in found]
+        return [_with(self._warned(view), took_part.get(view.device)) for view in found]
 
     def device(self, device: str, sees: Sees | None = None) -> DeviceDetail:
         """One device with its last rounds. With ``sees`` only rounds of runs for which it is true, and only of a device
@@ -160,11 +160,15 @@ class FleetViews:
             if view.state == "unfit":
                 view = view.changed(state="away", unfit="")
         return DeviceDetail(
-            device=_with(view, took_part),
+            device=_with(self._warned(view), took_part),
             certificate=self._certificate(row),
             rounds=rounds,
             availability=_by_hour(row, hours, int(self._core.clock.now() // HOUR_S)),
         )
+
+    def _warned(self, view: DeviceView) -> DeviceView:
+        warning = self._pool.shared.warning(view.device, self._core.clock.now())
+        return view.changed(warning=warning) if warning else view
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:
