@@ -61,9 +61,7 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         _print_flower(view, view.flower)
         return
     for device in view.shared_identities:
-        say(
-            f"  identity    two processes use the identity of {device}: a copied folder, which takes turns as one device"
-        )
+        say(f"  identity    two processes use that of {device}: its folder was copied")
     where = ", in the datacenter" if view.kind == "datacenter" and view.phase != "idle" else ""
     say(
         f"  rounds      {view.rounds_committed} of {view.rounds_wanted} committed; "
