@@ -43,6 +43,8 @@ from coordinator.runtime.run_log import Make
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store.port import DeviceRow, StoreError
 
+SOON_S = (0.0, 1.0)
+"""When a process of a device comes back whose hold another process has ended: that shows whether both are alive."""
 _NEVER_IN_CLEAR = "this round is secure: a device sends its update masked, never in clear"
 
 
@@ -116,10 +118,12 @@ class DeviceRequests:
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
         """Returns the answer to a check-in whose hold has expired."""
-        states = self._core.states()
-        return self._warned(
-            device, self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
-        )
+        states, now = self._core.states(), self._core.clock.now()
+        if self._fleet.shared.superseded(device, check_in.process, now):
+            reason = "another process of this device has checked in"
+            return Wait(reason=reason, min_s=SOON_S[0], max_s=SOON_S[1])
+        found = self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
+        return self._warned(device, found)
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since."""

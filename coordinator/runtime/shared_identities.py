@@ -69,6 +69,14 @@ class SharedIdentities:
                 self._in_runs[run].add(device)
             return SHARED
 
+    def superseded(self, device: str, process: str, now: float) -> bool:
+        """Whether another process has checked in since this one did, and nobody knows yet whether both are alive."""
+        if not process or self.warning(device, now):
+            return False
+        with self._lock:
+            seen = self._seen.get(device)
+            return seen is not None and seen.newest != process
+
     def in_run(self, run: str) -> tuple[str, ...]:
         """The devices of which that was known when they got work of the run."""
         with self._lock:

@@ -56,3 +56,15 @@ def test_it_is_said_to_both_and_to_operators(world: World) -> None:
     assert found.warning == SHARED
     assert world.coordinator.operators.run("marks").shared_identities == (device,)
     assert not any(view.warning for view in world.coordinator.insight.fleet.devices() if view.device != device)
+
+
+def test_a_process_whose_hold_another_one_ended_is_asked_to_come_back_soon(world: World) -> None:
+    """It waited for a minute, in which a short run began and ended with the other process alone."""
+    world.coordinator.operators.stop("marks")
+    row = world.rows[0]
+    first, second = (CheckIn(examples=10, learners={LEARNER: "1"}, process=name) for name in ("first", "second"))
+    world.coordinator.devices.check_in(row, first)
+    assert world.coordinator.devices.hold_over(row.device, first).max_s > 1
+    world.coordinator.devices.check_in(row, second)
+    assert world.coordinator.devices.hold_over(row.device, first).max_s <= 1
+    assert world.coordinator.devices.hold_over(row.device, second).max_s > 1
