@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 from client_sdk.codecs.identity import FLOAT32
 from client_sdk.codecs.port import BLOCK, Codec, Origin
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, shown
-from client_sdk.tensors.safetensors_file import TensorHeader
+from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,7 @@ class BesideStatistics:
             raise ManifestMismatch(f"the codec {self.name} keeps its own data under the name {shown(taken[0])}")
         return Manifest({**encoded, **FLOAT32.wire(of_statistics)}).in_file_order()
 
-    def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
-    ) -> Iterator[Float32]:
+    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         of_parameters, of_statistics = (_of(header, part) for part in self._parts(header.manifest))
         return chain(self.parameters.blocks(source, of_parameters, block), FLOAT32.blocks(source, of_statistics, block))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
+from client_sdk.codecs.port import BLOCK, Origin, fill, opened, require_encodable
 from client_sdk.codecs.reading import Read
 from client_sdk.tensors.floats import Float32, narrow, pieces, widen
 from client_sdk.tensors.manifest import NUMPY_DTYPES, Array, Manifest, OutOfRange, Tensors, shown
-from client_sdk.tensors.safetensors_file import TensorHeader
+from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 NOBODY = Origin()
 
@@ -68,14 +69,12 @@ class Identity:
         """The same names and shapes, in this codec's dtype."""
         return manifest.with_dtype(self.dtype)
 
-    def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
-    ) -> Iterator[Float32]:
+    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. float32 in memory is given as views of ``source``."""
         self.wire(header.manifest).require(header.manifest)
-        if isinstance(source, Path):
-            return self._from_file(source, header, block)
-        return self._from_memory(source, header, block)
+        if isinstance(source, bytes | bytearray | memoryview):
+            return self._from_memory(source, header, block)
+        return self._from_file(source, header, block)
 
     def _from_memory(
         self, source: bytes | bytearray | memoryview, header: TensorHeader, block: int
@@ -87,9 +86,9 @@ class Identity:
             for part in pieces(stored, block):
                 yield widen(part)
 
-    def _from_file(self, path: Path, header: TensorHeader, block: int) -> Iterator[Float32]:
+    def _from_file(self, source: Path | BinaryIO, header: TensorHeader, block: int) -> Iterator[Float32]:
         buffer: Array = np.empty(block, NUMPY_DTYPES[self.dtype])
-        with path.open("rb", buffering=0) as file:
+        with opened(source) as file:
             for begin, elements in self._places(header):
                 file.seek(begin)
                 for start in range(0, elements, block):

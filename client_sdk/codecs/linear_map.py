@@ -28,10 +28,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
+from client_sdk.codecs.port import BLOCK, Origin, fill, opened, require_encodable
 from client_sdk.codecs.reading import Read
 from client_sdk.codecs.rotation import rotate, rotated_back
 from client_sdk.codecs.sampling import sampled, sampled_count, spread_out
@@ -39,7 +40,7 @@ from client_sdk.codecs.seed import SEED_BYTES, shared_seed
 from client_sdk.tensors.flat import flatten, split
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec, shown
-from client_sdk.tensors.safetensors_file import TensorHeader
+from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 VALUES = "linear.values"
 SEED = "linear.seed"
@@ -108,37 +109,33 @@ class LinearMap:
         values = TensorSpec("F32", (self.count(manifest.elements),))
         return Manifest({**shapes, VALUES: values, SEED: TensorSpec("U8", (SEED_BYTES,))}).in_file_order()
 
-    def seed_of(self, source: Path, header: TensorHeader) -> bytes:
+    def seed_of(self, source: Path | BinaryIO, header: TensorHeader) -> bytes:
         """The seed in the body of an update, which has the manifest of ``wire``."""
-        with source.open("rb", buffering=0) as file:
+        with opened(source) as file:
             file.seek(header.offsets[SEED][0])
             found = bytearray(SEED_BYTES)
             fill(file, memoryview(found))
         return bytes(found)
 
-    def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
-    ) -> Iterator[Float32]:
+    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. Memory: a few blocks of the rotation and of the drawing."""
         return self._blocks(source, header, self._manifest(header.manifest), block)
 
-    def _blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, manifest: Manifest, block: int
-    ) -> Iterator[Float32]:
+    def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
         (first, _), (seed_at, _) = header.offsets[VALUES], header.offsets[SEED]
         with ExitStack() as stack:
-            if isinstance(source, Path):
-                file = stack.enter_context(source.open("rb", buffering=0))
+            if isinstance(source, bytes | bytearray | memoryview):
+                view = memoryview(source).cast("B")
+
+                def octets(begin: int, size: int) -> memoryview:
+                    return view[begin : begin + size]
+            else:
+                file = stack.enter_context(opened(source))
 
                 def octets(begin: int, size: int) -> memoryview:
                     file.seek(begin)
                     fill(file, found := memoryview(bytearray(size)))
                     return found
-            else:
-                view = memoryview(source).cast("B")
-
-                def octets(begin: int, size: int) -> memoryview:
-                    return view[begin : begin + size]
 
             def stored(start: int, count: int) -> Float32:
                 return np.frombuffer(octets(first + 4 * start, 4 * count), "<f4").astype(np.float32, copy=False)

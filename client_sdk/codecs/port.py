@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -22,7 +23,7 @@ from client_sdk.tensors.manifest import (
     dtype_name,
     shown,
 )
-from client_sdk.tensors.safetensors_file import TensorHeader, header_limit
+from client_sdk.tensors.safetensors_file import Source, TensorHeader, header_limit
 
 BLOCK = 65536
 """Elements of a block by default: 256 KiB of float32."""
@@ -76,15 +77,13 @@ class Codec(Protocol):
         """The manifest that travels for deltas of ``manifest``, whose dtypes do not matter. Raises ManifestMismatch
         where it has names that this codec cannot take."""
 
-    def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
-    ) -> Iterator[Float32]:
+    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """The decoded flat vector of a body in 1-d float32 blocks of at most ``block`` elements, in the order of the
         names.
 
         A block ends where its tensor ends. It may be overwritten when the next one is asked for. Values are not
-        checked. Memory: one block. Raises TruncatedTensors when a file has become shorter than ``header`` says,
-        OSError when it cannot be read.
+        checked. Memory: one block. A stream is read from wherever is needed, and not closed. Raises TruncatedTensors
+        when a file has become shorter than ``header`` says, OSError when it cannot be read.
         """
 
 
@@ -129,6 +128,11 @@ def require_encodable(name: str, array: Array, codec: str) -> None:
         raise NotFinite(f"the delta of {shown(name)} holds NaN or infinity") from None
     except OutOfRange as error:
         raise OutOfRange(f"the delta of {shown(name)} does not fit {codec}: {error}") from None
+
+
+def opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
+    """The stream; a path's file is closed at the end."""
+    return source.open("rb", buffering=0) if isinstance(source, Path) else nullcontext(source)
 
 
 def fill(file: BinaryIO, buffer: memoryview) -> None:

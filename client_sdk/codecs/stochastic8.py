@@ -19,15 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.chance import labelled, sha256_bytes
-from client_sdk.codecs.port import BLOCK, Origin, fill, require_encodable
+from client_sdk.codecs.port import BLOCK, Origin, fill, opened, require_encodable
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec
-from client_sdk.tensors.safetensors_file import TensorHeader
+from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 RUN = 1024
 """Values that share a scale: 0.4 % more bytes than the codes alone."""
@@ -80,14 +81,12 @@ class Stochastic8:
         codes = dict(manifest.with_dtype("I8"))
         return Manifest({**codes, SCALES: TensorSpec("F32", (runs,))}).in_file_order()
 
-    def blocks(
-        self, source: Path | bytes | bytearray | memoryview, header: TensorHeader, block: int = BLOCK
-    ) -> Iterator[Float32]:
+    def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. All scales of a body, 1/256 of a model, are in memory meanwhile."""
         self.wire(_values(header.manifest)).require(header.manifest)
-        if isinstance(source, Path):
-            return self._from_file(source, header, block)
-        return self._from_memory(memoryview(source).cast("B"), header, block)
+        if isinstance(source, bytes | bytearray | memoryview):
+            return self._from_memory(memoryview(source).cast("B"), header, block)
+        return self._from_file(source, header, block)
 
     def _from_memory(self, source: memoryview, header: TensorHeader, block: int) -> Iterator[Float32]:
         first, last = header.offsets[SCALES]
@@ -97,9 +96,9 @@ class Stochastic8:
             for start in range(0, elements, block):
                 yield _decoded(codes[start : start + block], scales[at : at + _runs(elements)], start)
 
-    def _from_file(self, path: Path, header: TensorHeader, block: int) -> Iterator[Float32]:
+    def _from_file(self, source: Path | BinaryIO, header: TensorHeader, block: int) -> Iterator[Float32]:
         buffer = np.empty(block, np.int8)
-        with path.open("rb", buffering=0) as file:
+        with opened(source) as file:
             first, last = header.offsets[SCALES]
             scales = np.empty((last - first) // 4, "<f4")
             file.seek(first)

@@ -2,11 +2,12 @@
 
 from coordinator.blobs.files import FileBlobs
 from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import BlobError, Blobs, DigestMismatch, DiskFull, Missing, Spool, TooLarge
+from coordinator.blobs.port import BlobError, Blobs, Damaged, DigestMismatch, DiskFull, Missing, Spool, TooLarge
 
 __all__ = [
     "BlobError",
     "Blobs",
+    "Damaged",
     "DigestMismatch",
     "DiskFull",
     "FileBlobs",

@@ -6,14 +6,22 @@
 A crash at any point leaves either no file under the digest's name or the complete one, because the rename follows the
 fsync. Files that a crash leaves in ``spool/`` are removed at the next start. Spool files of living processes are
 locked and stay, so a second process may open the folder.
+
+Beside a blob's file may lie two others, ``<digest>.sums`` and ``<digest>.damaged``:
+
+- The sums of its blocks (``blocks``), where it has several. They follow the blob's rename and are not synced: what is
+  lost is computed again. They are deleted before it.
+- A file whose bytes do not have the digest any more is renamed to ``.damaged``: one step, which no crash can leave half
+  done, and which every process that shares the folder sees. The blob is then damaged, not there, until its bytes are
+  stored again, or somebody copies a good file to its name.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import io
+import logging
 import os
 import secrets
 import threading
@@ -21,26 +29,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
-from coordinator.blobs.port import BlobError, DiskFull, check_complete, check_digest, check_limit, is_digest, missing
+from coordinator.blobs.blocks import BLOCK, BlobHash, CheckedFile, Kept, hash_file, read_sums, sums_bytes
+from coordinator.blobs.port import (
+    BlobError,
+    DiskFull,
+    check_complete,
+    check_digest,
+    check_limit,
+    damaged,
+    is_digest,
+    missing,
+)
 from coordinator.datafolder import make_folder
 
+_LOG = logging.getLogger("quorate.storage")
 _SPOOL = "spool"
+_SUMS, _DAMAGED = ".sums", ".damaged"
+"""What the names of the files beside a blob's end with."""
 _IN_MEMORY = 64 * 1024
 """Bytes up to which a spool has no file."""
 
 
 class FileSpool:
-    """The Spool port: in memory up to 64 KiB, and beyond that, or where its path is asked for, a file in ``spool/``,
-    locked by this process until it is renamed or discarded. Short messages of devices are thus no file until they are
+    """The Spool port: in memory up to 64 KiB, and beyond that a file in ``spool/``, locked by this process until it is
+    renamed or discarded. Short messages of devices are thus no file until they are
     stored: to make and delete one costs more than all else of a short request."""
 
     def __init__(self, owner: FileBlobs, limit: int | None) -> None:
         self._owner = owner
         self._limit = limit
-        self._hash = hashlib.sha256()
-        self._size = 0
+        self._hash = BlobHash()
         self._memory: io.BytesIO | None = io.BytesIO()
         """The bytes as long as there is no file."""
         self._fd = -1
@@ -48,6 +68,7 @@ class FileSpool:
         self._reader: BinaryIO | None = None
         self._complete = True
         self._committed = False
+        self.repaired = False
 
     def __enter__(self) -> Self:
         return self
@@ -60,10 +81,9 @@ class FileSpool:
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         view = memoryview(chunk).cast("B")
         complete, self._complete = self._complete, False
-        check_limit(self._size + len(view), self._limit)
+        check_limit(self.size + len(view), self._limit)
         self._hash.update(view)
-        self._size += len(view)
-        if self._memory is not None and self._size > _IN_MEMORY:
+        if self._memory is not None and self.size > _IN_MEMORY:
             self._make_file(self._memory)
         if self._memory is not None:
             self._memory.seek(0, os.SEEK_END)
@@ -74,17 +94,11 @@ class FileSpool:
 
     @property
     def digest(self) -> str:
-        return self._hash.hexdigest()
+        return self._hash.digest
 
     @property
     def size(self) -> int:
-        return self._size
-
-    @property
-    def path(self) -> Path:
-        if self._memory is not None:
-            self._make_file(self._memory)
-        return self._file
+        return self._hash.size
 
     @property
     def handle(self) -> BinaryIO:
@@ -101,7 +115,7 @@ class FileSpool:
         target = self._owner.folder / digest[:2] / digest
         with _plain_errors("a blob"):
             self._owner.make_prefix(digest[:2])
-            if _is_file_of(target, self._size):
+            if self._owner.is_whole(digest):
                 with suppress(FileNotFoundError):
                     os.utime(target)
             else:
@@ -109,6 +123,8 @@ class FileSpool:
                     self._make_file(self._memory)
                 self._owner.sync(self._fd)
                 self._file.replace(target)
+                self._owner.write_sums(digest, self._hash)
+            self.repaired = self._owner.note_whole(digest)
             # Also for equal content: who renamed it may not have synced the folder yet, and this call acknowledges it.
             self._owner.sync_folder(target.parent)
         self._discard()
@@ -153,6 +169,7 @@ class FileBlobs:
         self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
+        self._kept = Kept()
         with _plain_errors(f"the blob folder {self.folder}"):
             if durable:
                 make_folder(self.folder)
@@ -163,6 +180,12 @@ class FileBlobs:
             self.sync_folder(self.folder)
             self._prefixes = {
                 entry.name for entry in os.scandir(self.folder) if entry.is_dir() and len(entry.name) == 2
+            }
+            self._damaged = {
+                file.name.removesuffix(_DAMAGED)
+                for prefix in self._prefixes
+                for file in os.scandir(self.folder / prefix)
+                if file.name.endswith(_DAMAGED)
             }
 
     def sync(self, fd: int) -> None:
@@ -191,27 +214,121 @@ class FileBlobs:
     def spool(self, limit: int | None = None) -> FileSpool:
         return FileSpool(self, limit)
 
-    def open(self, digest: str) -> BinaryIO:
-        with _plain_errors("a blob", digest):
-            return open(self._file(digest), "rb")  # noqa: PTH123 - see _file
+    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+        name = self._file(digest)
+        with _plain_errors("a blob"):
+            try:
+                file = open(name, "rb", buffering=0)  # noqa: PTH123, SIM115 - see _file; the reader closes it
+            except FileNotFoundError:
+                raise self._gone(digest) from None
+            try:
+                size = os.fstat(file.fileno()).st_size
+                sums = read_sums(Path(name + _SUMS), digest, size) if size else None
 
-    def path(self, digest: str) -> Path:
-        path = self._name(digest)
-        if not path.is_file():
-            raise missing(digest)
-        return path
+                def judge() -> list[bytes]:
+                    return self._judge(digest, file)
+
+                return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge, self._kept if keep else None))
+            except BaseException:
+                file.close()
+                raise
 
     def size(self, digest: str) -> int:
-        with _plain_errors("a blob", digest):
-            return os.stat(self._file(digest)).st_size  # noqa: PTH116 - see _file
+        with _plain_errors("a blob"):
+            try:
+                return os.stat(self._file(digest)).st_size  # noqa: PTH116 - see _file
+            except FileNotFoundError:
+                raise self._gone(digest) from None
+
+    def damaged(self) -> list[str]:
+        for digest in sorted(self._damaged):
+            if self.has(digest):  # somebody has copied the right bytes back, or another process has stored them
+                self.note_whole(digest)
+        return sorted(self._damaged)
+
+    def is_whole(self, digest: str) -> bool:
+        """Whether the blob is stored and its bytes have this digest: all are read. Otherwise it is marked damaged."""
+        try:
+            with open(self._file(digest), "rb", buffering=0) as file:  # noqa: PTH123 - see _file
+                self._judge(digest, file)
+        except (FileNotFoundError, BlobError):
+            return False
+        return True
+
+    def note_whole(self, digest: str) -> bool:
+        """The right bytes are stored now. Returns whether the blob was damaged before."""
+        with self._lock:
+            known = digest in self._damaged
+            self._damaged.discard(digest)
+        with _plain_errors("a blob"):
+            marked = Path(self._file(digest) + _DAMAGED)
+            was = known or marked.exists()
+            marked.unlink(missing_ok=True)
+        if was:
+            _LOG.warning("blob %s was damaged and is repaired: the right bytes are stored again", digest)
+        return was
+
+    def write_sums(self, digest: str, found: BlobHash) -> None:
+        """Stores the sums of the blocks of a blob beside it, where it has several. They are computed again where that
+        fails."""
+        if found.size > BLOCK:
+            with suppress(OSError):
+                fd, path = _new_spool_file(self.folder / _SPOOL)
+                try:
+                    os.write(fd, sums_bytes(digest, found.sums))
+                    path.replace(self._file(digest) + _SUMS)
+                finally:
+                    os.close(fd)
+
+    def _judge(self, digest: str, file: BinaryIO) -> list[bytes]:
+        """Reads the whole file. Returns the sums of its blocks, written anew, where it has its digest; otherwise marks
+        the blob damaged. Damaged, BlobError."""
+        with _plain_errors("a blob"), os.fdopen(os.dup(file.fileno()), "rb", buffering=0) as again:
+            again.seek(0)
+            found = hash_file(again)
+            if found.digest == digest:
+                self.write_sums(digest, found)
+                return found.sums
+            self._mark(digest, os.fstat(again.fileno()).st_ino)
+        raise damaged(digest)
+
+    def _mark(self, digest: str, inode: int) -> None:
+        """Renames the file that was found damaged, unless another one has its name by now."""
+        name = self._file(digest)
+        with self._lock:
+            with suppress(FileNotFoundError):
+                if os.stat(name).st_ino != inode:  # noqa: PTH116 - see _file
+                    return
+                Path(name).replace(name + _DAMAGED)
+                if os.stat(name + _DAMAGED).st_ino != inode:  # noqa: PTH116 - another process has just repaired it
+                    Path(name + _DAMAGED).replace(name)
+                    return
+                self.sync_folder(Path(name).parent)
+            new = digest not in self._damaged
+            self._damaged.add(digest)
+        if new:
+            kept = name + _DAMAGED
+            _LOG.error("blob %s is damaged: what is stored has another SHA-256; it is kept as %s", digest, kept)
+
+    def _gone(self, digest: str) -> BlobError:
+        """The error for a blob that is not there: damaged, or missing."""
+        if not Path(self._file(digest) + _DAMAGED).exists():
+            return missing(digest)
+        with self._lock:
+            self._damaged.add(digest)
+        return damaged(digest)
 
     def has(self, digest: str) -> bool:
         return is_digest(digest) and os.path.isfile(self._file(digest))  # noqa: PTH113 - see _file
 
     def delete(self, digest: str) -> None:
-        if self.has(digest):
+        if is_digest(digest):
             with _plain_errors("a blob"):
-                self._name(digest).unlink(missing_ok=True)
+                for tail in (_SUMS, "", _DAMAGED):
+                    with suppress(FileNotFoundError):
+                        os.unlink(self._file(digest) + tail)  # noqa: PTH108 - see _file
+            with self._lock:
+                self._damaged.discard(digest)
 
     def digests(self) -> Iterator[str]:
         for prefix in sorted(self.folder.iterdir()):
@@ -224,9 +341,6 @@ class FileBlobs:
                 if os.stat(self._file(digest)).st_mtime < at:  # noqa: PTH116 - see _file
                     yield digest
 
-    def _name(self, digest: str) -> Path:
-        return Path(self._file(digest))
-
     def _file(self, digest: str) -> str:
         """The path as text: every assignment looks it up, and building a ``Path`` costs more than the system call."""
         if not is_digest(digest):
@@ -235,25 +349,16 @@ class FileBlobs:
 
 
 @contextmanager
-def _plain_errors(what: str, digest: str | None = None) -> Iterator[None]:
-    """Translates OSError: a full disk is DiskFull; no file, where ``digest`` is given, Missing; the rest BlobError."""
+def _plain_errors(what: str) -> Iterator[None]:
+    """Translates OSError: a full disk is DiskFull, the rest BlobError."""
     try:
         yield
     except FileNotFoundError as error:
-        if digest is not None:
-            raise missing(digest) from None
         raise BlobError(f"Could not write {what}: {error.strerror}.") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"Could not write {what}: the disk is full.") from error
         raise BlobError(f"Could not use {what}: {error.strerror or error}.") from error
-
-
-def _is_file_of(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
 
 
 def _new_spool_file(folder: Path) -> tuple[int, Path]:

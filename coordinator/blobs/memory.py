@@ -1,13 +1,12 @@
-"""Blobs in memory, for tests, the simulator and the fault explorer. They live as long as the process."""
+"""Blobs in memory, for tests and the fault explorer. They live as long as the process, as bytes that were hashed when
+they came and that nobody can change: so reading them checks nothing."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -51,8 +50,8 @@ class MemorySpool:
         return len(self._bytes)
 
     @property
-    def path(self) -> Path:
-        return self._owner.copy(self.digest, bytes(self._bytes))
+    def repaired(self) -> bool:
+        return False
 
     @property
     def handle(self) -> BinaryIO:
@@ -68,7 +67,7 @@ class MemorySpool:
 
 
 class MemoryBlobs:
-    """The Blobs port over a dict. Only ``path`` writes a file, into a temporary folder of its own."""
+    """The Blobs port over a dict."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         """``now``: Unix seconds; None: blobs have no age, and none was stored before any time."""
@@ -76,7 +75,6 @@ class MemoryBlobs:
         self._blobs: dict[str, bytes] = {}
         self._stored_at: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, digest: str, data: bytes) -> None:
         """Stores the bytes under their digest."""
@@ -84,16 +82,6 @@ class MemoryBlobs:
             self._blobs.setdefault(digest, data)
             if self._now is not None:
                 self._stored_at[digest] = self._now()
-
-    def copy(self, digest: str, data: bytes) -> Path:
-        """A temporary file with these bytes, for callers that need a path."""
-        with self._lock:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="quorate-blobs-", ignore_cleanup_errors=True)
-            path = Path(self._folder.name) / digest
-            if not path.exists():
-                path.write_bytes(data)
-            return path
 
     def put(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
@@ -103,14 +91,14 @@ class MemoryBlobs:
     def spool(self, limit: int | None = None) -> MemorySpool:
         return MemorySpool(self, limit)
 
-    def open(self, digest: str) -> BinaryIO:
+    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
         return io.BytesIO(self._get(digest))
-
-    def path(self, digest: str) -> Path:
-        return self.copy(digest, self._get(digest))
 
     def size(self, digest: str) -> int:
         return len(self._get(digest))
+
+    def damaged(self) -> list[str]:
+        return []
 
     def has(self, digest: str) -> bool:
         return digest in self._blobs
@@ -119,8 +107,6 @@ class MemoryBlobs:
         with self._lock:
             self._blobs.pop(digest, None)
             self._stored_at.pop(digest, None)
-            if self._folder is not None:
-                (Path(self._folder.name) / digest).unlink(missing_ok=True)
 
     def digests(self) -> Iterator[str]:
         with self._lock:

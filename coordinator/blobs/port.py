@@ -6,14 +6,17 @@ A blob is durable when the call that stores it returns, as far as the implementa
     |- DigestMismatch        the bytes do not have the announced digest
     |- TooLarge              more bytes than the limit; raised while they arrive
     |- DiskFull              no space or no quota left
+    |- Damaged               the stored bytes have another digest by now
     `- Missing               no blob with this digest
+
+What a blob is read by checks the bytes against the digest before it gives them. There is no way around it: the port
+names no files.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
@@ -40,6 +43,10 @@ class Missing(BlobError):
     """There is no blob with this digest."""
 
 
+class Damaged(BlobError):
+    """The bytes that are stored under this digest do not have it any more. Nobody is given them."""
+
+
 class Spool(Protocol):
     """A blob while it is being received. A context manager: its end discards the bytes unless ``commit`` was called."""
 
@@ -48,7 +55,8 @@ class Spool(Protocol):
         ...
 
     def commit(self, expected: str | None = None) -> str:
-        """Makes the bytes a durable blob and returns their digest. Storing equal content again is allowed and cheap.
+        """Makes the bytes a durable blob and returns their digest. Storing equal content again is allowed; what is
+        stored already is read and compared with the digest, and replaced where it is damaged.
 
         DigestMismatch when ``expected`` is another digest; DiskFull. In both cases nothing is stored.
         """
@@ -65,8 +73,8 @@ class Spool(Protocol):
         ...
 
     @property
-    def path(self) -> Path:
-        """A file with the bytes so far; after ``commit`` the blob's file. Read-only."""
+    def repaired(self) -> bool:
+        """Whether ``commit`` has replaced damaged bytes."""
         ...
 
     @property
@@ -86,6 +94,8 @@ class Blobs(Protocol):
     Digests are lower-case hexadecimal SHA-256; anything else is Missing.
     """
 
+    def __hash__(self) -> int: ...
+
     def put(self, data: bytes) -> str:
         """Stores the bytes durably and returns their digest."""
         ...
@@ -94,16 +104,19 @@ class Blobs(Protocol):
         """A spool that accepts at most ``limit`` bytes (None: any number)."""
         ...
 
-    def open(self, digest: str) -> BinaryIO:
-        """The bytes as a file object, which stays readable when the blob is deleted. Missing."""
-        ...
-
-    def path(self, digest: str) -> Path:
-        """A read-only file with these bytes. Missing."""
+    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+        """The bytes as a file object, which stays readable when the blob is deleted. Missing, Damaged; reads from it
+        raise Damaged too, before any wrong byte is given. ``keep``: what was checked stays in memory for the next
+        reader, within bounds: for what many read."""
         ...
 
     def size(self, digest: str) -> int:
-        """Size in bytes. Missing."""
+        """Size in bytes. Missing, Damaged."""
+        ...
+
+    def damaged(self) -> list[str]:
+        """The digests, sorted, of blobs that were found damaged and are not repaired yet, as far as this process
+        knows."""
         ...
 
     def has(self, digest: str) -> bool:
@@ -129,6 +142,11 @@ class Blobs(Protocol):
 def is_digest(text: str) -> bool:
     """Whether this is a SHA-256 of 64 lower-case hexadecimal digits. Only those become part of a path."""
     return _DIGEST.fullmatch(text) is not None
+
+
+def damaged(digest: str) -> Damaged:
+    """The error for a blob whose bytes have another digest."""
+    return Damaged(f"Blob {digest} is damaged: what is stored has another SHA-256. Store the right bytes again.")
 
 
 def missing(digest: str) -> Missing:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
@@ -104,7 +104,8 @@ class Aggregator:
         self._run = run
         self._chosen = chosen(plan, registry)
         self._lock = threading.Lock()
-        self.manifest: Manifest = read_header(blobs.path(checkpoint)).manifest
+        with blobs.open(checkpoint) as file:
+            self.manifest: Manifest = read_header(file).manifest
         """Manifest of every checkpoint of the run: shapes never change."""
         self.layout = Layout.of(self.manifest, plan.task.averaged, roles)
         """Layout of an update, decoded."""
@@ -170,11 +171,15 @@ class Aggregator:
         first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
         rate = self._plan.aggregation.server_learning_rate
         places, raised = self.layout.whole.slices(), 0
-        header = read_header(self._blobs.path(parent))
         zero_sum = bool(places)
-        optimized = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
-        state = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
-        with state as (old, new), self._blobs.open(parent) as source, self._blobs.spool() as spool:
+        with ExitStack() as stack:
+            source = stack.enter_context(self._blobs.open(parent))
+            header = read_header(source)
+            optimized = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
+            state = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
+            old, new = stack.enter_context(state)
+            spool = stack.enter_context(self._blobs.spool())
+            source.seek(0)
             spool.write(source.read(header.data_start))
             for name, spec in header.manifest.items():
                 if name not in places:

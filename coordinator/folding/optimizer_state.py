@@ -32,9 +32,13 @@ class StateReader:
         self._header: TensorHeader | None = None
         if digest is None or not self._first.size:
             return
-        self._header = read_header(blobs.path(digest))
-        _manifest(averaged, self._first.size).require(self._header.manifest, "the server optimizer's state")
         self._file = blobs.open(digest)
+        try:
+            self._header = read_header(self._file)
+            _manifest(averaged, self._first.size).require(self._header.manifest, "the server optimizer's state")
+        except BaseException:
+            self._file.close()
+            raise
 
     def close(self) -> None:
         """Closes the file."""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Protocol
 
 from client_sdk.tensors import Roles, TensorError
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
-from coordinator.blobs.port import is_digest, missing
+from coordinator.blobs.port import damaged, is_digest, missing
 from coordinator.engine.aggregation.registry import Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
@@ -25,7 +25,6 @@ class Readable(Protocol):
     """The part of the Blobs port that reading needs."""
 
     def has(self, digest: str) -> bool: ...
-    def path(self, digest: str) -> Path: ...
     def open(self, digest: str) -> BinaryIO: ...
 
 
@@ -67,7 +66,7 @@ class _Overlay:
     """Readable blobs; what is written on top of them stays in memory."""
 
     def __init__(self, blobs: Readable) -> None:
-        self.has, self.path, self.open = blobs.has, blobs.path, blobs.open
+        self.has, self.open = blobs.has, blobs.open
 
     def spool(self, limit: int | None = None) -> Spool:
         return MemoryBlobs().spool(limit)
@@ -92,13 +91,11 @@ class BlobFolder:
     def has(self, digest: str) -> bool:
         return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
 
-    def path(self, digest: str) -> Path:
-        if not self.has(digest):
-            raise missing(digest)
-        return self._folder / digest[:2] / digest
-
     def open(self, digest: str) -> BinaryIO:
+        if not is_digest(digest):
+            raise missing(digest)
         try:
-            return self.path(digest).open("rb")
-        except FileNotFoundError:  # deleted since by a coordinator that is at work
-            raise missing(digest) from None
+            return (self._folder / digest[:2] / digest).open("rb")
+        except FileNotFoundError:
+            was = (self._folder / digest[:2] / f"{digest}.damaged").exists()
+            raise damaged(digest) if was else missing(digest) from None

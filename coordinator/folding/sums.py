@@ -120,8 +120,12 @@ class SpooledSums:
         current.folded[item.device] = item
 
     def _measured(self, item: Contribution) -> Measures:
-        return self._measures.pop(item.digest, None) or measure(self._blobs.path(item.digest), self._plan, self._layout)
+        known = self._measures.pop(item.digest, None)
+        if known is not None:
+            return known
+        with self._blobs.open(item.digest) as file:
+            return measure(file, self._plan, self._layout)
 
     def _blocks(self, item: Contribution, factor: float | None, width: int = codecs.BLOCK) -> Iterator[Vector]:
-        path = self._blobs.path(item.digest)
-        return self._bounds.applied(self._codec.blocks(path, read_header(path), block=width), factor)
+        with self._blobs.open(item.digest) as file:
+            yield from self._bounds.applied(self._codec.blocks(file, read_header(file), block=width), factor)

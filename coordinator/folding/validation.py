@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from client_sdk.tensors import (
     read_header,
 )
 from client_sdk.tensors.exact_sum import bound, peak, range_for, rounding_of
+from client_sdk.tensors.safetensors_file import Source
 from client_sdk.update import decode_report
 from coordinator.engine.aggregation.weights import heaviest, reason_against
 from coordinator.engine.plan import Plan
@@ -64,7 +65,7 @@ class Measures:
 
 
 def check(
-    path: Path, layout: Layout, plan: Plan, *, run: str, round: int, attempt: int
+    source: BinaryIO, layout: Layout, plan: Plan, *, run: str, round: int, attempt: int
 ) -> tuple[UpdateReport, Measures]:
     """Returns the report of an update and the measures of its values. ``layout``: of an update of this run, decoded.
 
@@ -75,7 +76,7 @@ def check(
         codec = codecs.beside(wanted, layout.statistics)
         with _failures(wanted):
             wire = codec.wire(layout.whole)
-        header = read_header(path, header_limit(wire))
+        header = read_header(source, header_limit(wire))
         report = decode_report(header)
         if (report.run, report.round, report.attempt) != (run, round, attempt):
             raise problem(
@@ -97,18 +98,20 @@ def check(
             raise problem("invalid-update", weightless)
         with _failures(wanted):
             wire.require(header.manifest)
-            _require_seed(path, header, plan, round)
+            _require_seed(source, header, plan, round)
             bounds = Bounds.of(plan, layout)
-            measures = measure_blocks(lambda: _whole(codec.blocks(path, header), layout.elements, wanted), plan, bounds)
+            measures = measure_blocks(
+                lambda: _whole(codec.blocks(source, header), layout.elements, wanted), plan, bounds
+            )
         return report, measures
     except TensorError as error:
         raise problem("invalid-update", str(error)) from None
 
 
-def _require_seed(path: Path, header: TensorHeader, plan: Plan, round: int) -> None:
+def _require_seed(source: BinaryIO, header: TensorHeader, plan: Plan, round: int) -> None:
     """Raise a problem where what all devices of the round draw alike was drawn from another seed than the plan's."""
     codec = codecs.get(plan.task.codec)
-    if isinstance(codec, codecs.LinearMap) and codec.seed_of(path, header) != codecs.shared_seed(plan.digest, round):
+    if isinstance(codec, codecs.LinearMap) and codec.seed_of(source, header) != codecs.shared_seed(plan.digest, round):
         raise problem("invalid-update", f"the update is encoded with another seed than the plan gives round {round}")
 
 
@@ -138,14 +141,14 @@ def _whole(blocks: Iterable[Float32], elements: int, codec: str) -> Iterator[Flo
         raise TensorError(f"the codec {codec} gives {found} values in place of {elements}")
 
 
-def measure(path: Path, plan: Plan, layout: Layout) -> Measures:
+def measure(source: Source, plan: Plan, layout: Layout) -> Measures:
     """Measures all values of an update that was checked before.
 
     TensorError for NaN, infinity, and values that could take the round's sum out of range.
     """
-    header = read_header(path)
+    header = read_header(source)
     codec = codecs.beside(plan.task.codec, layout.statistics)
-    return measure_blocks(lambda: codec.blocks(path, header), plan, Bounds.of(plan, layout))
+    return measure_blocks(lambda: codec.blocks(source, header), plan, Bounds.of(plan, layout))
 
 
 def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:

@@ -207,7 +207,7 @@ class DeviceRequests:
         plan = self._core.log(run).state.plan
         try:
             report, measures = validation.check(
-                spool.path, aggregator.layout, plan, run=run, round=round, attempt=attempt
+                spool.handle, aggregator.layout, plan, run=run, round=round, attempt=attempt
             )
         except ProblemError as invalid:
             raise self._refused(device, run, round, attempt, spool.digest, str(invalid)) from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from typing import cast
 
 from client_sdk.metrics import undefined
@@ -48,7 +47,7 @@ class OperatorRequests:
 
     def put_checkpoint(self, spool: Spool, digest: str) -> None:
         """Stores an initial checkpoint. Its digest and its format are checked."""
-        run_creation.check_checkpoint(spool.path)
+        run_creation.check_checkpoint(spool.handle)
         spool.commit(digest)
 
     def create_run(
@@ -206,9 +205,9 @@ class OperatorRequests:
         digests = {row.version: row.digest for row in line}
         return [views.checkpoint_view(row, digests) for row in line]
 
-    def checkpoint_file(self, digest: str, sees: Callable[[str], bool] | None = None) -> Path:
-        """The file of a checkpoint. Only checkpoints of runs are served: an update's digest is unknown here. With
-        ``sees`` only those of runs for which it is true."""
+    def require_checkpoint(self, digest: str, sees: Callable[[str], bool] | None = None) -> None:
+        """ProblemError unless the caller may have this checkpoint. Only checkpoints of runs are served: an update's
+        digest is unknown here. With ``sees`` only those of runs for which it is true."""
         if sees is not None:
             if not any(sees(run) for run in self._core.store.runs_with_checkpoint(digest)):
                 raise problem("unknown-checkpoint", f"no run in your scope has a checkpoint {digest}")
@@ -216,7 +215,6 @@ class OperatorRequests:
             if not self._core.store.runs_with_checkpoint(digest):
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
             self._known.add(digest)
-        return self._core.blobs.path(digest)
 
     def metrics(self, run: str) -> list[MetricView]:
         self._require(run)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Container
 from functools import lru_cache
-from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from client_sdk.tensors import (
     widen,
 )
 from client_sdk.tensors.roles import StatisticRole, by_name, digest_of, stated
-from coordinator.blobs import Missing
+from coordinator.blobs import Blobs, Missing
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen, chosen_for_new_run
 from coordinator.engine.plan_file import Mistake, PlanError
@@ -49,28 +48,27 @@ Sees = Callable[[str], bool] | None
 _CHUNK = 1 << 18
 
 
-def check_checkpoint(path: Path, limit: int = HEADER_LIMIT) -> TensorHeader:
+def check_checkpoint(file: BinaryIO, limit: int = HEADER_LIMIT) -> TensorHeader:
     """The header of a canonical checkpoint: safetensors, no metadata, no NaN or infinity. ProblemError for another
     file, or one whose header has more than ``limit`` bytes."""
     try:
-        header = read_header(path, limit)
+        header = read_header(file, limit)
         if header.metadata:
             raise problem(
                 "invalid-request",
                 "a checkpoint is addressed by its bytes without __metadata__: remove it, "
                 "as `quorate run create --init` does",
             )
-        with path.open("rb") as file:
-            for name, spec in header.manifest.items():
-                if spec.dtype not in FLOATING:
-                    continue
-                file.seek(header.offsets[name][0])
-                left = spec.nbytes
-                while left:
-                    data = file.read(min(left, _CHUNK))
-                    left -= len(data)
-                    if not np.isfinite(widen(np.frombuffer(data, numpy_dtype(spec.dtype)))).all():
-                        raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
+        for name, spec in header.manifest.items():
+            if spec.dtype not in FLOATING:
+                continue
+            file.seek(header.offsets[name][0])
+            left = spec.nbytes
+            while left:
+                data = file.read(min(left, _CHUNK))
+                left -= len(data)
+                if not np.isfinite(widen(np.frombuffer(data, numpy_dtype(spec.dtype)))).all():
+                    raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
         return header
     except TensorError as error:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None
@@ -107,7 +105,8 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
     try:
         if sees is not None and not _is_theirs(core, init, proof, sees):
             raise problem("unknown-checkpoint", unknown)
-        header = read_header(core.blobs.path(init))
+        with core.blobs.open(init) as file:
+            header = read_header(file)
     except Missing:
         raise problem("unknown-checkpoint", unknown) from None
     except TensorError as error:
@@ -169,13 +168,13 @@ def _is_theirs(core: Core, init: str, proof: str | None, sees: Callable[[str], b
     runs = core.store.runs_with_checkpoint(init)
     if not runs or any(map(sees, runs)):
         return True
-    return proof is not None and hmac.compare_digest(proof, _proof_of(core.blobs.path(init)))
+    return proof is not None and hmac.compare_digest(proof, _proof_of(core.blobs, init))
 
 
 @lru_cache(maxsize=1024)
-def _proof_of(file: Path) -> str:
-    """Of a file that is named by its digest, and so never changes: wrong proofs, sent again and again, read it once."""
-    with file.open("rb") as opened:
+def _proof_of(blobs: Blobs, digest: str) -> str:
+    """Wrong proofs, sent again and again, read the blob once."""
+    with blobs.open(digest) as opened:
         return possession(iter(lambda: opened.read(_CHUNK), b""))
 
 
@@ -253,7 +252,8 @@ def begin_run(core: Core, log: RunLog) -> None:
     checkpoint is gone."""
     tensors = tensors_of(core.blobs, log.state.plan, log.row.init)
     roles = cast("dict[str, StatisticRole]", log.row.roles)
-    agreed = digest_of(read_header(core.blobs.path(log.row.init)).manifest, roles)
+    with core.blobs.open(log.row.init) as file:
+        agreed = digest_of(read_header(file).manifest, roles)
     log.submit(
         lambda tx, state, at: ev.Created(
             at=at, weight_unit=state.plan.weight_unit, tensors=tensors, roles=roles, roles_digest=agreed

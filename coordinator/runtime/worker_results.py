@@ -48,7 +48,7 @@ class WorkerResults:
         if before is not None:
             return before
         self._check_result(spool, log.state.checkpoint)
-        tensors = "" if log.state.plan.secure is None else canonical_digest(spool.path)
+        tensors = "" if log.state.plan.secure is None else canonical_digest(spool.handle)
         size, digest = spool.size, spool.commit()
 
         def delivered(tx: Transaction, state: RunState, at: float) -> ev.Delivered | None:
@@ -89,8 +89,9 @@ class WorkerResults:
     def _check_result(self, spool: Spool, parent: str) -> None:
         """ProblemError *invalid-update* unless the file is a canonical, finite checkpoint of the run's model."""
         try:
-            wanted = read_header(self._core.blobs.path(parent)).manifest
-            found = run_creation.check_checkpoint(spool.path, header_limit(wanted))
+            with self._core.blobs.open(parent) as file:
+                wanted = read_header(file).manifest
+            found = run_creation.check_checkpoint(spool.handle, header_limit(wanted))
             wanted.require(found.manifest, "the result")
         except TensorError as error:
             raise problem("invalid-update", str(error)) from None

@@ -87,8 +87,8 @@ def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None
     It changes the first value that this step changes in its dtype; where there is none, the first that twice the step
     changes, and so on. Values only increase, so no older digest, with its spent devices, can occur again.
     """
-    header = read_header(blobs.path(parent))
     with blobs.open(parent) as source:
+        header = read_header(source)
         for doubling in range(_MOST_DOUBLINGS):
             step = np.float32(np.ldexp(1.0, doubling - FRACTION_BITS))
             for name in header.manifest:

@@ -27,7 +27,8 @@ def checkpoint_routes(service: Service) -> list[LeanRoute]:
         credentials = check_credentials(coordinator, Permission.PEER, given, None)
         caller = service.count(identify(coordinator, Permission.PEER, credentials, scoped=True), sender)
         sees = caller.sees if isinstance(caller, Operator) and not caller.sees_everything else None
-        return Found.at(coordinator.operators.checkpoint_file(digest, sees))
+        coordinator.operators.require_checkpoint(digest, sees)
+        return Found.at(coordinator.core.blobs, digest)
 
     async def get(request: Request, digest: Digest) -> Response:
         """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""

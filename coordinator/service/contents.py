@@ -33,7 +33,8 @@ def content_routes(service: Service) -> list[LeanRoute]:
         if not isinstance(caller, DeviceRow | Operator):
             raise problem("unknown-content", "the contents of Flower runs are for devices and operators")
         device = caller.device if isinstance(caller, DeviceRow) else None
-        return Found.at(coordinator.flower.contents.file(run, digest, device))
+        coordinator.flower.contents.require(run, digest, device)
+        return Found.at(coordinator.core.blobs, digest)
 
     async def get(request: Request, run: RunId, digest: Digest) -> Response:
         """The records of a message or of a reply. A device gets those of its own messages."""

@@ -7,13 +7,15 @@ server may).
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
 
 from fastapi import Request
 from starlette.responses import Response
 
 from client_sdk.protocol.names import Route
+from coordinator.blobs import Blobs
 from coordinator.requests import Permission
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
@@ -44,20 +46,24 @@ class Kind(NamedTuple):
 class Found(NamedTuple):
     """A file that the caller may have."""
 
-    path: Path
     size: int
     content: bytes | None
     """Its bytes, where it is small."""
+    open: Callable[[], BinaryIO]
 
     @classmethod
-    def at(cls, path: Path) -> Found:
-        size = path.stat().st_size
-        return cls(path, size, path.read_bytes() if size <= _WHOLE_BYTES else None)
+    def at(cls, blobs: Blobs, digest: str) -> Found:
+        """Of a blob. Missing, Damaged."""
+        size, opened = blobs.size(digest), partial(blobs.open, digest, keep=True)
+        if size > _WHOLE_BYTES:
+            return cls(size, None, opened)
+        with opened() as file:
+            return cls(size, file.read(), opened)
 
 
 def download(service: Service, request: Request, found: Found, digest: str, kind: Kind) -> Response:
     """The answer to GET or HEAD of a file: the whole, a part, or that the client has it."""
-    path, size, content = found
+    size, content, opened = found
     etag = f'"{digest}"'
     headers = {
         "ETag": etag,
@@ -85,7 +91,7 @@ def download(service: Service, request: Request, found: Found, digest: str, kind
         return Response(status_code=status, headers=headers, media_type=kind.media)
     if content is not None:
         return Response(content[start:stop], status, headers, kind.media)
-    return FilePart(service.work, path, start, stop, status, headers, kind.media)
+    return FilePart(service.work, opened, start, stop, status, headers, kind.media)
 
 
 def download_routes(route: Route, get: Endpoint, kind: Kind, *, group: str, scoped: bool) -> list[LeanRoute]:

@@ -9,10 +9,8 @@ thread that found it, costs twice as much.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -31,7 +29,7 @@ class FilePart(Response):
     def __init__(
         self,
         work: Work,
-        path: Path,
+        opened: Callable[[], BinaryIO],
         start: int,
         stop: int,
         status: int,
@@ -39,20 +37,24 @@ class FilePart(Response):
         media_type: str,
     ) -> None:
         super().__init__(None, status, headers, media_type)
-        self._work, self._path, self._span = work, path, (start, stop)
+        self._work, self._open, self._span = work, opened, (start, stop)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         at, stop = self._span
-        descriptor: int = await self._work(os.open, self._path, os.O_RDONLY)
+        file: BinaryIO = await self._work(self._open)
         gone = asyncio.ensure_future(until_gone(receive))
         try:
+            piece = await self._work(_read, file, at, stop)  # before the answer begins: then it can still be an error
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             while at < stop and not gone.done():
-                piece: bytes = await self._work(os.pread, descriptor, min(_PIECE, stop - at), at)
-                if not piece:
-                    raise OSError(f"{self._path.name} ends at {at}, {stop} bytes were promised")
                 at += len(piece)
                 await send({"type": "http.response.body", "body": piece, "more_body": at < stop})
+                piece = await self._work(_read, file, at, stop) if at < stop else b""
         finally:
             gone.cancel()
-            await asyncio.shield(self._work(os.close, descriptor))
+            await asyncio.shield(self._work(file.close))
+
+
+def _read(file: BinaryIO, at: int, stop: int) -> bytes:
+    file.seek(at)
+    return file.read(min(_PIECE, stop - at))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from client_sdk.tensors import TensorError, read_header
+from client_sdk.tensors import TensorError, TensorHeader, read_header
 from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import BlobError
 from coordinator.engine.state import RunState
@@ -49,6 +49,11 @@ class HashedBlobs:
             except OSError as error:
                 raise BlobError(f"the file cannot be read: {error.strerror or error}") from error
         return self._found[digest]
+
+    def header(self, digest: str) -> TensorHeader:
+        """BlobError, TensorError, OSError."""
+        with self.blobs.open(digest) as file:
+            return read_header(file)
 
     def whole(self, digest: str) -> bool:
         try:
@@ -92,7 +97,7 @@ def against_blob(blobs: HashedBlobs, wanted: WantedBlob, newest: Reader) -> Iter
         return
     if wanted.model:
         try:
-            read_header(blobs.blobs.path(wanted.digest))
+            blobs.header(wanted.digest)
         except (TensorError, BlobError, OSError) as error:
             yield RunViolation("5", wanted.round, f"{wanted.what} is no checkpoint: {error}")
 
@@ -105,7 +110,7 @@ def against_manifests(blobs: HashedBlobs, line: Sequence[CheckpointRow], state: 
         if not blobs.whole(row.digest):
             continue
         try:
-            found = read_header(blobs.blobs.path(row.digest)).manifest
+            found = blobs.header(row.digest).manifest
         except (TensorError, BlobError, OSError):
             continue  # named where the blobs are read
         if first is None and digest_of(found, state.roles) != state.roles_digest:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
-from pathlib import Path
 from typing import BinaryIO
 
 from coordinator.blobs.port import is_digest
@@ -24,9 +23,6 @@ class WithMessages:
 
     def has(self, digest: str) -> bool:
         return bool(self._newest.messages(self._run, [digest])) or self._blobs.has(digest)
-
-    def path(self, digest: str) -> Path:
-        return self._blobs.path(digest)
 
     def open(self, digest: str) -> BinaryIO:
         content = self._newest.messages(self._run, [digest]).get(digest)

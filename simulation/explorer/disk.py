@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -88,8 +87,8 @@ class FaultySpool:
         return self._spool.size
 
     @property
-    def path(self) -> Path:
-        return self._spool.path
+    def repaired(self) -> bool:
+        return self._spool.repaired
 
     @property
     def handle(self) -> BinaryIO:

@@ -5,7 +5,6 @@ The explorer's checks read them directly, not through a replica.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import tempfile
@@ -13,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import BinaryIO, cast
+from typing import cast
 
 from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
 from coordinator.store import open_store
@@ -37,7 +35,7 @@ class Durable:
         self._copies = 0
         self._left: list[Store] = []
         """Stores of files that were copied, and are not written any more."""
-        self.blobs: Blobs = QuickBlobs()
+        self.blobs: Blobs = MemoryBlobs()
         if files is not None and folder is not None:
             self.folder = folder / "blobs"
             self.blobs = FileBlobs(self.folder)
@@ -66,28 +64,6 @@ class Durable:
     def close(self) -> None:
         for store in (*self._left, self.store):
             store.close()
-
-
-class _Bytes(bytes):
-    """Bytes with the methods of a path that the product calls."""
-
-    def read_bytes(self) -> bytes:
-        return self
-
-    def stat(self) -> SimpleNamespace:
-        return SimpleNamespace(st_size=len(self))
-
-    def open(self, mode: str = "rb") -> BinaryIO:
-        return io.BytesIO(self)
-
-
-class QuickBlobs(MemoryBlobs):
-    """The memory blobs without their files: everything in the product that reads tensors takes a path or bytes alike
-    (``client_sdk.tensors``), so a schedule need not write a file for each update. One in sixteen has real files.
-    """
-
-    def copy(self, digest: str, data: bytes) -> Path:
-        return cast("Path", _Bytes(data))
 
 
 def scratch() -> str | None:

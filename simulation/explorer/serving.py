@@ -222,4 +222,6 @@ def _read(replica: Replica, coordinator: Coordinator, request: SentRequest, fetc
     credentials = _signed(replica, coordinator, Permission.PEER, request, "GET", Route.CHECKPOINT, at)
     caller: Caller = identify(coordinator, Permission.PEER, credentials)
     admission.served(replica, request, caller)
-    return coordinator.operators.checkpoint_file(fetch.checkpoint.digest).read_bytes()
+    coordinator.operators.require_checkpoint(fetch.checkpoint.digest)
+    with coordinator.core.blobs.open(fetch.checkpoint.digest) as file:
+        return file.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 
 from client_sdk.http.flower import FlowerContent
@@ -50,9 +49,10 @@ class SimulatedLink:
         )
 
     def download(self, run: str, digest: str) -> memoryview:
-        path = self._requests.coordinator.flower.contents.file(run, digest, None)
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        coordinator = self._requests.coordinator
+        coordinator.flower.contents.require(run, digest, None)
+        with coordinator.core.blobs.open(digest) as file:
+            return memoryview(file.read())
 
     def push(self, run: str, request: PushMessages) -> Pushed:
         pushed: Pushed = self._requests.ask("POST", Route.FLOWER_MESSAGES, request, run=run)

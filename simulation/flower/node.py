@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -18,9 +19,11 @@ PART_BYTES = 1 << 20
 class NodePort:
     """A ``FlowerPort`` to the coordinator in this process."""
 
-    def __init__(self, requests: InProcess, device: str) -> None:
+    def __init__(self, requests: InProcess, device: str, folder: Path) -> None:
+        """``folder``: holds the content of its newest message."""
         self._requests = requests
         self._device = device
+        self._fetching, self._fetched = folder / "content.part", folder / "content"
 
     def poll(self, poll: FlowerPoll) -> FlowerTask | FlowerWait | Problem:
         found: FlowerTask | FlowerWait = self._requests.ask("POST", Route.FLOWER_TASKS, poll)
@@ -31,11 +34,14 @@ class NodePort:
         return found if isinstance(found, FlowerWait) else None
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
-        contents = self._requests.coordinator.flower.contents
+        coordinator = self._requests.coordinator
         try:
-            return contents.file(task.run, task.content, self._device)
+            coordinator.flower.contents.require(task.run, task.content, self._device)
         except ProblemError as error:
             return error.problem
+        with coordinator.core.blobs.open(task.content, keep=True) as file, self._fetching.open("wb") as copy:
+            shutil.copyfileobj(file, copy, PART_BYTES)
+        return self._fetching.replace(self._fetched)
 
     def reply(self, answer: AnswerFile) -> ReplyReceipt | Problem:
         header = answer.header

@@ -82,7 +82,9 @@ class SimulatedNodes:
         self._ports: list[NodePort] = []
         self._devices: list[FlowerDevice] = []
         for place, row in enumerate(rows):
-            port = NodePort(InProcess(coordinator, row, self._stop.is_set), row.device)
+            inbox = folder / row.device
+            inbox.mkdir(parents=True, exist_ok=True)
+            port = NodePort(InProcess(coordinator, row, self._stop.is_set), row.device, inbox)
             self._ports.append(port)
             self._devices.append(self._device(port, row, place, len(rows), folder, on_notice))
 

@@ -23,6 +23,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 from coordinator.engine import events, rounds, state
 from coordinator.engine.plan import Plan
+from coordinator.folding.refold import BlobFolder
 from coordinator.runtime.run_log import RunLog, start_of
 from coordinator.store import open_store
 from coordinator.store.port import RunRow, Store
@@ -112,7 +113,7 @@ def test_what_was_under_way_still_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_verify_finds_nothing(name: str, tmp_path: Path) -> None:
     store = opened(unpacked(name, tmp_path))
-    assert list(verify(store, FileBlobs(tmp_path / BLOBS_FOLDER))) == []
+    assert list(verify(store, BlobFolder(tmp_path / BLOBS_FOLDER))) == []
     store.close()
 
 
@@ -159,5 +160,5 @@ def test_a_simulated_run_is_finished_with_the_bits_of_the_version_that_began_it(
     assert history.status == "finished"
     assert tuple(view.digest for _, view in sorted(history.checkpoints.items())) == SIMULATED
     store = opened(folder)
-    assert list(verify(store, FileBlobs(folder / BLOBS_FOLDER))) == []
+    assert list(verify(store, BlobFolder(folder / BLOBS_FOLDER))) == []
     store.close()

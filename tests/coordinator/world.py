@@ -144,9 +144,7 @@ class World:
         return self.coordinator.operators.create_run(CreateRun(plan=self.plan(**sections), init=digest, origin="test"))
 
     def checkpoint(self, run: str = "marks") -> Tensors:
-        return from_bytes(
-            self.coordinator.operators.checkpoint_file(self.coordinator.operators.run(run).checkpoint).read_bytes()
-        )
+        return from_bytes(self.blobs.open(self.coordinator.operators.run(run).checkpoint).read())
 
     # ------------------------------------------------------------ time
 

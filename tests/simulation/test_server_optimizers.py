@@ -15,6 +15,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
 from coordinator.engine.plan_file import PlanError
+from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import verify
 from simulation import History, simulate
@@ -136,7 +137,7 @@ def test_a_rule_that_is_not_installed_is_refused_in_a_sentence() -> None:
 def wrong(folder: Path) -> list[str]:
     store = open_store(database_url(folder))
     try:
-        return [found.what for found in verify(store, FileBlobs(folder / BLOBS_FOLDER))]
+        return [found.what for found in verify(store, BlobFolder(folder / BLOBS_FOLDER))]
     finally:
         store.close()
 
@@ -144,5 +145,5 @@ def wrong(folder: Path) -> list[str]:
 def states(folder: Path) -> set[str]:
     """The server optimizer's states on the disk."""
     blobs = FileBlobs(folder / BLOBS_FOLDER)
-    found = {digest for digest in blobs.digests() if blobs.path(digest).read_bytes()[8:9] == b"{"}
-    return {digest for digest in found if "quorate.optimizer" in read_header(blobs.path(digest)).metadata}
+    found = {digest for digest in blobs.digests() if blobs.open(digest).read()[8:9] == b"{"}
+    return {digest for digest in found if "quorate.optimizer" in read_header(blobs.open(digest)).metadata}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.runtime.flower.ground import Ground
@@ -30,13 +28,12 @@ class Contents:
                 raise problem("busy", "the content's bytes were removed again: send them once more", retry_after_s=1)
             tx.put_flower_content(FlowerContentRow(run=run, digest=digest, bytes=size, stored_at=self._ground.now))
 
-    def file(self, run: str, digest: str, device: str | None) -> Path:
-        """The file of a content. ``device``: it may read those of its own messages; None: an operator asks, for whom
-        the run is in scope. ProblemError *unknown-content*: also for what the device may not read."""
+    def require(self, run: str, digest: str, device: str | None) -> None:
+        """ProblemError *unknown-content* unless the run has this content, and the caller may have it. ``device``: it
+        may read those of its own messages; None: an operator asks, for whom the run is in scope."""
         store = self._core.store
         self._ground.run(run)
         there = store.flower_content(run, digest) is not None
         if not there or (device is not None and not store.flower_addressed(run, device, digest)):
             whose = "for this device" if device is not None else "any more, or never had it"
             raise problem("unknown-content", f"Flower run {run} has no content {digest} {whose}")
-        return self._core.blobs.path(digest)

@@ -105,7 +105,9 @@ class ExplorerNode:
 
     def _read(self, digest: str) -> Any:
         def read(coordinator: Coordinator) -> bytes:
-            return coordinator.flower.contents.file(RUN, digest, self.device).read_bytes()
+            coordinator.flower.contents.require(RUN, digest, self.device)
+            with coordinator.core.blobs.open(digest) as file:
+                return file.read()
 
         return self._ask("flower-content", read)
 

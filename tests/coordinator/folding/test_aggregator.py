@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,9 @@ class Bench:
 
     def commit(self, *items: Contribution, aggregator: Aggregator | None = None) -> Tensors:
         digest, size, *_ = (aggregator or self.aggregator).commit(1, self.parent, items)
-        body = self.blobs.path(digest).read_bytes()
+        body = self.blobs.open(digest).read()
         assert len(body) == size
-        assert read_header(self.blobs.path(digest)).metadata == {}
+        assert read_header(self.blobs.open(digest)).metadata == {}
         return from_bytes(body)
 
 
@@ -120,7 +120,7 @@ def test_a_late_fold_of_an_older_round_touches_nothing() -> None:
     bench.aggregator.fold(2, new)
     bench.aggregator.fold(1, old)
     digest, *_ = bench.aggregator.commit(2, bench.parent, (new,))
-    assert from_bytes(bench.blobs.path(digest).read_bytes())["w"].tolist() == [2]
+    assert from_bytes(bench.blobs.open(digest).read())["w"].tolist() == [2]
 
 
 def test_the_next_rounds_sum_starts_from_nothing() -> None:
@@ -130,7 +130,7 @@ def test_the_next_rounds_sum_starts_from_nothing() -> None:
     item = bench.update("a", vector(2))
     bench.aggregator.fold(2, item)
     digest, *_ = bench.aggregator.commit(2, bench.parent, (item,))
-    assert from_bytes(bench.blobs.path(digest).read_bytes())["w"].tolist() == [2]
+    assert from_bytes(bench.blobs.open(digest).read())["w"].tolist() == [2]
 
 
 def test_committing_twice_gives_the_same_checkpoint() -> None:
@@ -251,7 +251,7 @@ def test_clipping_measured_at_the_door_or_at_the_fold_is_the_same() -> None:
         item = bench.update("a", {"w": rng.normal(size=500)}, 3)
         if remembers:
             bench.aggregator.remember(
-                item.digest, measure(bench.blobs.path(item.digest), bench.plan, bench.aggregator.layout)
+                item.digest, measure(bench.blobs.open(item.digest), bench.plan, bench.aggregator.layout)
             )
         digests.add(bench.aggregator.commit(1, bench.parent, (item,)))
     assert len(digests) == 1
@@ -313,13 +313,13 @@ def test_an_update_that_is_gone_is_no_reason_to_leave_it_out() -> None:
 class Torn:
     """A codec whose blocks of one update end in an error of the disk, once, after the first."""
 
-    def __init__(self, codec: Any, path: Path) -> None:
-        self._codec, self._path, self._left = codec, path, 1
+    def __init__(self, codec: Any, body: bytes) -> None:
+        self._codec, self._body, self._left = codec, body, 1
 
-    def blocks(self, path: Path, header: TensorHeader, block: int) -> Iterator[Any]:
-        blocks = self._codec.blocks(path, header, block=block)
+    def blocks(self, source: BytesIO, header: TensorHeader, block: int) -> Iterator[Any]:
+        blocks = self._codec.blocks(source, header, block=block)
         yield next(blocks)
-        if path == self._path and self._left:
+        if source.getvalue() == self._body and self._left:
             self._left -= 1
             raise OSError("Input/output error")
         yield from blocks
@@ -330,10 +330,10 @@ def test_an_update_that_cannot_be_read_to_its_end_leaves_no_part_in_the_sum() ->
     good = bench.update("x", {"a": np.ones(BLOCK), "b": np.ones(8)})
     torn = bench.update("y", {"a": np.full(BLOCK, 3.0), "b": np.full(8, 3.0)})
     bench.aggregator.fold(1, good)
-    path = bench.blobs.path(torn.digest)
-    bench.aggregator.remember(torn.digest, measure(path, bench.plan, bench.aggregator.layout))
+    body = bench.blobs.open(torn.digest).read()
+    bench.aggregator.remember(torn.digest, measure(body, bench.plan, bench.aggregator.layout))
     sums = bench.aggregator._sums
-    sums._codec = Torn(sums._codec, path)  # type: ignore[attr-defined]
+    sums._codec = Torn(sums._codec, body)  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="Input/output"):
         bench.commit(good, torn)
     after = bench.commit(good, torn)
@@ -366,5 +366,5 @@ def test_a_full_disk_at_the_commit_keeps_the_sum_for_the_next_try(monkeypatch: p
 def test_an_updates_report_is_not_part_of_the_model() -> None:
     bench = Bench(vector(1.0))
     item = bench.update("a", vector(1))
-    assert REPORT_KEY in read_header(bench.blobs.path(item.digest)).metadata
+    assert REPORT_KEY in read_header(bench.blobs.open(item.digest)).metadata
     assert set(bench.commit(item)) == {"w"}

@@ -43,9 +43,9 @@ def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_
     rng = np.random.default_rng(0)
     delta = {name: rng.normal(size=array.shape).astype(np.float32) for name, array in model.items() if name != "count"}
     made = committed(blobs, model, delta)
-    path = blobs.path(str(made.optimizer))
-    assert read_header(path).metadata == {"quorate.optimizer": "story 3"}
-    state = from_bytes(path.read_bytes())
+    stored = blobs.open(str(made.optimizer)).read()
+    assert read_header(stored).metadata == {"quorate.optimizer": "story 3"}
+    state = from_bytes(stored)
     assert {name: array.shape for name, array in state.items()} == {
         name: (model[name].size, 2) for name in ("z", "a", "scalar", "none")
     }

@@ -55,7 +55,7 @@ class StatisticsBench(Bench):
     def made(self, *deltas: dict[str, Any], weights: Sequence[int] = (1, 3)) -> tuple[Tensors, NewCheckpoint]:
         items = tuple(self.update(f"d{at}", delta, weights[at]) for at, delta in enumerate(deltas))
         made = self.aggregator.commit(1, self.parent, items)
-        return from_bytes(self.blobs.path(made.digest).read_bytes()), made
+        return from_bytes(self.blobs.open(made.digest).read()), made
 
 
 def bench(**aggregation: Any) -> StatisticsBench:
@@ -92,7 +92,7 @@ def test_an_optimizers_state_is_of_parameters_alone(name: str) -> None:
     at = bench(server_optimizer=name)
     _, made = at.made(ONE, TWO)
     if made.optimizer is not None:
-        assert list(read_header(at.blobs.path(made.optimizer)).manifest) == ["fc.weight"]
+        assert list(read_header(at.blobs.open(made.optimizer)).manifest) == ["fc.weight"]
     assert (made.optimizer is None) == (not SERVER_OPTIMIZERS[name].slots)
 
 
@@ -129,11 +129,11 @@ def test_a_packages_optimizer_gets_parameters_only() -> None:
 def test_they_are_not_in_the_norm_and_are_not_scaled() -> None:
     at = bench(clip_norm=1.0)
     item = at.update("a", ONE)
-    measures = measure(at.blobs.path(item.digest), at.plan, at.aggregator.layout)
+    measures = measure(at.blobs.open(item.digest), at.plan, at.aggregator.layout)
     assert measures.scale == 0.2
     assert 100 <= measures.peak < 101
     made = at.aggregator.commit(1, at.parent, (item,))
-    found = from_bytes(at.blobs.path(made.digest).read_bytes())
+    found = from_bytes(at.blobs.open(made.digest).read())
     assert found["fc.weight"].tolist() == (MODEL["fc.weight"] + np.float32(0.2) * ONE["fc.weight"]).tolist()
     assert found["bn.running_mean"].tolist() == [101, 0]
 
@@ -161,9 +161,9 @@ def test_beyond_their_range_they_are_cut_and_that_is_counted() -> None:
     at = bench(statistics_range={"*_mean": 10.0, "*running*": 50.0})
     items = at.update("a", ONE), at.update("b", TWO)
     layout = at.aggregator.layout
-    assert [measure(at.blobs.path(item.digest), at.plan, layout).cut for item in items] == [1, 1]
+    assert [measure(at.blobs.open(item.digest), at.plan, layout).cut for item in items] == [1, 1]
     made = at.aggregator.commit(1, at.parent, items)
-    found = from_bytes(at.blobs.path(made.digest).read_bytes())
+    found = from_bytes(at.blobs.open(made.digest).read())
     assert found["bn.running_mean"].tolist() == [1 + (10 - 10) / 2, -2 + (2 + 6) / 2]
     assert found["bn.running_var"].tolist() == [4, 0.5, 0.5]
     assert found["fc.weight"].tolist() == [[4, 6], [1, 1]]
@@ -173,9 +173,9 @@ def test_a_range_is_no_reason_to_take_what_no_sum_can_hold() -> None:
     at = bench(statistics_range=1.0)
     bad = {**ONE, "bn.running_var": np.array([np.nan, 0, 0], np.float32)}
     body = encode_update(Update(bad, 1), _Unchecked(), "story", 1)
-    path = at.blobs.path(at.blobs.put(body))
+    source = at.blobs.open(at.blobs.put(body))
     with pytest.raises(ProblemError, match="NaN"):
-        check(path, at.aggregator.layout, at.plan, run="story", round=1, attempt=0)
+        check(source, at.aggregator.layout, at.plan, run="story", round=1, attempt=0)
 
 
 class _Unchecked:
@@ -215,6 +215,6 @@ def test_rounding_of_variances_from_0_up_commits_none_below_0_and_is_not_counted
     deltas = [{**ONE, "bn.running_var": np.where(rng.random(2000) < part, tiny, 0) - parent} for part in (0, 0.5)]
     items = tuple(at.update(f"d{place}", delta, 3 + place) for place, delta in enumerate(deltas))
     made = at.aggregator.commit(1, at.parent, items)
-    found = from_bytes(at.blobs.path(made.digest).read_bytes())["bn.running_var"]
+    found = from_bytes(at.blobs.open(made.digest).read())["bn.running_var"]
     assert float(found.min()) >= 0
     assert made.raised == 0

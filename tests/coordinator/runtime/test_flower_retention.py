@@ -84,7 +84,7 @@ def test_a_day_after_its_end_a_run_is_its_numbers(world: FlowerWorld) -> None:
 def test_a_blob_that_something_else_has_stays(world: FlowerWorld) -> None:
     run = world.create()
     assert run.checkpoint is not None
-    model = world.blobs.path(run.checkpoint).read_bytes()
+    model = world.blobs.open(run.checkpoint).read()
     world.upload(model)
     world.begin("other")
     world.upload(b"shared")

@@ -106,7 +106,7 @@ def test_a_commit_to_a_model_on_which_devices_have_signed_leaves_them_out(world:
     world.coordinator.operators.advance("secret", "olga")
     check_in(world)
     moved = state(world).tensors
-    assert moved == canonical_digest(world.blobs.path(state(world).checkpoint))
+    assert moved == canonical_digest(world.blobs.open(state(world).checkpoint))
     assert moved != canonical_digest(to_bytes(world.model()))
     says(world, ev.Signed, *to_the_list(world))
     world.coordinator.operators.stop("secret")

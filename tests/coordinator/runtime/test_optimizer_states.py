@@ -34,7 +34,7 @@ KEY = b"quorate.optimizer"
 
 def states(world: World) -> set[str]:
     """The states on the disk."""
-    return {digest for digest in world.blobs.digests() if KEY in world.blobs.path(digest).read_bytes()[:200]}
+    return {digest for digest in world.blobs.digests() if KEY in world.blobs.open(digest).read()[:200]}
 
 
 def named(world: World, run: str = "marks") -> list[str | None]:
@@ -60,7 +60,7 @@ def test_three_rounds_are_three_steps_of_the_optimizer(make_world: MakeWorld, na
         model = optimizer.apply(model, mean, slots, 0.5, given)
         assert world.checkpoint()["marks"].tobytes() == model.tobytes()
         state = str(named(world)[-1])
-        kept = from_bytes(world.blobs.path(state).read_bytes())["marks"]
+        kept = from_bytes(world.blobs.open(state).read())["marks"]
         assert kept.shape == (world.size, len(slots))
         assert kept.T.tobytes() == np.array(slots).tobytes()
         committed = [row.body for row in world.store.events("marks", 0) if row.kind == "Committed"][-1]
@@ -131,7 +131,7 @@ def test_what_a_dead_coordinator_left_is_swept(make_world: MakeWorld) -> None:
     world = make_world()
     world.create(aggregation=ADAM)
     world.play_round(1)
-    old = world.blobs.path(str(named(world)[1])).read_bytes()
+    old = world.blobs.open(str(named(world)[1])).read()
     world.play_round(2)
     assert world.blobs.put(old) == named(world)[1]
     assert sweep(world.boot().core) == 1
@@ -203,7 +203,7 @@ def test_verify_folds_the_state_again(make_world: MakeWorld) -> None:
         world.play_round(number)
     assert list(verify(world.store, world.blobs)) == []
     first, second = (str(state) for state in named(world)[1:])
-    body = world.blobs.path(first).read_bytes()
+    body = world.blobs.open(first).read()
     world.blobs.delete(first)
     (gone,) = verify(world.store, world.blobs)
     assert (gone.invariant, gone.round) == ("5", 1), "round 2 cannot be added up again"

@@ -105,7 +105,7 @@ def test_repro_a_devices_update_cannot_be_made_a_model_for_all_to_read(empty: Wo
     with empty.refuses("invalid-request", "is not a checkpoint"):
         begin(empty, receipt.digest, name="theft")
     with empty.refuses("unknown-checkpoint"):
-        empty.coordinator.operators.checkpoint_file(receipt.digest)
+        empty.coordinator.operators.require_checkpoint(receipt.digest)
 
 
 BAD_FILES: list[tuple[str, bytes, str]] = [

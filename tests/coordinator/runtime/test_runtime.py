@@ -189,7 +189,7 @@ def test_an_assignment_says_all_that_a_device_needs(world: World) -> None:
     assert work is not None
     assert (work.run, work.round, work.attempt, work.device) == ("marks", 1, 0, world.rows[number].device)
     assert (work.checkpoint.version, work.checkpoint.digest) == (0, view.checkpoint)
-    assert work.checkpoint.bytes == len(world.coordinator.operators.checkpoint_file(view.checkpoint).read_bytes())
+    assert work.checkpoint.bytes == len(world.blobs.open(view.checkpoint).read())
     assert work.plan_digest == view.plan_digest
     assert (work.task.learner, work.partial, work.secure) == (LEARNER, "full", None)
     assert len(world.body(number)) <= work.max_update_bytes

@@ -144,8 +144,8 @@ def test_only_checkpoints_of_runs_are_served(world: World) -> None:
     receipt = world.report(world.cohort()[0])[0]
     for unknown in (receipt.digest, "0" * 64, "../../etc/passwd"):
         with world.refuses("unknown-checkpoint"):
-            world.coordinator.operators.checkpoint_file(unknown)
-    body = world.coordinator.operators.checkpoint_file(world.coordinator.operators.run("marks").checkpoint).read_bytes()
+            world.coordinator.operators.require_checkpoint(unknown)
+    body = world.blobs.open(world.coordinator.operators.run("marks").checkpoint).read()
     assert digest(body) == world.coordinator.operators.run("marks").checkpoint
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,11 @@ def test_a_receiver_that_has_gone_costs_no_more_reading(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def work(task: Any, *arguments: Any) -> Any:
-        if task is os.pread:
-            reads.append(arguments[1])
         await asyncio.sleep(0)
-        return task(*arguments)
+        found = task(*arguments)
+        if isinstance(found, bytes):
+            reads.append(len(found))
+        return found
 
     async def receive() -> Message:
         await gone.wait()
@@ -116,10 +117,10 @@ def test_a_receiver_that_has_gone_costs_no_more_reading(tmp_path: Path) -> None:
         if sum(sent) >= 1_000_000:
             gone.set()
 
-    response = FilePart(work, file, 0, 10_000_000, 200, {}, TENSORS_MEDIA_TYPE)
+    response = FilePart(work, partial(file.open, "rb"), 0, 10_000_000, 200, {}, TENSORS_MEDIA_TYPE)
     asyncio.run(response({"type": "http"}, receive, send))
     assert 1_000_000 <= sum(reads) < 2_000_000
-    assert sum(sent) == sum(reads)
+    assert 0 <= sum(reads) - sum(sent) <= reads[0], "one piece is read ahead"
 
 
 @pytest.mark.parametrize(

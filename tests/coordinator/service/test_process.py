@@ -18,7 +18,8 @@ import pytest
 from pydantic import ValidationError
 
 from coordinator.authority.inside import inside_authority
-from coordinator.blobs import BlobError, FileBlobs
+from coordinator.blobs import BlobError
+from coordinator.folding.refold import BlobFolder
 from coordinator.key_file import made_or_read
 from coordinator.service import process
 from coordinator.settings import Settings
@@ -119,7 +120,7 @@ def test_killed_in_every_round_the_server_optimizer_goes_on_with_its_state(tmp_p
     store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
     try:
         assert len({row.optimizer for row in store.checkpoints("adam")}) == 4
-        assert list(verify(store, FileBlobs(folder / "blobs"))) == []
+        assert list(verify(store, BlobFolder(folder / "blobs"))) == []
     finally:
         store.close()
 

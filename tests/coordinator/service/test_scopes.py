@@ -99,7 +99,7 @@ def test_devices_and_workers_are_listed_by_what_they_do_for_runs_in_scope(served
 def test_a_run_is_created_with_a_name_in_scope_only(served: Served) -> None:
     world = served.world
     init = str(world.coordinator.operators.run("red").checkpoint)
-    proof = possession([world.blobs.path(init).read_bytes()])
+    proof = possession([world.blobs.open(init).read()])
 
     def create(name: str, scope: str) -> httpx2.Response:
         message = {"plan": world.plan(name=name), "init": init, "init_proof": proof}

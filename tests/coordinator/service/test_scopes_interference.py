@@ -107,7 +107,7 @@ def test_repro_no_run_begins_from_a_checkpoint_of_runs_outside_of_the_scope(two:
 
 def test_who_has_the_file_begins_a_run_from_it_whoever_else_has_it(two: Served) -> None:
     """Two teams make the same first checkpoint with the same learner and seed."""
-    file = two.world.blobs.path(str(two.world.coordinator.operators.run("blue").checkpoint)).read_bytes()
+    file = two.world.blobs.open(str(two.world.coordinator.operators.run("blue").checkpoint)).read()
     digest, key = hashlib.sha256(file).hexdigest(), two.key("operator", "red*")
     assert created(two, key, digest, init_proof=possession([file[:7], file[7:]])).status_code == 201
     assert possession([file]) not in repr(two.world.store.audit_of_all(0, 1000))

@@ -24,6 +24,7 @@ from client_sdk.protocol.operators import MetricReport
 from client_sdk.tensors import to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
+from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import Violation, verify
 from tests.coordinator.runtime.test_workers import SECTION, Center
@@ -171,6 +172,6 @@ def doctored(folder: Path) -> Iterator[Doctor]:
 def violations(folder: Path) -> list[Violation]:
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     try:
-        return list(verify(store, FileBlobs(folder / BLOBS_FOLDER)))
+        return list(verify(store, BlobFolder(folder / BLOBS_FOLDER)))
     finally:
         store.close()

@@ -22,7 +22,7 @@ class BusyBlobs:
     def __init__(self, world: World, last: int) -> None:
         self._world = world
         self._last: int | None = last
-        self.has, self.path = world.blobs.has, world.blobs.path
+        self.has = world.blobs.has
 
     def open(self, digest: str) -> BinaryIO:
         if self._last is not None:

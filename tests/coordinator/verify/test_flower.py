@@ -9,6 +9,7 @@ import pytest
 
 from client_sdk.protocol.flower import FlowerError
 from coordinator.blobs import FileBlobs
+from coordinator.folding.refold import BlobFolder
 from coordinator.runtime.flower.retention import ENDED_S
 from coordinator.store.sql import SqlStore
 from coordinator.verify import verify
@@ -38,7 +39,7 @@ class Doctored:
         self.world.clock.at += 6
 
     def found(self) -> list[tuple[str, str]]:
-        return [(one.invariant, one.what) for one in verify(self.store, self.blobs)]
+        return [(one.invariant, one.what) for one in verify(self.store, BlobFolder(self.blobs.folder))]
 
     def change(self, statement: str) -> None:
         with self.store.engine.connect() as connection:
@@ -147,7 +148,8 @@ def shorten(path: Path) -> None:
 def test_a_content_that_is_not_there_or_is_another_is_named(
     made: Doctored, harm: Callable[[Path], None], words: str
 ) -> None:
-    harm(made.blobs.path(digest_of(b"update")))
+    digest = digest_of(b"update")
+    harm(made.blobs.folder / digest[:2] / digest)
     ((invariant, what),) = made.found()
     assert invariant == "flower"
     assert words in what

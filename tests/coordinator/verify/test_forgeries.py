@@ -12,6 +12,7 @@ import pytest
 from client_sdk.tensors import to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
+from coordinator.folding.refold import BlobFolder
 from coordinator.store import chain, open_store
 from coordinator.store.port import RefusalRow
 from coordinator.verify import Violation, verify
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def found(folder: Path) -> list[Violation]:
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     try:
-        return list(verify(store, FileBlobs(folder / BLOBS_FOLDER)))
+        return list(verify(store, BlobFolder(folder / BLOBS_FOLDER)))
     finally:
         store.close()
 

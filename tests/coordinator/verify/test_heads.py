@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.protocol.devices import LoggedEvent
-from coordinator.blobs import FileBlobs
 from coordinator.cli import app
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
+from coordinator.folding.refold import BlobFolder
 from coordinator.store import chain, open_store
 from coordinator.store.port import EventRow, RefusalRow
 from coordinator.verify import BadHead, Head, of_history, parsed, verify
@@ -37,7 +37,7 @@ def checked(folder: Path, *heads: Head) -> tuple[list[tuple[str, int, str]], Hea
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     ends: list[Head] = []
     try:
-        found = list(verify(store, FileBlobs(folder / BLOBS_FOLDER), heads=heads, reached=ends.append))
+        found = list(verify(store, BlobFolder(folder / BLOBS_FOLDER), heads=heads, reached=ends.append))
     finally:
         store.close()
     log = next(end for end in ends if not end.refusals)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from client_sdk.tensors import to_bytes
 from coordinator.blobs import FileBlobs
 from coordinator.cli import app
+from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_workers import Center
@@ -54,7 +55,7 @@ def changed(folder: Path, *statements: str) -> None:
 def found(folder: Path) -> list[tuple[str, int | None]]:
     store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
     try:
-        return [(wrong.invariant, wrong.round) for wrong in verify(store, FileBlobs(folder / "blobs"))]
+        return [(wrong.invariant, wrong.round) for wrong in verify(store, BlobFolder(folder / "blobs"))]
     finally:
         store.close()
 
@@ -76,7 +77,7 @@ def test_a_run_whose_row_is_gone_hides_no_other_run(folder: Path) -> None:
 def test_each_event_that_cannot_be_read_is_named_and_those_behind_it_are_looked_at(folder: Path) -> None:
     changed(folder, "UPDATE events SET body = '{' WHERE seq IN (3, 4)", "UPDATE runs SET seq = seq + 1")
     store = open_store(f"sqlite:///{folder / 'quorate.sqlite3'}")
-    wrong = [violation.what for violation in verify(store, FileBlobs(folder / "blobs"))]
+    wrong = [violation.what for violation in verify(store, BlobFolder(folder / "blobs"))]
     store.close()
     assert [what for what in wrong if what.endswith("cannot be read")] == [
         "event 3 cannot be read",

@@ -48,9 +48,7 @@ def _answered_before_stored() -> Patches:
         coordinator = service.coordinator
         key = RequestSignature.parse(request.scope["headers"]).key_id
         device = coordinator.core.store.device_by_key(key).device
-        digest, data = await receive(
-            self, request, limit, lambda spool: (spool.digest, spool.path.read_bytes()), caller
-        )
+        digest, data = await receive(self, request, limit, lambda spool: (spool.digest, spool.handle.read()), caller)
 
         def store() -> None:
             with coordinator.core.blobs.spool(limit) as spool:

@@ -1,0 +1,202 @@
+"""Blocks of a blob and their SHA-256, and a file that checks each block before it gives its bytes.
+
+The sums are computed while a blob is received. Of a blob of one block the sum is its own digest; those of a longer one
+lie beside its file, bound to its digest by a SHA-256 of their own. They only save time: where they are lost or damaged
+they are computed again from the whole file, whose digest decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from coordinator.blobs.port import BlobError
+
+Judge = Callable[[], Sequence[bytes]]
+
+BLOCK = 1 << 20
+"""Bytes of a block; the last one of a blob may be shorter."""
+_DIGEST = 32
+_HELD = 2
+"""Blocks that a reader holds: codecs read scales and values in turn."""
+
+
+class BlobHash:
+    """SHA-256 of bytes as they arrive, and of each of their blocks. The first block costs nothing: there both are the
+    same hash."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._whole = hashlib.sha256()
+        self._block = hashlib.sha256()
+        self._sums: list[bytes] = []
+
+    def update(self, view: memoryview) -> None:
+        """``view``: of bytes."""
+        while view:
+            piece = view[: BLOCK - self.size % BLOCK]
+            view = view[len(piece) :]
+            self._whole.update(piece)
+            if self._sums:
+                self._block.update(piece)
+            self.size += len(piece)
+            if self.size % BLOCK == 0:
+                self._sums.append((self._block if self._sums else self._whole).digest())
+                self._block = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """Of all bytes so far, in hexadecimal."""
+        return self._whole.hexdigest()
+
+    @property
+    def sums(self) -> list[bytes]:
+        """Of each block so far, the last one as far as it has come; of no bytes one sum."""
+        if not self._sums:
+            return [self._whole.digest()]
+        return [*self._sums, self._block.digest()] if self.size % BLOCK else list(self._sums)
+
+
+def hash_file(file: BinaryIO) -> BlobHash:
+    """Hashes a file from its beginning."""
+    found, buffer = BlobHash(), bytearray(BLOCK)
+    with memoryview(buffer) as view:
+        while count := file.readinto(view):  # type: ignore[attr-defined]
+            found.update(view[:count])
+    return found
+
+
+def sums_bytes(digest: str, sums: Sequence[bytes]) -> bytes:
+    """The file of sums of the blob with this digest."""
+    body = b"".join(sums)
+    return hashlib.sha256(bytes.fromhex(digest) + body).digest() + body
+
+
+def read_sums(path: Path, digest: str, size: int) -> list[bytes] | None:
+    """The sums of a blob of this digest and size; None where the file has none that are whole."""
+    if size <= BLOCK:
+        return [bytes.fromhex(digest)]
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    body = data[_DIGEST:]
+    whole = hashlib.sha256(bytes.fromhex(digest) + body).digest() == data[:_DIGEST]
+    if not whole or len(body) != -(-size // BLOCK) * _DIGEST:
+        return None
+    return [body[at : at + _DIGEST] for at in range(0, len(body), _DIGEST)]
+
+
+class Kept:
+    """Blocks that were checked, in memory for the next reader: many devices download one checkpoint at a time."""
+
+    def __init__(self, most: int = 32) -> None:
+        self._most = most
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, digest: str, index: int) -> bytes | None:
+        with self._lock:
+            found = self._blocks.get((digest, index))
+            if found is not None:
+                self._blocks.move_to_end((digest, index))
+            return found
+
+    def put(self, digest: str, index: int, block: bytes) -> None:
+        with self._lock:
+            self._blocks[digest, index] = block
+            if len(self._blocks) > self._most:
+                self._blocks.popitem(last=False)
+
+
+class CheckedFile(io.RawIOBase):
+    """A file whose bytes are given only after the block that they are in was checked. Memory: one block, and a second
+    one while two places are read in turn."""
+
+    def __init__(
+        self, file: BinaryIO, digest: str, sums: Sequence[bytes], judge: Judge, kept: Kept | None = None
+    ) -> None:
+        """``judge`` is called where a block does not have its sum: it returns the sums of the file's blocks where the
+        whole has its digest after all, and raises where it does not."""
+        self._file, self._digest, self._sums, self._judge, self._kept = file, digest, sums, judge, kept
+        self._size = os.fstat(file.fileno()).st_size
+        self._at = 0
+        self._held: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "a position before the beginning of the file")
+        self._at = at
+        return at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As many bytes as are asked for, but at the end of the file."""
+        left = max(0, self._size - self._at)
+        return b"".join(self._pieces(left if size is None or size < 0 else min(size, left)))
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills the buffer, but at the end of the file."""
+        view, done = memoryview(buffer).cast("B"), 0
+        for piece in self._pieces(min(len(view), max(0, self._size - self._at))):
+            view[done : done + len(piece)] = piece
+            done += len(piece)
+        return done
+
+    def close(self) -> None:
+        self._held.clear()
+        self._file.close()
+        super().close()
+
+    def _pieces(self, count: int) -> Iterator[memoryview]:
+        while count:
+            index, start = divmod(self._at, BLOCK)
+            block = self._checked(index)
+            piece = memoryview(block)[start : start + count]
+            if start + len(piece) == len(block):
+                self._held.pop(index, None)  # read to its end
+            self._at += len(piece)
+            count -= len(piece)
+            yield piece
+
+    def _checked(self, index: int) -> bytes:
+        block = self._held.get(index) or (self._kept.get(self._digest, index) if self._kept else None)
+        if block is None:
+            block = self._read(index)
+            if hashlib.sha256(block).digest() != self._sums[index]:
+                self._sums = self._judge()
+                block = self._read(index)
+                if hashlib.sha256(block).digest() != self._sums[index]:
+                    raise BlobError(f"Block {index} of blob {self._digest} reads differently each time.")
+            if self._kept is not None:
+                self._kept.put(self._digest, index, block)
+        self._held[index] = block
+        self._held.move_to_end(index)
+        if len(self._held) > _HELD:
+            self._held.popitem(last=False)
+        return block
+
+    def _read(self, index: int) -> bytes:
+        try:
+            return os.pread(self._file.fileno(), BLOCK, index * BLOCK)
+        except OSError as error:
+            raise BlobError(f"Could not read block {index} of blob {self._digest}: {error.strerror}.") from error

@@ -1,0 +1,200 @@
+"""What a disk gives back is not believed: each block is checked before its bytes are given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.blobs import BlobError, Damaged, FileBlobs, Missing
+from coordinator.blobs.blocks import BLOCK, BlobHash
+
+DATA = os.urandom(2 * BLOCK + 1000)
+DIGEST = hashlib.sha256(DATA).hexdigest()
+SHORT = b"a short one"
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> FileBlobs:
+    return FileBlobs(tmp_path / "blobs")
+
+
+def file_of(blobs: FileBlobs, digest: str) -> Path:
+    return blobs.folder / digest[:2] / digest
+
+
+def flip(path: Path, at: int) -> None:
+    """Flips a bit; size and times of the file stay."""
+    found = path.stat()
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 7])
+@pytest.mark.parametrize("piece", [1000, BLOCK, 3 * BLOCK])
+def test_sums_are_those_of_the_blocks_however_the_bytes_arrive(size: int, piece: int) -> None:
+    data, found = DATA[:size], BlobHash()
+    for start in range(0, size, piece):
+        found.update(memoryview(data)[start : start + piece])
+    wanted = [hashlib.sha256(data[at : at + BLOCK]).digest() for at in range(0, max(size, 1), BLOCK)]
+    assert (found.size, found.digest, found.sums) == (size, hashlib.sha256(data).hexdigest(), wanted)
+
+
+def test_a_reader_gives_what_a_file_gives(blobs: FileBlobs) -> None:
+    blobs.put(DATA)
+    with blobs.open(DIGEST) as file:
+        assert file.seek(0, os.SEEK_END) == len(DATA)
+        assert file.read(1) == b""
+        for at, count in ((0, 8), (BLOCK - 3, 6), (5, 2 * BLOCK), (len(DATA) - 4, 100), (len(DATA) + 9, 3)):
+            file.seek(at)
+            assert file.read(count) == DATA[at : at + count]
+            assert file.tell() == at + len(DATA[at : at + count])
+        file.seek(0)
+        assert file.read() == DATA
+        buffer = bytearray(10)
+        file.seek(-4, os.SEEK_END)
+        assert file.readinto(buffer) == 4  # type: ignore[attr-defined]
+        assert buffer[:4] == DATA[-4:]
+
+
+@pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 2 * BLOCK, len(DATA) - 1])
+def test_no_byte_of_a_damaged_block_is_given_and_others_are_until_it_is_found(blobs: FileBlobs, at: int) -> None:
+    blobs.put(DATA)
+    flip(file_of(blobs, DIGEST), at)
+    good = [index for index in range(3) if index != at // BLOCK]
+    with blobs.open(DIGEST) as file:
+        for index in good:
+            file.seek(index * BLOCK)
+            assert file.read(100) == DATA[index * BLOCK : index * BLOCK + 100]
+        assert blobs.damaged() == []
+        file.seek(at // BLOCK * BLOCK)
+        with pytest.raises(Damaged, match=DIGEST):
+            file.read(1)
+    assert blobs.damaged() == [DIGEST]
+    assert not blobs.has(DIGEST)
+    for ask in (blobs.open, blobs.size):
+        with pytest.raises(Damaged):
+            ask(DIGEST)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: flip(path, 3),
+        lambda path: os.truncate(path, 4),
+        lambda path: os.truncate(path, 0),
+        lambda path: path.write_bytes(DATA),
+    ],
+)
+@pytest.mark.parametrize("data", [SHORT, DATA + b"longer"])
+def test_a_file_that_is_another_is_damaged(blobs: FileBlobs, harm: Callable[[Path], None], data: bytes) -> None:
+    digest = blobs.put(data)
+    harm(file_of(blobs, digest))
+    with pytest.raises(Damaged), blobs.open(digest) as file:
+        file.read()
+    assert blobs.damaged() == [digest]
+
+
+def test_a_process_that_starts_and_one_that_shares_the_folder_know_what_is_damaged(blobs: FileBlobs) -> None:
+    digest, other = blobs.put(DATA), FileBlobs(blobs.folder)
+    flip(file_of(blobs, digest), 0)
+    with pytest.raises(Damaged):
+        blobs.open(digest).read()
+    with pytest.raises(Damaged):
+        other.open(digest)
+    assert FileBlobs(blobs.folder).damaged() == other.damaged() == [digest]
+    other.put(DATA)
+    assert blobs.damaged() == other.damaged() == []
+    assert blobs.open(digest).read() == DATA
+
+
+@pytest.mark.parametrize("found", [False, True])
+@pytest.mark.parametrize("data", [SHORT, DATA])
+def test_the_right_bytes_repair_what_is_damaged_and_that_is_said(blobs: FileBlobs, data: bytes, found: bool) -> None:
+    digest = blobs.put(data)
+    flip(file_of(blobs, digest), 0)
+    if found:
+        with pytest.raises(Damaged):
+            blobs.open(digest).read()
+    with blobs.spool() as spool:
+        spool.write(data)
+        spool.commit(digest)
+        assert spool.repaired
+    assert blobs.open(digest).read() == data
+    assert blobs.damaged() == []
+    with blobs.spool() as spool:
+        spool.write(data)
+        spool.commit(digest)
+        assert not spool.repaired
+
+
+def test_a_file_that_somebody_copies_back_repairs_it(blobs: FileBlobs) -> None:
+    digest = blobs.put(DATA)
+    flip(file_of(blobs, digest), 0)
+    with pytest.raises(Damaged):
+        blobs.open(digest).read()
+    file_of(blobs, digest).write_bytes(DATA)
+    assert blobs.damaged() == []
+    assert blobs.open(digest).read() == DATA
+    assert FileBlobs(blobs.folder).damaged() == []
+
+
+@pytest.mark.parametrize("harm", [lambda path: flip(path, 40), Path.unlink, lambda path: path.write_bytes(b"x")])
+def test_sums_that_are_lost_or_damaged_condemn_nothing(blobs: FileBlobs, harm: Callable[[Path], None]) -> None:
+    digest = blobs.put(DATA)
+    sums = Path(f"{file_of(blobs, digest)}.sums")
+    before = sums.read_bytes()
+    harm(sums)
+    assert blobs.open(digest).read() == DATA
+    assert blobs.damaged() == []
+    assert sums.read_bytes() == before
+
+
+def test_sums_of_another_blob_condemn_nothing(blobs: FileBlobs) -> None:
+    digest, other = blobs.put(DATA), blobs.put(DATA[1:] + b"1")
+    Path(f"{file_of(blobs, digest)}.sums").write_bytes(Path(f"{file_of(blobs, other)}.sums").read_bytes())
+    assert blobs.open(digest).read() == DATA
+
+
+def test_nothing_of_a_deleted_blob_is_left(blobs: FileBlobs) -> None:
+    kept, damaged = blobs.put(DATA), blobs.put(DATA + b"x")
+    flip(file_of(blobs, damaged), 0)
+    with pytest.raises(Damaged):
+        blobs.open(damaged).read()
+    for digest in (kept, damaged):
+        blobs.delete(digest)
+        with pytest.raises(Missing):
+            blobs.open(digest)
+    assert blobs.damaged() == []
+    assert [path for path in blobs.folder.rglob("*") if path.is_file()] == []
+
+
+def test_what_many_read_is_hashed_once(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs.put(DATA)
+    read: list[int] = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: read.append(at) or real(fd, count, at))
+    for _ in range(5):
+        with blobs.open(DIGEST, keep=True) as file:
+            assert file.read() == DATA
+    assert read == [0, BLOCK, 2 * BLOCK]
+
+
+def test_a_disk_that_cannot_be_read_condemns_nothing(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs.put(SHORT)
+
+    def fails(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pread", fails)
+        with pytest.raises(BlobError, match="Input/output"), blobs.open(hashlib.sha256(SHORT).hexdigest()) as file:
+            file.read()
+    assert blobs.damaged() == []
