@@ -21,11 +21,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
-import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +43,6 @@ from coordinator.blobs.port import (
 )
 from coordinator.datafolder import make_folder
 
-_LOG = logging.getLogger("quorate.storage")
 _SPOOL = "spool"
 _SUMS, _DAMAGED = ".sums", ".damaged"
 """What the names of the files beside a blob's end with."""
@@ -164,8 +162,16 @@ class FileBlobs:
     Folders have mode 0700 and files 0600, because updates are private.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, durable: bool = True) -> None:
-        """``durable``: False syncs nothing, for blobs that may be lost when the machine loses power."""
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        durable: bool = True,
+        notice: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """``durable``: False syncs nothing, for blobs that may be lost when the machine loses power. ``notice`` is told
+        which blob was found damaged, and which is repaired."""
+        self._notice = notice
         self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
@@ -265,7 +271,7 @@ class FileBlobs:
             was = known or marked.exists()
             marked.unlink(missing_ok=True)
         if was:
-            _LOG.warning("blob %s was damaged and is repaired: the right bytes are stored again", digest)
+            self._notice(f"blob {digest} was damaged and is repaired: the right bytes are stored again")
         return was
 
     def write_sums(self, digest: str, found: BlobHash) -> None:
@@ -308,7 +314,7 @@ class FileBlobs:
             self._damaged.add(digest)
         if new:
             kept = name + _DAMAGED
-            _LOG.error("blob %s is damaged: what is stored has another SHA-256; it is kept as %s", digest, kept)
+            self._notice(f"blob {digest} is damaged: what is stored has another SHA-256; it is kept as {kept}")
 
     def _gone(self, digest: str) -> BlobError:
         """The error for a blob that is not there: damaged, or missing."""

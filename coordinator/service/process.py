@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import logging
 import resource
 import socket
 import time
@@ -124,9 +125,8 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: Ma
             inside = stack.enter_context(make_inside(settings.authority_folder, url, time.time))
         try:
             authority = _pinned(settings, inside, url)
-            coordinator = Coordinator(
-                store, FileBlobs(settings.blobs_folder), settings=settings, authority=authority, traces=traces
-            )
+            blobs = FileBlobs(settings.blobs_folder, notice=logging.getLogger("quorate.storage").warning)
+            coordinator = Coordinator(store, blobs, settings=settings, authority=authority, traces=traces)
             coordinator.core.require_extensions()
             sweep(coordinator.core)
             coordinator.access.audit.begin(audit_key.public_hex)
