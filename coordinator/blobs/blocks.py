@@ -94,7 +94,7 @@ def read_sums(path: Path, digest: str, size: int) -> list[bytes] | None:
     return [body[at : at + _DIGEST] for at in range(0, len(body), _DIGEST)]
 
 
-class Kept:
+class CheckedBlocks:
     """Blocks that were checked, in memory for the next reader: many devices download one checkpoint at a time."""
 
     def __init__(self, most: int = 32) -> None:
@@ -121,7 +121,7 @@ class CheckedFile(io.RawIOBase):
     one while two places are read in turn."""
 
     def __init__(
-        self, file: BinaryIO, digest: str, sums: Sequence[bytes], judge: Judge, kept: Kept | None = None
+        self, file: BinaryIO, digest: str, sums: Sequence[bytes], judge: Judge, kept: CheckedBlocks | None = None
     ) -> None:
         """``judge`` is called where a block does not have its sum: it returns the sums of the file's blocks where the
         whole has its digest after all, and raises where it does not."""

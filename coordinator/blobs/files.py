@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
-from coordinator.blobs.blocks import BLOCK, BlobHash, CheckedFile, Kept, hash_file, read_sums, sums_bytes
+from coordinator.blobs.blocks import BLOCK, BlobHash, CheckedBlocks, CheckedFile, hash_file, read_sums, sums_bytes
 from coordinator.blobs.port import (
     BlobError,
     DiskFull,
@@ -175,7 +175,7 @@ class FileBlobs:
         self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
-        self._kept = Kept()
+        self._kept = CheckedBlocks()
         with _plain_errors(f"the blob folder {self.folder}"):
             if durable:
                 make_folder(self.folder)
