@@ -77,7 +77,7 @@ def evaluate(
             nonlocal scored
             scored += 1
             if as_json:
-                document = found.model_dump(mode="json")
+                document = {"examples": found.examples, "metrics": found.metrics}
                 say_json({"kind": "scored", "run": run, "version": checkpoint.version, "source": source, **document})
             else:
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in found.metrics.items())
