@@ -38,19 +38,29 @@ def said_roles(statistics: Sequence[str] | None) -> dict[str, StatisticRole] | N
     }
 
 
-def roles_for(model: Manifest, said: dict[str, StatisticRole] | None) -> tuple[dict[str, StatisticRole], str]:
-    """The statistics of a model, and a sentence where nobody says them and their names tell. Failure where what is
-    said does not fit the model."""
+def roles_for(
+    model: Manifest, said: dict[str, StatisticRole] | None, known: dict[str, StatisticRole] | None
+) -> tuple[dict[str, StatisticRole], str]:
+    """The statistics of a model: those that the learner knows or that options have ``said``; else those that names
+    tell, and a sentence about them. Failure where what is said does not fit the model, or the learner."""
     from client_sdk.tensors import ManifestMismatch
     from client_sdk.tensors.roles import by_name, stated, told
 
+    if said is None and known is not None:
+        return known, ""
     if said is None:
         found = by_name(model)
         return found, told(found) if found else ""
     try:
-        return stated(model, said), ""
+        found = stated(model, said)
     except ManifestMismatch as error:
         fail(f"--statistic: {error}.")
+    if known is not None and found != known:
+        fail(
+            "--statistic says otherwise than the learner, whose devices would refuse the run. Its statistics are "
+            f"{', '.join(sorted(known)) or 'none'}: leave the option out."
+        )
+    return found, ""
 
 
 def check_initial(path: Path) -> None:

@@ -114,7 +114,7 @@ def _model(
             header = read_header(content)
         except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
             return None, sentence_of(error)
-    return (header, roles_for(header.manifest, known if said is None else said)[0]), ""
+    return (header, roles_for(header.manifest, said, known)[0]), ""
 
 
 def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any]:

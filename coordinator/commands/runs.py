@@ -69,7 +69,7 @@ def create(
         (content, known), origin = given(read, init), init.name
     else:
         read, content, origin, known = initial(read, learner, seed)
-    roles, word = roles_for(read_header(content).manifest, known if said is None else said)
+    roles, word = roles_for(read_header(content).manifest, said, known)
     with OperatorClient(coordinator, key_file=key_file) as client:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         with counted_bytes(f"uploading {origin}", size) as on_bytes:

@@ -116,3 +116,39 @@ def test_schema_describes_every_field() -> None:
     for section in document["$defs"].values():
         for name, field in section["properties"].items():
             assert field.get("description"), name
+
+
+def test_statistics_are_told_by_names_or_by_the_option(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = plan.with_name("normed.safetensors")
+    model.write_bytes(to_bytes({**MODEL, "head.running_mean": np.zeros(7, np.float32)}))
+
+    def said(*options: str) -> str:
+        quorate("plan", "check", str(plan), "--init", str(model), *options)
+        found = capsys.readouterr()
+        return " ".join((found.out + found.err).split())
+
+    assert "of which 1,007 are averaged; 7 are of statistics" in said()
+    assert "of statistics" not in said("--statistic", "none")
+    assert "; 1,007 are of statistics" in said("--statistic", "head.*", "--statistic", "head.running_mean>=0")
+    assert "no tensor of the model matches 'tail'" in said("--statistic", "tail")
+    ranged = ("--set", 'aggregation.statistics_range={"*_var"=2.0}')
+    assert "aggregation.statistics_range: no averaged statistic matches '*_var'" in said(*ranged)
+
+
+def test_a_learner_that_knows_its_statistics_is_not_contradicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "knowing.py").write_text(
+        "import numpy as np\n"
+        "class L:\n"
+        "    def train(self, *_, **__): ...\n"
+        "    def initial(self, seed): return {'w': np.zeros(3, np.float32), 'ema': np.zeros(2, np.float32)}\n"
+        "    def roles(self): return {'ema': 'statistic'}\n"
+        "learner = L()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "plan.toml").write_text('name = "x"\n[task]\nlearner = "knowing:learner"\n')
+    assert quorate("plan", "check", str(tmp_path / "plan.toml")) == 0
+    assert "; 2 are of statistics" in " ".join(capsys.readouterr().out.split())
+    assert quorate("plan", "check", str(tmp_path / "plan.toml"), "--statistic", "w") == 1
+    assert "leave the option out" in " ".join(capsys.readouterr().err.split())
