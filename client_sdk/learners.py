@@ -26,9 +26,10 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol
 
-from client_sdk.data import count, held_out_part, training_part
+from client_sdk.data import count
 from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
+from client_sdk.isolation import private, reads_only, trained
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
@@ -162,10 +163,13 @@ class LearnerTrainer:
     """Trains with a catalogue's learners on one device's data.
 
     ``data``: whatever the learners take: ``(x, y)``, an object with ``.x`` and ``.y``, or one with parts ``.train`` and
-    ``.test`` (or ``.held_out``). ``examples``: how many there are, where ``data`` cannot say.
+    ``.test`` (or ``.held_out``). ``examples``: how many there are, where ``data`` cannot say. ``seeds``: whether the
+    global generators of Python, numpy and torch are seeded while a learner trains, and restored afterwards: for a
+    process that does nothing else.
     """
 
-    def __init__(self, catalogue: Catalogue, data: Any, *, examples: int | None = None) -> None:
+    def __init__(self, catalogue: Catalogue, data: Any, *, examples: int | None = None, seeds: bool = False) -> None:
+        self._seeds = seeds
         self.catalogue = catalogue
         self._data = data
         self._examples = examples
@@ -182,8 +186,9 @@ class LearnerTrainer:
         learner = self.catalogue.load(assignment.task.learner)
         require_roles(learner, checkpoint, assignment)
         return train(
-            learner, checkpoint, self._data, assignment.task, device=device, round=assignment.round, deadline=deadline
-        )
+            learner, checkpoint, self._data, assignment.task, device=device, round=assignment.round, deadline=deadline,
+            seeds=self._seeds,
+        )  # fmt: skip
 
 
 def train(
@@ -195,20 +200,14 @@ def train(
     device: str,
     round: int,
     deadline: Callable[[], float] | None,
+    seeds: bool = False,
 ) -> Update:
-    """The update of a loaded learner, see ``Trainer.train``. LearnerError where it gives something else."""
-    if hasattr(learner, "train"):
-        update = learner.train(
-            model,
-            training_part(data),
-            task,
-            device=device,
-            round=round,
-            deadline=deadline,
-            held_out=held_out_part(data),
-        )
-    else:
-        update = learner(model, training_part(data), task)
+    """The update of a loaded learner, see ``Trainer.train``. LearnerError where it gives something else.
+
+    The learner gets private arrays of model and data, and, where it has a parameter ``rng``, a numpy Generator that
+    (seed, round, device) seeds. ``seeds``: the global generators are seeded likewise while it trains.
+    """
+    update = trained(learner, model, data, task, device=device, round=round, deadline=deadline, seeds=seeds)
     if not isinstance(update, Update):
         raise LearnerError(f"The learner {task.learner} gave a {type(update).__name__}, not an Update.")
     return update
@@ -269,6 +268,8 @@ def evaluate(learner: Any, name: str, model: Tensors, data: Any, *, device: str 
     nobody's. LearnerError where it has none, or does not return a Score."""
     if not hasattr(learner, "evaluate"):
         raise LearnerError(f"The learner {name} cannot score a model: it has no evaluate(model, data).")
+    if not reads_only(learner, "evaluate"):
+        model, data = private(dict(model)), private(data)
     taken = inspect.signature(learner.evaluate).parameters.values()
     told = any(one.kind is one.VAR_KEYWORD or one.name == "device" for one in taken)
     score = learner.evaluate(model, data, device=device) if told else learner.evaluate(model, data)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 from pydantic import ValidationError
 
 from client_sdk import codecs
@@ -19,7 +20,7 @@ from client_sdk.protocol.devices import Score, UpdateReport, Work
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.tensors import split
 from client_sdk.tensors.exact_sum import ExactSum, peak
-from client_sdk.tensors.floats import Float32, widen
+from client_sdk.tensors.floats import Float32, as_array, widen
 from client_sdk.tensors.manifest import (
     Array,
     Manifest,
@@ -64,12 +65,13 @@ class Update:
         round = Update({"w": w_local - w_global}, examples=600, metrics={"loss": 0.3}) + other
         new = {name: w_global[name] + change for name, change in round.mean().items()}
 
-    ``delta``: local minus global weights by name, floating-point arrays (taken as float32, not copied). ``examples``:
-    what the device trained on, a whole number; the update's weight in ``+`` and ``mean``. In a run the plan decides the
-    weight (section ``[aggregation]``), since a device could claim any. ``metrics``: means over those examples; one that
-    has no value (NaN) on them, such as an AUC of one label, is left out, but for ``loss``. ``held_out``: the received
-    model scored on held-out data. ``model``: what the learner's own model consists of; None: of the tensors of the
-    delta, all float32. In a secure round a device masks nothing unless the checkpoint has exactly these tensors.
+    ``delta``: local minus global weights by name, floating-point arrays or torch tensors on the CPU (taken as float32
+    and copied; ``copy=False``: the caller gives float32 arrays away). ``examples``: what the device trained on, a whole
+    number; the update's weight in ``+`` and ``mean``. In a run the plan decides the weight (section ``[aggregation]``),
+    since a device could claim any. ``metrics``: means over those examples; one that has no value (NaN) on them, such as
+    an AUC of one label, is left out, but for ``loss``. ``held_out``: the received model scored on held-out data.
+    ``model``: what the learner's own model consists of; None: of the tensors of the delta, all float32. In a secure
+    round a device masks nothing unless the checkpoint has exactly these tensors.
 
     Raises ManifestMismatch (no floating-point array), OutOfRange (examples) and ValueError (a metric that is infinite,
     a loss that is not finite, a name such as ``F1 score``, more than 64 metrics). Values are checked when they are
@@ -85,15 +87,19 @@ class Update:
         metrics: Mapping[str, float] | None = None,
         held_out: Score | None = None,
         model: Manifest | None = None,
+        copy: bool = True,
     ) -> None:
         if isinstance(examples, bool) or not hasattr(examples, "__index__") or examples < 0:
             raise OutOfRange(f"examples must be a whole number from 0 up, not {examples!r}")
-        for name, array in delta.items():
-            if not isinstance(name, str) or not hasattr(array, "dtype"):
-                raise ManifestMismatch(
-                    f"the delta maps names to NumPy arrays, not {name!r} to a {type(array).__name__}"
-                )
-        self._delta: Tensors | None = {name: widen(array) for name, array in sorted(delta.items())}
+        arrays = {name: as_array(name, array) for name, array in delta.items()}
+        taken = {name: widen(arrays[name]) for name in sorted(arrays)}
+        if copy:
+            flat, start = np.empty(sum(array.size for array in taken.values()), np.float32), 0
+            for name, array in taken.items():
+                taken[name] = flat[start : start + array.size].reshape(array.shape)
+                taken[name][...] = array
+                start += array.size
+        self._delta: Tensors | None = taken
         self._sum: ExactSum | None = None
         require_finite(held_out.metrics if held_out else {})
         self._scored = held_out.examples if held_out else 0

@@ -54,7 +54,7 @@ def device(
     from client_sdk.learners import LearnerTrainer
 
     speak_as(joining.name)
-    trainer = LearnerTrainer(*joining.prepare())
+    trainer = LearnerTrainer(*joining.prepare(), seeds=True)
     log_plainly("quorate.device")
     with FileStorage(joining.folder) as storage, stopped_by_signals() as stop:
         ended = joining.take_part("This device", storage, trainer, stop, as_json)

@@ -9,8 +9,10 @@ ending in ``.csv`` or ``.parquet``, followed by ``:`` and the column to predict,
 from __future__ import annotations
 
 import re
+import sys
 import zipfile
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +120,30 @@ def count(data: Any) -> int:
 
 
 def training_part(data: Any) -> Any:
-    """``data.train`` where there is one, else ``data``."""
-    part = getattr(data, "train", None)
-    return data if part is None or callable(part) else part
+    """``data.train`` where there is one, else ``data``. A torch Dataset is a part itself, with any attributes: some
+    have a flag ``.train``."""
+    part = None if _is_dataset(data) else getattr(data, "train", None)
+    return part if _is_data(part) else data
 
 
 def held_out_part(data: Any) -> Any | None:
     """``data.held_out`` or ``data.test``; None where there is neither."""
-    for name in ("held_out", "test"):
+    for name in () if _is_dataset(data) else ("held_out", "test"):
         part = getattr(data, name, None)
-        if part is not None and not callable(part):
+        if _is_data(part):
             return part
     return None
+
+
+def _is_dataset(data: Any) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(data, torch_data.Dataset)
+
+
+def _is_data(part: Any) -> bool:
+    """Whether an attribute may be examples: no flag, text, path or method."""
+    plain = isinstance(part, bool | int | float | str | bytes | PathLike | np.generic)
+    return _is_dataset(part) or not (part is None or plain or callable(part))
 
 
 def names() -> list[str]:
@@ -179,8 +193,8 @@ def installed(name: str) -> Any:
 
 def _from_entry_point(name: str) -> Data:
     found = installed(name)
-    test = getattr(found, "test", None)
-    return Data(_examples(found.train, name), None if test is None else _examples(test, name))
+    test = held_out_part(found)
+    return Data(_examples(training_part(found), name), None if test is None else _examples(test, name))
 
 
 def _from_table(table: TableFile) -> Data:
@@ -217,6 +231,8 @@ def _from_file(path: Path) -> Data:
 
 
 def _examples(part: Any, name: str) -> Examples:
+    if not hasattr(part, "x") or not hasattr(part, "y"):
+        raise DataSourceError(f"The data {name} gives a {type(part).__name__}, which has no .x and .y.")
     return _pair(np.asarray(part.x), np.asarray(part.y), name)
 
 

@@ -55,7 +55,7 @@ class ClearContribution:
 
         A tensor that the learner ignores would make another checkpoint of the same model, and a device that is spent on
         one would train on the other."""
-        whole = Manifest.of(from_bytes(checkpoint))
+        whole = read_header(checkpoint).manifest
         whole.select(task.averaged).as_float32().require(update.manifest)
         update.model.require(whole, "the checkpoint of this secure round")
         for name, array in update.delta.items():

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from client_sdk import data as parts
 from client_sdk.learning.errors import DataError, NoExamples
 
 
@@ -47,7 +46,7 @@ class ArrayExamples:
         return self._x.index_select(0, indices), self._y.index_select(0, indices)
 
     def span(self, start: int, stop: int) -> tuple[Any, Any]:
-        return self._x[start:stop], self._y[start:stop]
+        return self._x[start:stop].clone(), self._y[start:stop].clone()
 
 
 class DatasetExamples:
@@ -80,17 +79,6 @@ class DatasetExamples:
                 "kind; pad what is shorter, or make tensors of all."
             ) from error
         return inputs, targets
-
-
-def training_part(data: Any) -> Any:
-    """As in ``client_sdk.data``; a torch Dataset is a part itself, with any attributes (some have a flag
-    ``.train``)."""
-    return data if isinstance(data, Dataset) else parts.training_part(data)
-
-
-def held_out_part(data: Any) -> Any | None:
-    """As in ``client_sdk.data``; a torch Dataset has no parts."""
-    return None if isinstance(data, Dataset) else parts.held_out_part(data)
 
 
 def as_examples(data: Any, what: str = "training data") -> TensorExamples:

@@ -19,10 +19,12 @@ import torch
 from torch import nn
 
 from client_sdk.chance import derive_seed
+from client_sdk.data import held_out_part, training_part
+from client_sdk.isolation import only_reads
 from client_sdk.learning import state, states
 from client_sdk.learning.blueprint import blank, blueprint
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
-from client_sdk.learning.data import as_examples, held_out_part, training_part
+from client_sdk.learning.data import as_examples
 from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
 from client_sdk.learning.evaluation import explained, score
 from client_sdk.learning.local_sgd import LocalResult, local_sgd
@@ -150,6 +152,7 @@ class Learner:
         with private_chance(0):
             return state.tied_names(self._empty())
 
+    @only_reads
     def train(
         self,
         model: Tensors,
@@ -204,8 +207,10 @@ class Learner:
             )
         delta = _differences(state.named_tensors(module), model, sorted(sent))
         whole = Manifest.of({name: state.host(name, tensor) for name, tensor in own.items()})
-        return Update(delta, len(examples), work=trained.work, metrics=trained.metrics, held_out=before, model=whole)
+        work, means = trained.work, trained.metrics
+        return Update(delta, len(examples), work=work, metrics=means, held_out=before, model=whole, copy=False)
 
+    @only_reads
     def evaluate(self, model: Tensors, data: Any, *, batch: int = _SCORING_BATCH, device: str = "") -> Score:
         """Score a checkpoint: ``loss`` and all metrics of the examples of ``data`` together (its part ``.test`` where
         it has parts).

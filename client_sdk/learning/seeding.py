@@ -6,21 +6,19 @@ from torch's global generator, of which a process has one: ``private_chance`` se
 Therefore one lock serialises everything in this package that may draw: two threads of one process train one after
 another. Devices that train at the same time need separate processes.
 
-Layers on a GPU, Python's ``random`` and numpy's global generator are unaffected.
+Layers on a GPU are unaffected. Python's ``random`` and numpy's global generator are seeded by who calls a learner, in
+processes of this package's own (``client_sdk.isolation``).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from client_sdk.chance import derive_seed
-
-_ONE_AT_A_TIME = threading.RLock()
-"""Held while torch's global generator is swapped. Re-entrant: a learner's loss may use another learner."""
+from client_sdk.isolation import ONE_AT_A_TIME
 
 
 def batch_order(
@@ -49,6 +47,6 @@ def batch_order(
 def private_chance(seed: int) -> Iterator[None]:
     """Seed torch's global CPU generator with ``seed``, and restore its state on exit. No other thread of this package
     draws meanwhile."""
-    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         yield

@@ -7,6 +7,7 @@ summed here are chosen so that their sums are exact.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -45,6 +46,31 @@ def widen(array: Array) -> Float32:
     if name != "F16":
         raise ManifestMismatch(f"{name} is not a floating-point dtype and is never averaged")
     return array.astype(np.float32)
+
+
+def as_array(name: object, value: Any) -> Array:
+    """A numpy array of what is one, of a torch tensor on the CPU (bfloat16 as ``BF16``), or of an object that numpy
+    converts. ManifestMismatch, naming the tensor, for anything else."""
+    kind = type(value).__name__
+    if isinstance(name, str) and isinstance(value, np.ndarray):
+        return value
+    if not isinstance(name, str) or not hasattr(value, "dtype"):
+        raise ManifestMismatch(f"the delta maps names to NumPy arrays, not {name!r} to a {kind}")
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and isinstance(value, torch.Tensor):
+            if value.device.type != "cpu" or value.layout is not torch.strided:
+                where = value.device if value.device.type != "cpu" else value.layout
+                raise ManifestMismatch(f"the delta of {name!r} is a tensor on {where}: give .cpu(), and dense tensors")
+            plain = value.detach().resolve_conj().resolve_neg()
+            if plain.dtype is torch.bfloat16:
+                return np.asarray(plain.contiguous().view(torch.int16).numpy()).view(BF16)
+            return np.asarray(plain.numpy())
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, ManifestMismatch):
+            raise
+        raise ManifestMismatch(f"the delta of {name!r} is a {kind} that is no array of numbers: {error}") from None
 
 
 def narrow(array: Float32, dtype: str | np.dtype[Any]) -> Array:

@@ -232,7 +232,9 @@ def _data(array: Array, spec: TensorSpec) -> memoryview:
 
 
 def from_bytes(data: bytes | bytearray | memoryview) -> Tensors:
-    """The tensors of a safetensors file as read-only views of ``data`` (no copy). Errors as ``read_header``."""
+    """The tensors of a safetensors file, writable, on one copy of ``data``: torch writes through numpy's read-only
+    flag, and would change stored bytes. Errors as ``read_header``."""
+    data = bytearray(data)
     header = read_header(data)
     found: Tensors = {}
     for name, spec in header.manifest.items():
@@ -240,7 +242,6 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Tensors:
         array: Array = np.frombuffer(data, dtype, spec.elements, begin) if spec.elements else np.empty(0, dtype)
         if spec.dtype == "BOOL" and spec.elements and int(array.view(np.uint8).max()) > 1:
             raise MalformedTensors(f"{shown(name)} holds booleans that are neither 0 nor 1")
-        array.flags.writeable = False
         found[name] = array.reshape(spec.shape)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
+from client_sdk.isolation import trained
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score
@@ -109,21 +110,20 @@ class Kernel:
         return update
 
     def _trained(self, model: Tensors, data: ClientData, job: Job) -> Any:
-        if not hasattr(self.learner, "train"):
-            if job.steps is not None:
-                raise OutOfTime(
-                    "The time ran out before the whole task was done, and a learner that is a function cannot stop "
-                    "early: an object with train(..., deadline=) can."
-                )
-            return self.learner(model, data.train, self._task)
-        return self.learner.train(
+        if not hasattr(self.learner, "train") and job.steps is not None:
+            raise OutOfTime(
+                "The time ran out before the whole task was done, and a learner that is a function cannot stop "
+                "early: an object with train(..., deadline=) can."
+            )
+        return trained(
+            self.learner,
             model,
-            data.train,
+            data,
             self._task,
             device=job.device,
             round=job.round,
             deadline=_whole if job.steps is None else _Steps(job.steps),
-            held_out=data.test,
+            seeds=True,
         )
 
     def _contributed(self, update: Update, job: Job, *, most: int) -> Contributed:

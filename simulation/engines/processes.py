@@ -5,7 +5,7 @@ written once, to memory that all workers read, and each worker's sum is in memor
 worker gets the next client, the longest first.
 
 A learner that draws from an unseeded generator of its own draws the same numbers in each worker: they are forks of one
-process. Quorate's ``Learner`` seeds what it draws by client and round.
+process. Global generators are seeded by client and round.
 """
 
 from __future__ import annotations

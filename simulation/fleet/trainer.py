@@ -38,7 +38,7 @@ class FleetTrainer:
         stop: Event,
     ) -> None:
         self._number = number
-        self._inner = LearnerTrainer(catalogue, shard)
+        self._inner = LearnerTrainer(catalogue, shard, seeds=True)
         self._learner = learner
         self._habits = habits
         self._round_times = round_times

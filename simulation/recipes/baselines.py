@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
-from client_sdk.learners import evaluate
+from client_sdk.learners import evaluate, train
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors
@@ -90,7 +90,7 @@ def local_only(
     def train(round: int) -> None:
         for client in members:
             try:
-                update = learner.train(models[client], whole[client].train, task, device=client, round=round)
+                update = trained_by(learner, models[client], whole[client], task, client, round)
             except Exception as error:
                 error.add_note(f"The client was {client!r}, in round {round}.")
                 raise
@@ -150,7 +150,7 @@ def centralized(
 
     def train(round: int) -> None:
         nonlocal model
-        model = moved(model, learner.train(model, everything, task, device="centralized", round=round))
+        model = moved(model, trained_by(learner, model, everything, task, "centralized", round))
 
     return _led(made, rounds, score_every, train, score, progress)
 
@@ -168,6 +168,11 @@ def pooled(clients: Clients) -> Any:
         raise ValueError("some clients hold torch Datasets and some arrays: they cannot be put into one place")
     pairs = [part if isinstance(part, tuple | list) else (part.x, part.y) for part in parts]
     return tuple(np.concatenate([np.asarray(pair[side]) for pair in pairs]) for side in (0, 1))
+
+
+def trained_by(learner: Any, model: Tensors, data: Any, task: Task, client: str, round: int) -> Update:
+    """The learner's update, as ``simulate`` would have it."""
+    return train(learner, model, data, task, device=client, round=round, deadline=None, seeds=True)
 
 
 def moved(model: Tensors, update: Update) -> Tensors:

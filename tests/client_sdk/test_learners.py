@@ -216,9 +216,11 @@ def test_a_learner_gets_its_part_of_the_data_the_seeds_and_the_deadline() -> Non
     assert trainer.learners == {"a:b": "3.1"}
     trainer.train(assignment("a:b"), MODEL, "d7", lambda: 9.0)
     ((given, others),) = recorder.calls
-    assert given is data.train
+    for mine, whole in ((given, data.train), (others.pop("held_out"), data.test)):
+        assert mine.x.tolist() == whole.x.tolist()
+        assert not np.shares_memory(mine.x, whole.x)
     assert others.pop("deadline")() == 9.0
-    assert others == {"device": "d7", "round": 4, "held_out": data.test}
+    assert others == {"device": "d7", "round": 4}
 
 
 def test_scoring_needs_a_learner_that_can() -> None:
@@ -302,6 +304,7 @@ def test_parts_and_counts_of_what_apps_hand_over() -> None:
     assert count([1, 2, 3]) == 3
     assert training_part(pair) is pair
     assert held_out_part(pair) is None
-    assert held_out_part(SimpleNamespace(train=1, held_out=2, test=3)) == 2
+    assert held_out_part(SimpleNamespace(train=[1], held_out=[2], test=[3])) == [2]
+    assert held_out_part(SimpleNamespace(train=[1], held_out=2, test=[3])) == [3], "a number is a flag"
     with pytest.raises(DataSourceError, match="give examples="):
         count(3)

@@ -1,0 +1,210 @@
+"""What a learner does to the arrays that it gets, and what it draws, reaches nobody else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from client_sdk.data import count, held_out_part, training_part
+from client_sdk.isolation import private, seeded
+from client_sdk.learners import evaluate, train
+from client_sdk.protocol.devices import Score, Task
+from client_sdk.tensors import from_bytes, to_bytes
+from client_sdk.tensors.manifest import ManifestMismatch
+from client_sdk.update import Update
+
+TASK = Task(learner="a:b", seed=3)
+
+
+def overwrite(array: Any) -> None:
+    """As a careless learner may, through every flag."""
+    if isinstance(array, torch.Tensor):
+        array.fill_(7)
+    else:
+        torch.as_tensor(array).fill_(7)
+
+
+@dataclass(frozen=True)
+class Part:
+    x: np.ndarray
+    y: np.ndarray
+    more: dict[str, Any]
+
+
+def part() -> Part:
+    return Part(np.zeros(3), np.zeros(3), {"deep": [np.zeros(2)]})
+
+
+def test_arrays_in_containers_objects_and_subsets_are_copies() -> None:
+    thing = part()
+    mine = private(thing)
+    assert type(mine) is Part
+    for array in (mine.x, mine.y, mine.more["deep"][0]):
+        overwrite(array)
+    assert not thing.x.any()
+    assert not thing.y.any()
+    assert not thing.more["deep"][0].any()
+    whole = TensorDataset(torch.zeros(4, 2), torch.zeros(4))
+    overwrite(private(whole)[0][0])
+    some = private(Subset(whole, [0, 2]))
+    assert isinstance(some, Subset)
+    assert len(some) == 2
+    overwrite(some[1][0])
+    overwrite(some.__getitems__([0])[0][0])
+    pair = (np.zeros((2, 2), order="F")[::-1], np.array([np.zeros(1), np.zeros(2)], object))
+    overwrite(private(pair)[0].copy())
+    overwrite(private(pair)[1][0])
+    assert not whole.tensors[0].any()
+    assert not pair[0].any()
+    assert not pair[1][0].any()
+
+
+def test_a_mapped_file_is_mapped_anew_and_its_bytes_stay(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(12.0).reshape(6, 2))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    before = (tmp_path / "x.npy").read_bytes()
+    for view in (mapped, mapped[1::2], np.asarray(mapped)[::-1, 1]):
+        mine = private(view)
+        assert mine.tolist() == view.tolist()
+        assert not np.shares_memory(mine, mapped)
+        mine[...] = 7  # a read-only mapping would end the process here
+    assert (tmp_path / "x.npy").read_bytes() == before
+    assert mapped.tolist() == np.arange(12.0).reshape(6, 2).tolist()
+
+
+def test_what_cannot_be_copied_is_the_learners_as_it_is() -> None:
+    class Connection:
+        def __copy__(self) -> Any:
+            raise TypeError
+
+    thing = Connection()
+    assert private(thing) is thing
+
+
+class Careless:
+    """Writes to all that it gets."""
+
+    def train(
+        self, model: Any, data: Any, task: Any, *, device: str, round: int, deadline: Any, held_out: Any
+    ) -> Update:
+        delta = Update({"w": model["w"] + 1}, examples=1)
+        for array in (model["w"], data[0], held_out[0]):
+            overwrite(array)
+        return delta
+
+    def evaluate(self, model: Any, data: Any) -> Score:
+        for array in (model["w"], data[0]):
+            overwrite(array)
+        return Score(examples=1, metrics={})
+
+
+def test_a_learner_of_any_kind_and_its_scores_change_nothing() -> None:
+    body = to_bytes({"w": np.zeros(3, np.float32)})
+    model, data = from_bytes(body), Parts()
+    for learner in (
+        Careless(),
+        lambda model, data, task: (overwrite(model["w"]), overwrite(data[0]), Update(model, 1))[2],
+    ):
+        train(learner, model, data, TASK, device="d", round=1, deadline=None)
+    evaluate(Careless(), "a:b", model, data.test)
+    assert not model["w"].any()
+    assert not data.train[0].any()
+    assert not data.test[0].any()
+    overwrite(from_bytes(body)["w"])
+    assert not from_bytes(body)["w"].any()
+
+
+class Parts:
+    def __init__(self) -> None:
+        self.train, self.test = (np.zeros(2), np.zeros(2)), (np.zeros(2), np.zeros(2))
+
+
+class Flagged(Dataset[Any]):
+    """As torchvision's: its split is a flag."""
+
+    def __init__(self, train: Any) -> None:
+        self.train = self.test = self.held_out = train
+
+    def __len__(self) -> int:
+        return 5
+
+
+class Pairs:
+    def __init__(self, train: Any) -> None:
+        self.x, self.y, self.train, self.test = np.zeros(5), np.zeros(5), train, not train
+
+
+@pytest.mark.parametrize("flag", [True, False, "train", 1, np.bool_(True), Path("here")])
+@pytest.mark.parametrize("kind", [Flagged, Pairs])
+def test_a_flag_is_no_part(kind: Any, flag: Any) -> None:
+    data = kind(flag)
+    assert training_part(data) is data
+    assert held_out_part(data) is None
+    assert count(data) == 5
+
+
+def draws() -> list[float]:
+    return [random.random(), random.gauss(0, 1), np.random.random(), np.random.normal(), float(torch.rand(1))]
+
+
+def fails_after(found: list[tuple[float, ...]]) -> None:
+    found.append(tuple(draws()))
+    raise ZeroDivisionError
+
+
+def test_global_generators_are_seeded_by_seed_round_and_device_and_restored() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    np.random.normal(), random.gauss(0, 1)  # each keeps a second deviate for the next call
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    found: list[tuple[float, ...]] = []
+    for drawn in ((0, 1, "a"), (0, 1, "a"), (1, 1, "a"), (0, 2, "a"), (0, 1, "b")):
+        with pytest.raises(ZeroDivisionError), seeded(*drawn):
+            fails_after(found)
+    assert found[0] == found[1]
+    assert all(len({one[place] for one in found}) == 4 for place in range(5))
+    assert random.getstate() == states[0]
+    assert str(np.random.get_state()) == str(states[1])
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_in_an_app_global_generators_are_untouched_and_a_generator_is_passed() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    wanted = draws()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
+    def learner(model: Any, data: Any, task: Any, rng: Any = None) -> Update:
+        return Update({"w": rng.normal(size=3)}, examples=1)
+
+    found = [train(learner, {}, None, TASK, device=device, round=1, deadline=None).delta["w"] for device in "aab"]
+    assert draws() == wanted
+    assert found[0].tolist() == found[1].tolist() != found[2].tolist()
+
+
+def test_an_update_is_no_view_of_the_learners_buffer() -> None:
+    buffer = np.ones(3, np.float32)
+    first = Update({"w": buffer}, examples=1)
+    buffer[:] = 3
+    assert (first + Update({"w": buffer}, examples=1)).mean()["w"].tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_torch_tensors_are_taken(dtype: torch.dtype) -> None:
+    weights = torch.arange(6, dtype=dtype).reshape(2, 3).T.requires_grad_()
+    assert Update({"w": weights}, examples=1).delta["w"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert Update({"w": torch.tensor(1.5, dtype=dtype)}, examples=1).delta["w"].tolist() == 1.5
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.ones(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(2, dtype=torch.complex64), [1.0], None],
+)
+def test_other_things_are_refused_in_a_sentence(value: Any) -> None:
+    with pytest.raises(ManifestMismatch):
+        Update({"w": value}, examples=1)
