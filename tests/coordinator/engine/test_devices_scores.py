@@ -1,0 +1,38 @@
+"""What the devices of a round scored: means by weight, and the sums of states."""
+
+from __future__ import annotations
+
+from coordinator.engine.phases.public_record import added_states, mean_scores
+from coordinator.engine.state import Member, Round
+
+
+def of(**members: Member) -> Round:
+    return Round(number=1, kind="federated", phase="committing", opened_at=0.0, members=members)
+
+
+def device(examples: int, metrics: dict[str, float], **more: dict[str, list[float]]) -> Member:
+    return Member(
+        examples=9,
+        status="reported",
+        held_out=metrics,
+        held_out_examples=examples,
+        held_out_states=more.get("states", {}),
+    )
+
+
+def test_a_metric_with_a_state_has_no_mean_of_values() -> None:
+    """It would stand as the metric until somebody computes it, and could finish the run."""
+    round = of(
+        a=device(2, {"loss": 1.0, "f1": 0.5, "auc": 0.25}, states={"f1": [1.0, 2.0]}),
+        b=device(6, {"loss": 3.0, "f1.undefined": 1.0, "auc.undefined": 1.0}, states={"f1": [0.0, 4.0]}),
+        c=device(0, {}),
+    )
+    assert mean_scores(round) == {"loss": 2.5, "auc": 0.25, "auc.undefined": 1.0}
+    assert added_states(round) == {"f1": [1.0, 6.0]}
+    assert mean_scores(of()) == {}
+    assert added_states(of()) == {}
+
+
+def test_a_weight_counts_in_place_of_the_examples() -> None:
+    heavy = Member(examples=9, held_out={"loss": 1.0}, held_out_examples=2, held_out_weights={"loss": 30.0})
+    assert mean_scores(of(a=heavy, b=device(10, {"loss": 5.0}))) == {"loss": (30 + 50) / 40}
