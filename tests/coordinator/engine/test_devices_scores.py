@@ -22,13 +22,13 @@ def device(examples: int, metrics: dict[str, float], **more: dict[str, list[floa
 
 def test_a_metric_with_a_state_has_no_mean_of_values() -> None:
     """It would stand as the metric until somebody computes it, and could finish the run."""
-    round = of(
+    scored = of(
         a=device(2, {"loss": 1.0, "f1": 0.5, "auc": 0.25}, states={"f1": [1.0, 2.0]}),
         b=device(6, {"loss": 3.0, "f1.undefined": 1.0, "auc.undefined": 1.0}, states={"f1": [0.0, 4.0]}),
         c=device(0, {}),
     )
-    assert mean_scores(round) == {"loss": 2.5, "auc": 0.25, "auc.undefined": 1.0}
-    assert added_states(round) == {"f1": [1.0, 6.0]}
+    assert mean_scores(scored) == {"loss": 2.5, "auc": 0.25, "auc.undefined": 1.0}
+    assert added_states(scored) == {"f1": [1.0, 6.0]}
     assert mean_scores(of()) == {}
     assert added_states(of()) == {}
 
