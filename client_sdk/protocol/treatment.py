@@ -35,6 +35,8 @@ class Treatment(Message):
     raised: int = 0
     """Values of non-negative statistics (such as a running variance) that are 0 in the checkpoint, since what devices
     sent would have made them less."""
+    duplicates: int = 0
+    """Updates beside the first one of their device: of two processes that take part as one, from copies of a folder."""
     refused: dict[str, int] | None = Field(default_factory=dict)
     """Why updates were refused, late ones left out: reason -> how many, the most common first, at most 8. Part of a
     reason may be text of a device."""
@@ -46,4 +48,5 @@ class Treatment(Message):
         if self.rounding:
             found.append(f"rounding errors up to {self.rounding:.2g} of an update's largest value")
         found += ["the sum of the updates was zero"] * self.zero_sum
+        found += [f"{self.duplicates} second updates of a device, which may be two"] * (self.duplicates > 0)
         return found + [f"{self.raised} values of statistics would have been below 0"] * (self.raised > 0)

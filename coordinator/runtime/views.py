@@ -145,12 +145,16 @@ def round_view(
         secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
-        treatment=None if row.kind == "datacenter" else _treatment(row.kind, body, first.values()),
+        treatment=None if row.kind == "datacenter" else _treatment(row.kind, body, first.values(), refusals),
     )
 
 
-def _treatment(kind: str, body: Mapping[str, Any], refusals: Iterable[RefusalRow]) -> Treatment:
+def _treatment(
+    kind: str, body: Mapping[str, Any], refusals: Iterable[RefusalRow], every: Sequence[RefusalRow]
+) -> Treatment:
+    """``refusals``: the first of each device; ``every``: all of the round."""
     of_sum = {"zero_sum": body.get("zero_sum", False), "raised": body.get("raised", 0)}
+    of_sum["duplicates"] = len({(item.device, item.digest) for item in every if item.kind == "duplicate"})
     if not shows_counts_of_data(kind):
         return Treatment(**dict.fromkeys(_OF_DATA), **of_sum)
     reasons = Counter(item.reason for item in refusals if item.kind != "late")

@@ -145,7 +145,7 @@ _FUNNEL = {
 _TREATED = {"clipped": True, "capped": True, "statistics_cut": True, "rounding": 0.25}
 _TREATMENT = {
     "clipped": 3, "capped": 2, "partial": 1, "statistics_cut": 1, "rounding": 0.25, "zero_sum": True, "raised": 2,
-    "refused": {"the values hold NaN": 2},
+    "duplicates": 1, "refused": {"the values hold NaN": 2},
 }  # fmt: skip
 _LEASE_VIEW = {
     "worker": "w1", "attempt": 2, "fence": 3, "since_at": 10.5, "seen_at": 11.5, "step": 20, "metrics": {"loss": 0.5}

@@ -17,6 +17,7 @@ export function treated(round: RoundView): string[] {
   if (done.rounding) found.push(`rounding errors up to ${done.rounding.toPrecision(2)} of an update's largest value`);
   if (done.zero_sum) found.push("the sum of the updates was zero");
   if (done.raised) found.push(`${count(done.raised)} values of statistics would have been below 0`);
+  if (done.duplicates) found.push(`${count(done.duplicates)} second updates of a device, which may be two`);
   for (const [reason, many] of Object.entries(done.refused ?? {})) found.push(`${count(many)} refused: ${reason}`);
   return found;
 }

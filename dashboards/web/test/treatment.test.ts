@@ -3,7 +3,7 @@ import type { RoundView } from "../src/api/types";
 import { noteOf } from "../src/participation";
 import { treated } from "../src/treatment";
 
-const NOTHING = { clipped: 0, capped: 0, partial: 0, statistics_cut: 0, rounding: 0, zero_sum: false, raised: 0, refused: {} };
+const NOTHING = { clipped: 0, capped: 0, partial: 0, statistics_cut: 0, rounding: 0, zero_sum: false, raised: 0, duplicates: 0, refused: {} };
 
 function round(treatment: RoundView["treatment"]): RoundView {
   return { round: 1, status: "committed", opened_at: 0, treatment, funnel: { waiting: 9, selected: 8, training: 8, reported: 6, withdrawn: 0, late: 0, dropped: 0, refused: 2 } } as RoundView;
@@ -21,7 +21,7 @@ describe("what was done to updates", () => {
     ]);
     expect(treated(round(NOTHING))).toEqual([]);
     expect(treated(round(null))).toEqual([]);
-    expect(treated(round({ clipped: null, capped: null, partial: null, statistics_cut: null, rounding: null, zero_sum: false, raised: 0, refused: null }))).toEqual([]);
+    expect(treated(round({ clipped: null, capped: null, partial: null, statistics_cut: null, rounding: null, zero_sum: false, raised: 0, duplicates: 0, refused: null }))).toEqual([]);
   });
 });
 

@@ -16,8 +16,16 @@ NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=T
 NO_LIMITS = Policy(learners=None, secure_only=False, max_epochs=None, secure=None, secure_learners=())
 NOBODY = Funnel(waiting=0, selected=0, training=0, reported=0, withdrawn=0, late=0, dropped=0, refused=0)
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "Assignment": {"kind": "assignment", "attempt": 0, "secure": None, "partial": "full"},
-    "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "secure": 0, "hold_s": 25.0},
+    "Assignment": {
+        "kind": "assignment",
+        "attempt": 0,
+        "secure": None,
+        "partial": "full",
+        "roles": {},
+        "roles_digest": "",
+        "warning": "",
+    },
+    "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "secure": 0, "hold_s": 25.0, "process": ""},
     "Registration": {"examples": 0, "label": ""},
     "Registered": {"authority_inside": False},
     "Noted": {"ok": True},
@@ -36,6 +44,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "SecureRefusal": {"spent": False},
     "SecureSigned": {"certificate": "", "body": ""},
     "SecureTask": {
+        "statistics": (),
         "weighting": "examples",
         "drop": 0,
         "corrupt_millionths": 0,
@@ -70,11 +79,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "metrics": {},
         "held_out": None,
     },
-    "Wait": {"kind": "wait"},
+    "Wait": {"kind": "wait", "warning": ""},
     "Withdrawal": {"attempt": 0},
     "Work": {"steps": 0, "steps_planned": 0, "epochs": 0.0, "examples_seen": 0, "complete": True},
-    "CreateRun": {"init_proof": None, "origin": ""},
+    "CreateRun": {"init_proof": None, "origin": "", "roles": None},
     "DeviceView": {
+        "unfit": "",
+        "warning": "",
         "run": None,
         "round": None,
         "device_class": "no class",
@@ -94,6 +105,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "LeaseView": {"metrics": {}},
     "MetricReport": {"source": "evaluator"},
     "RoundView": {
+        "missed": 0,
+        "missed_at": None,
         "attempt": 0,
         "kind": "federated",
         "group": "",
@@ -121,6 +134,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "statistics_cut": 0,
         "rounding": 0.0,
         "zero_sum": False,
+        "duplicates": 0,
         "refused": {},
     },
     "ExchangeView": {"ended_at": None},
@@ -135,6 +149,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "earlier": (),
     },
     "RunView": {
+        "shared_identities": (),
         "clock": "wall",
         "kind": "federated",
         "flower": None,

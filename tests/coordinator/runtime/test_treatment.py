@@ -87,6 +87,17 @@ def test_a_sum_of_zero_is_said(make_world: MakeWorld) -> None:
     assert treatment(world) == Treatment(zero_sum=True)
 
 
+def test_a_second_update_of_a_device_is_counted(make_world: MakeWorld) -> None:
+    world = begun(make_world)
+    first = world.cohort()[0]
+    world.report(first)
+    for loss in (8.0, 8.0, 9.0):
+        with world.refuses("duplicate", "."):
+            world.send(first, world.body(first, metrics={"loss": loss}))
+    assert treatment(world) == Treatment(duplicates=2)
+    assert treatment(world).words(1) == ["2 second updates of a device, which may be two"]
+
+
 def test_refusals_are_counted_by_reason(make_world: MakeWorld) -> None:
     world = begun(make_world)
     first, second, *_ = world.cohort()
