@@ -40,7 +40,7 @@ def test_it_says_how_many_devices_are_spent_and_the_ways_out(
         def upload_checkpoint(self, content: object, on_bytes: object) -> str:
             return made.checkpoint
 
-        def create_run(self, plan: object, checkpoint: str, origin: str) -> RunView:
+        def create_run(self, plan: object, checkpoint: str, origin: str, roles: object) -> RunView:
             return made.changed(devices_spent=spent, devices_registered=6)
 
     monkeypatch.setattr("client_sdk.http.operator.OperatorClient", Client)
