@@ -115,3 +115,15 @@ def test_of_secure_rounds_nothing_is_told_that_depends_on_data() -> None:
     assert found == Treatment(**unknown, zero_sum=True)
     assert found is not None
     assert found.words(5) == ["the sum of the updates was zero"]
+
+
+def test_who_withdraws_or_sends_what_is_not_valid_is_not_late_for_weights_of_1_over_p(make_world: MakeWorld) -> None:
+    world = begun(make_world, inverse_participation=4, weight_cap=100)
+    first, second, third, fourth = world.cohort()
+    invalid(world, third)
+    world.coordinator.devices.withdraw(world.rows[fourth].device, "marks", 1, 0, "the battery is low")
+    world.report(first, second)
+    names = {number: world.rows[number].device for number in (first, second)}
+    assert world.coordinator.core.state("marks").participation == {names[first]: (1, 1), names[second]: (1, 1)}
+    world.boot()
+    assert world.coordinator.core.state("marks").participation == {names[first]: (1, 1), names[second]: (1, 1)}
