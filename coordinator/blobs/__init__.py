@@ -2,7 +2,7 @@
 
 from coordinator.blobs.files import FileBlobs
 from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import BlobError, Blobs, Damaged, DigestMismatch, DiskFull, Missing, Spool, TooLarge
+from coordinator.blobs.port import BlobError, Blobs, Damaged, DigestMismatch, DiskFull, Gone, Missing, Spool, TooLarge
 
 __all__ = [
     "BlobError",
@@ -11,6 +11,7 @@ __all__ = [
     "DigestMismatch",
     "DiskFull",
     "FileBlobs",
+    "Gone",
     "MemoryBlobs",
     "Missing",
     "Spool",

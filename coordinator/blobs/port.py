@@ -6,8 +6,9 @@ A blob is durable when the call that stores it returns, as far as the implementa
     |- DigestMismatch        the bytes do not have the announced digest
     |- TooLarge              more bytes than the limit; raised while they arrive
     |- DiskFull              no space or no quota left
-    |- Damaged               the stored bytes have another digest by now
-    `- Missing               no blob with this digest
+    `- Gone                  its bytes cannot be had until somebody stores them again
+       |- Damaged            the stored bytes have another digest by now
+       `- Missing            no blob with this digest
 
 What a blob is read by checks the bytes against the digest before it gives them. There is no way around it: the port
 names no files.
@@ -39,11 +40,19 @@ class DiskFull(BlobError):
     """The disk, or the quota on it, is full."""
 
 
-class Missing(BlobError):
+class Gone(BlobError):
+    """The bytes of ``digest`` cannot be had until somebody stores them again."""
+
+    def __init__(self, text: str, digest: str) -> None:
+        super().__init__(text)
+        self.digest = digest
+
+
+class Missing(Gone):
     """There is no blob with this digest."""
 
 
-class Damaged(BlobError):
+class Damaged(Gone):
     """The bytes that are stored under this digest do not have it any more. Nobody is given them."""
 
 
@@ -146,12 +155,14 @@ def is_digest(text: str) -> bool:
 
 def damaged(digest: str) -> Damaged:
     """The error for a blob whose bytes have another digest."""
-    return Damaged(f"Blob {digest} is damaged: what is stored has another SHA-256. Store the right bytes again.")
+    return Damaged(
+        f"Blob {digest} is damaged: what is stored has another SHA-256. Store the right bytes again.", digest
+    )
 
 
 def missing(digest: str) -> Missing:
     """The error for a digest without blob."""
-    return Missing(f"There is no blob {digest[:80]!r}.")
+    return Missing(f"There is no blob {digest[:80]!r}.", digest)
 
 
 def check_limit(size: int, limit: int | None) -> None:

@@ -27,7 +27,7 @@ from client_sdk.tensors import (
     widen,
 )
 from client_sdk.tensors.exact_sum import FRACTION_BITS, ExactSum
-from coordinator.blobs import BlobError, Blobs, Missing
+from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
@@ -76,8 +76,19 @@ def _final_errors() -> Iterator[None]:
         yield
     except (TensorError, ExtensionError) as error:
         raise CannotAggregate(str(error)) from None
-    except Missing as error:
-        raise CannotAggregate(f"a file that the round needs is gone: {error}") from None
+
+
+@contextmanager
+def _lost_updates(items: tuple[Contribution, ...]) -> Iterator[None]:
+    """Raises the loss of an update as CannotAggregate. Whoever waits for any other file may try again: its bytes can be
+    stored again, and a round cannot be done without them."""
+    try:
+        yield
+    except Gone as error:
+        lost = next((item for item in items if item.digest == error.digest), None)
+        if lost is None:
+            raise
+        raise CannotAggregate(f"the update of {lost.device} is damaged or gone: {error}") from None
 
 
 class Aggregator:
@@ -142,7 +153,7 @@ class Aggregator:
         CannotAggregate when the result would not be finite or the sum out of range; BlobError when files could not be
         read or written.
         """
-        with self._lock, _final_errors():
+        with self._lock, _final_errors(), _lost_updates(items):
             if self._chosen.rule.needs == "sum":
                 return self._write(round, parent, optimizer, _MeanBlocks(self._sums.total(round, items)))
             return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)))

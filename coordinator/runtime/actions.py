@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import assert_never
 
-from coordinator.blobs import Missing
+from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
 from coordinator.runtime.cohort_selection import draw_cohort, return_to_fleet
@@ -31,6 +31,8 @@ class Actions:
         core = self._core
         match action:
             case fx.Draw():
+                if not core.blobs.has(core.log(run).state.checkpoint):
+                    return  # the clock says so, and draws once the model is back
                 draw_cohort(core.log(run), self._fleet, core.store, core.blobs, core.clock)
             case fx.Return():
                 return_to_fleet(core.log(run), self._fleet)
@@ -56,7 +58,7 @@ class Actions:
             return
         try:
             self._core.aggregator(run).fold(action.round, action.contribution)
-        except Missing:
+        except Gone:
             if wanted(log.catch_up()):  # else another replica has committed, and deleted what it added
                 raise
 

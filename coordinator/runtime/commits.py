@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from coordinator.blobs import Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
@@ -19,7 +18,7 @@ from coordinator.runtime.optimizer_states import optimizer_state_before
 from coordinator.store.port import FenceLost
 
 MakeCheckpoint = Callable[[], NewCheckpoint]
-"""Writes a checkpoint durably. CannotAggregate, or Missing, where the round can have none."""
+"""Writes a checkpoint durably. CannotAggregate where the round can have none."""
 
 
 class Commits:
@@ -36,7 +35,8 @@ class Commits:
     def commit(self, run: str, round: int, make: MakeCheckpoint) -> bool:
         """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there is none.
 
-        Returns False where this replica may not commit the round, or may not any more.
+        Returns False where this replica may not commit the round, or may not any more. BlobError, such as Damaged for
+        the parent: the round stays, and is committed once the right bytes are back.
         """
         with self._at(run):
             log = self._core.log(run)
@@ -46,9 +46,8 @@ class Commits:
             try:
                 made = make()
                 tensors = tensors_of(self._core.blobs, log.state.plan, made.digest)
-            except (CannotAggregate, Missing) as error:
-                gone = "a file that the round needs is gone: " if isinstance(error, Missing) else ""
-                reason = f"{gone}{error}"
+            except CannotAggregate as error:
+                reason = str(error)
                 log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
             else:
                 try:

@@ -144,6 +144,8 @@ class Coordinator:
         found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
         troubles = self.core.troubles.all()
         found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
+        damaged = self.core.blobs.damaged()
+        found |= {"damaged": damaged} if damaged else {}
         authority = self.identities.trouble()
         return {**found, **({"authority": authority} if authority else {})}
 

@@ -31,7 +31,7 @@ from client_sdk.tensors import (
     widen,
 )
 from client_sdk.tensors.roles import StatisticRole, by_name, digest_of, stated
-from coordinator.blobs import Blobs, Missing
+from coordinator.blobs import Blobs, Gone
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen, chosen_for_new_run
 from coordinator.engine.plan_file import Mistake, PlanError
@@ -107,7 +107,7 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
             raise problem("unknown-checkpoint", unknown)
         with core.blobs.open(init) as file:
             header = read_header(file)
-    except Missing:
+    except Gone:
         raise problem("unknown-checkpoint", unknown) from None
     except TensorError as error:
         raise problem("invalid-request", f"the blob {init} is not a checkpoint: {error}") from None

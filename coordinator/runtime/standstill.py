@@ -64,9 +64,16 @@ class Standstill:
         parts = [
             self._too_few(state),
             self._no_authority(state),
+            self._lost(state),
             f"this coordinator could not store data: {failed}" if failed else "",
         ]
         return printable("; ".join(part for part in parts if part), _LONGEST)
+
+    def _lost(self, state: RunState) -> str:
+        """Which file of the model is damaged or gone: the run goes on by itself once its bytes are stored again."""
+        wanted = (("the newest checkpoint", state.checkpoint), ("the server optimizer's state", state.optimizer))
+        lost = [f"{what} {digest}" for what, digest in wanted if digest and not self._core.blobs.has(digest)]
+        return f"damaged or gone: {' and '.join(lost)}; store the right bytes again" if lost else ""
 
     def _in_vain(self, state: RunState) -> str:
         """The failures before: rounds that were abandoned, and selections that this one has missed; with the last

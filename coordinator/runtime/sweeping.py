@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from client_sdk.tensors import HEADER_LIMIT
-from coordinator.blobs import Missing
+from coordinator.blobs import Gone
 from coordinator.runtime.core import Core
 from coordinator.runtime.optimizer_states import optimizer_states
 from coordinator.store.port import RoundRow
@@ -62,7 +62,7 @@ def _is_of_an_attempt(core: Core, digest: str) -> bool:
     try:
         with core.blobs.open(digest) as file:
             head = file.read(9)
-    except Missing:
+    except Gone:
         return False
     tensors = len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= HEADER_LIMIT
     return not tensors and not head.startswith((b"[[", b"[]"))

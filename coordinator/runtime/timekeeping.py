@@ -95,6 +95,8 @@ class Timekeeping:
         self._retry_work(log.run, state, now)
         if state.deadline is None:
             return []
+        if state.phase in ("leasing", "selecting"):
+            self._core.blobs.size(state.checkpoint)  # Gone: no round of a lost model begins
         if state.phase == "leasing":
             return self._let_wait(log, counts(), now)
         if state.phase == "selecting":

@@ -17,7 +17,7 @@ from client_sdk.secagg.lanes import pack, packed_bytes, unpack
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from client_sdk.secagg.unmask import RevealedShares
-from coordinator.blobs import BlobError, Blobs, Missing
+from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.secure.state import SecureRound
@@ -101,11 +101,8 @@ class SecureWork:
                     self._open(action)
                 case _:
                     assert_never(action)
-        except Missing as error:  # permanent; usually the round has ended meanwhile
-            if isinstance(action, fx.Open):
-                reason = f"a file that the round needs is gone: {error}"
-                self._submit(action, ev.OpeningFailed, attempt=action.attempt, lost=(), reason=reason)
-            elif wanted(self._run.state, action):
+        except Gone:  # usually the round has ended meanwhile; else it waits until the right bytes are back
+            if wanted(self._run.state, action):
                 raise
 
     def checkpoint(self, action: Committing) -> NewCheckpoint:

@@ -26,7 +26,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.statement import SIGNATURE_BYTES
-from coordinator.blobs import Blobs, Missing
+from coordinator.blobs import Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.reasons import printable
@@ -206,7 +206,7 @@ class SecureRequests:
             found = look(known)
             if found is None and (recent := self._run.recent) is not known:
                 found = look(recent)
-        except (ProblemError, Missing):
+        except (ProblemError, Gone):
             return look(self._run.state)
         return found
 

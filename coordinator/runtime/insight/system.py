@@ -11,7 +11,7 @@ from typing import Protocol
 
 from client_sdk.extensions import installed_version
 from client_sdk.protocol.insight import GroupRequests, ReplicaView, StorageView, SystemView
-from coordinator.blobs import Missing
+from coordinator.blobs import Gone
 from coordinator.runtime.core import Core
 from coordinator.store.insight import ReplicaRow
 
@@ -75,7 +75,7 @@ class System:
         blobs = self._core.blobs
         total = 0
         for digest in blobs.digests():
-            with suppress(Missing):
+            with suppress(Gone):
                 total += blobs.size(digest)
         free = None
         with suppress(OSError):

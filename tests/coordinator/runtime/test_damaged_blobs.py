@@ -1,0 +1,184 @@
+"""What a run does where a file that it needs is damaged: no wrong model, the blob's name, and it goes on by itself."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol.problems import ProblemError
+from coordinator.blobs import BlobError, Damaged, FileBlobs
+from tests.coordinator.runtime.test_optimizer_states import ADAM
+from tests.coordinator.test_blocks import file_of, flip
+from tests.coordinator.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(8, blobs=FileBlobs(tmp_path / "blobs"))
+
+
+def calm(world: World) -> None:
+    """Lets the coordinator do what it can, as its driver does: what the disk refuses is tried again later."""
+    for _ in range(6):
+        world.clock.at += 5
+        world.coordinator.tick()
+        refused = []
+        while (task := world.coordinator.take_task()) is not None:
+            try:
+                world.coordinator.perform(task)
+            except BlobError:
+                refused.append(task)
+        for task in refused:
+            world.coordinator.put_back(task)
+
+
+def store_again(world: World, data: bytes, digest: str) -> None:
+    with world.blobs.spool() as spool:
+        spool.write(data)
+        world.coordinator.operators.put_checkpoint(spool, digest)
+    calm(world)
+
+
+def test_a_damaged_parent_stalls_the_commit_until_its_bytes_are_back(world: World) -> None:
+    parent = world.create().checkpoint
+    right = world.blobs.open(parent).read()
+    world.check_in()
+    a, b, c, *_ = world.cohort()
+    world.report(a, b)
+    flip(file_of(world.blobs, parent), len(right) - 1)  # type: ignore[arg-type]
+    with pytest.raises(Damaged, match=parent):
+        world.report(c)
+    calm(world)
+    assert world.coordinator.core.state("marks").phase == "committing"
+    assert world.coordinator.healthy()["damaged"] == [parent]
+    assert parent in world.coordinator.stalled()["marks"]
+    store_again(world, right, parent)
+    assert "damaged" not in world.coordinator.healthy()
+    world.require({1: [a, b, c]})
+
+
+def test_a_damaged_state_of_the_optimizer_stalls_the_commit(world: World) -> None:
+    world.create(aggregation=ADAM)
+    world.play_round(1)
+    state = str(world.coordinator.core.state("marks").optimizer)
+    path = file_of(world.blobs, state)  # type: ignore[arg-type]
+    right = path.read_bytes()
+    flip(path, len(right) - 2)
+    with pytest.raises(Damaged, match=state):
+        world.play_round(2)
+    assert state in world.coordinator.stalled()["marks"]
+    path.write_bytes(right)  # from a backup
+    calm(world)
+    assert world.coordinator.core.state("marks").version == 2
+    assert world.coordinator.stalled() == {}
+
+
+@pytest.mark.parametrize("harm", ["lost", "damaged"])
+def test_without_its_newest_checkpoint_a_run_stalls_and_abandons_nothing(world: World, harm: str) -> None:
+    world.create()
+    counted = world.play_round(1)
+    newest = world.coordinator.operators.run("marks").checkpoint
+    path = file_of(world.blobs, newest)  # type: ignore[arg-type]
+    right = path.read_bytes()
+    if harm == "lost":
+        path.unlink()
+    else:
+        flip(path, 40)
+        with pytest.raises(Damaged):
+            world.blobs.open(newest).read()
+    for _ in range(40):
+        with suppress(BlobError):  # to a device of the round that was drawn before: busy
+            world.check_in()
+        calm(world)
+    stalled = world.coordinator.core.state("marks").round_number
+    assert stalled <= 3, "the round that was drawn before is abandoned at its deadline; no other one begins"
+    assert newest in world.coordinator.stalled()["marks"]
+    assert newest in str(world.coordinator.healthy()["troubles"])
+    store_again(world, right, newest)
+    second = world.play_round(stalled)
+    marks = world.expected({1: counted, stalled: second})["marks"]
+    assert world.checkpoint()["marks"].tolist() == marks.tolist()
+
+
+def test_a_round_of_a_damaged_update_is_abandoned_by_its_name_and_the_next_one_opens(world: World) -> None:
+    world.create()
+    world.check_in()
+    a, b, c, *_ = world.cohort()
+    first, _ = world.report(a, b)
+    flip(file_of(world.blobs, first.digest), 60)  # type: ignore[arg-type]
+    world.boot()
+    calm(world)
+    assert world.coordinator.healthy()["damaged"] == [first.digest]
+    try:
+        world.report(c)
+    except BlobError:
+        calm(world)
+    row = world.store.round("marks", 1)
+    assert row is not None
+    assert row.status == "abandoned"
+    assert first.digest in row.reason
+    world.play_round(2)
+    assert world.coordinator.core.state("marks").version == 1
+
+
+def test_a_device_that_sends_a_damaged_update_again_repairs_it(world: World) -> None:
+    world.create(cohort={"collect_s": 600})
+    world.check_in()
+    a, b, c, *_ = world.cohort()
+    first, _ = world.report(a, b)
+    flip(file_of(world.blobs, first.digest), 60)  # type: ignore[arg-type]
+    world.boot()
+    calm(world)
+    device = world.rows[a]
+    with world.blobs.spool() as spool:
+        spool.write(world.body(a))
+        world.coordinator.devices.report(device, "marks", 1, 0, spool)
+    calm(world)
+    world.report(c)
+    world.require({1: [a, b, c]})
+
+
+@pytest.mark.slow
+def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_before_use(tmp_path: Path) -> None:
+    named = 0
+    for seed in range(100):
+        chance = random.Random(seed)
+        blobs = FileBlobs(tmp_path / str(seed), durable=False)
+        world = World(8, blobs=blobs)
+        world.create()
+        moment, flipped, right = chance.randrange(14), "", b""
+        for step in range(14):
+            if step == moment:
+                flipped = chance.choice(list(blobs.digests()))
+                right = file_of(blobs, flipped).read_bytes()
+                flip(file_of(blobs, flipped), chance.randrange(len(right)))
+                if chance.random() < 0.5:
+                    world.boot()
+            try:
+                if step % 4 == 0:
+                    world.check_in()
+                else:
+                    number = world.coordinator.core.state("marks").round_number
+                    world.report(world.cohort()[0], round=number)
+            except (BlobError, ProblemError, IndexError):
+                pass
+            calm(world)
+        named += flipped in blobs.damaged()
+        if not blobs.is_whole(flipped) or flipped in blobs.damaged():
+            with blobs.spool() as spool:
+                spool.write(right)
+                assert spool.commit() == flipped
+        calm(world)
+        wanted = np.zeros(world.size, np.float32)
+        for row in world.store.checkpoints("marks"):
+            if row.round is not None:
+                lanes = np.zeros(world.size, np.float64)
+                counted = world.store.contributions("marks", row.round)
+                lanes[[world.index(item.device) for item in counted]] = 2.0**row.round
+                wanted = wanted + (lanes / np.count_nonzero(lanes)).astype(np.float32)
+        assert world.checkpoint()["marks"].tolist() == wanted.tolist(), seed
+    assert named > 10, "most flips must strike a blob that is read again"
