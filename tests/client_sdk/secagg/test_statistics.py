@@ -88,6 +88,17 @@ def test_no_range_and_no_q_commits_a_variance_below_0(
     assert found[0] >= 0
 
 
+@pytest.mark.parametrize("cap", [10_000, WEIGHT_LIMIT])
+@pytest.mark.parametrize("devices", [1, 3, 7])
+def test_variances_that_all_devices_have_at_0_do_not_go_below_it(cap: int, devices: int) -> None:
+    """Where the step is far from small beside the values: rounded to the nearest, half of them would."""
+    plan = quantizer(16, cap, StatisticRange(2000, 65536.0, True))
+    before = np.geomspace(1e-4, 10, 2000).astype(np.float32)
+    mean = mean_of(plan, [-before] * devices, [1 + at % 3 for at in range(devices)])
+    assert (mean >= -before.astype(np.float64)).all()
+    assert (before + mean.astype(np.float32) >= 0).all()
+
+
 def test_many_devices_fit() -> None:
     plan = quantizer(24, WEIGHT_LIMIT, StatisticRange(1, 1.0, True))
     bits = lane_bits(10_000, 24)
