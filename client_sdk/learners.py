@@ -97,6 +97,8 @@ class Catalogue:
             if name in self._entries:
                 self.load(name)
             else:
+                if _is_lacking(name, found):
+                    raise LearnerError(f"There is no learner {name}{did_you_mean(name, found) or '.'}")
                 learner, module_version = _import(name)
                 self._add(name, learner, module_version)
         for name in sorted(allowed - {EVERY} - set(self._versions)):
@@ -140,6 +142,33 @@ class Catalogue:
             raise LearnerError(f"{name!r} is not a learner's name; it looks like package:name.")
         self._loaded[name] = _guarded(name, lambda: _unwrap(name, learner))
         self._versions[name] = str(getattr(self._loaded[name], "version", None) or module_version)
+
+
+def unknown_here(name: str) -> str:
+    """Why it is not known here whether there is a learner of this name, in a sentence; empty where there is one.
+    LearnerError where there is none: its package is installed and has no such learner, or its module has no such
+    attribute."""
+    found = extensions(GROUP)
+    if name in found:
+        return ""
+    try:
+        catalogue_for([name])
+    except LearnerError as error:
+        if error.__cause__ is None:
+            raise
+        package = name.partition(":")[0].partition(".")[0]
+        if not isinstance(error.__cause__, ModuleNotFoundError) or error.__cause__.name != package:
+            return ""  # it is there, and cannot be loaded here
+    else:
+        return ""
+    near = did_you_mean(name, found)
+    return f"Whether there is a learner {name} is not known: its package is not installed here{near or '.'}"
+
+
+def _is_lacking(name: str, found: Iterable[str]) -> bool:
+    """Whether the package of this name is installed, has learners, and none of this name."""
+    package = name.partition(":")[0]
+    return name not in found and any(known.partition(":")[0] == package for known in found)
 
 
 def catalogue_for(names: Iterable[str] = (), allow: Iterable[str] = ()) -> Catalogue:

@@ -75,6 +75,19 @@ def check_initial(path: Path) -> None:
         fail(f"{path} is not a safetensors file that can start a run: {error}.")
 
 
+def learner_unknown(plan: Plan) -> str:
+    """A sentence where it is not known here whether the plan's learner exists. Failure where it does not. A plan that
+    names a version may mean another one than is installed here."""
+    from client_sdk.learners import LearnerError, unknown_here
+
+    try:
+        return unknown_here(plan.task.learner)
+    except LearnerError as error:
+        if plan.task.learner_version is None:
+            fail(str(error))
+        return f"{error} It is not known of version {plan.task.learner_version}."
+
+
 def given(plan: Plan, path: Path) -> tuple[Path | bytes, dict[str, StatisticRole] | None]:
     """A safetensors file of the user's as a run begins from it, and its statistics where the plan's learner is
     installed here and knows them. It is the file; or, where it has the learner's tied weights under further names, as

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json, sentence_of
-from coordinator.commands.initial_checkpoint import Statistics, given, initial, roles_for, said_roles
+from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 
 if TYPE_CHECKING:
     from client_sdk.tensors import Roles, TensorHeader
@@ -65,6 +65,7 @@ def check(
     read = Plan.from_toml(plan, changes or ())
     weighs = None if examples is None or read.terms is None else float(min(examples, read.terms.weight_cap))
     chosen_for_new_run(read, installed(read), weighs)
+    doubt = learner_unknown(read)
     found, unknown = _model(read, init, said_roles(statistics))
     cost = None if found is None else RoundCost.of(read, found[0], found[1])
     if cost is not None and (reason := cannot_learn(read, cost.values - cost.statistics)):
@@ -76,11 +77,14 @@ def check(
             _document(read, cost, unknown)
             | {
                 "capped": capped,
+                "learner": doubt,
                 "rounding": "" if cost is None else rounding_of(read, cost.values - cost.statistics, weighs),
             }
         )
         return
     say(f"{plan}: this plan can be carried out (digest {read.digest[:12]}).")
+    if doubt:
+        say(f"  learner:      {doubt}")
     for line in _lines(read, cost, unknown):
         say(f"  {line}")
     if read.secure is not None and cost is not None:

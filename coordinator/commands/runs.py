@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
-from coordinator.commands.initial_checkpoint import Statistics, given, initial, roles_for, said_roles
+from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.tables import print_run, print_runs, who_is_spent
@@ -63,6 +63,7 @@ def create(
     if init is not None and (learner is not None or seed is not None):
         fail("Give --init, or --learner and --seed, not both: each defines the initial checkpoint.")
     read = Plan.from_toml(plan, changes or ())
+    doubt = learner_unknown(read)
     content: Path | bytes
     said = said_roles(statistics)
     if init is not None:
@@ -80,6 +81,8 @@ def create(
     else:
         first = (made.checkpoint or "")[:12]
         say(f"Created run {made.run} from {origin} ({first}). Follow it: quorate status {made.run}")
+        if doubt:
+            say(f"{doubt} Devices without it take no part.")
         if word:
             say(f"{word} --statistic says otherwise.")
         if made.devices_spent:

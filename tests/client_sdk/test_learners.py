@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from client_sdk.data import Data, DataSourceError, Examples, Shard, count, held_out_part, load_data, training_part
-from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, evaluate
+from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, evaluate, unknown_here
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
@@ -168,6 +168,19 @@ def test_only_what_can_be_imported_is_offered(tmp_path: Path, monkeypatch: pytes
     assert trainer.learners == {"clinic:good": "2.4.1"}
     with pytest.raises(LearnerError, match="cannot be imported: ZeroDivisionError"):
         Catalogue(["clinic:breaks"], installed=here)
+
+
+def test_a_learner_that_does_not_exist_is_refused_and_one_that_cannot_be_known_is_said(package: str) -> None:
+    assert unknown_here("quorate:mnist-mlp") == ""
+    assert unknown_here(f"{package}:kept") == ""
+    with pytest.raises(LearnerError, match=r"There is no learner quorate:mnist-mpl; did you mean quorate:mnist-mlp"):
+        unknown_here("quorate:mnist-mpl")
+    with pytest.raises(LearnerError, match="has no nothing"):
+        unknown_here(f"{package}:nothing")
+    assert "is not known: its package is not installed here; did you mean quorate:mnist-mlp" in unknown_here(
+        "qorate:mnist-mlp"
+    )
+    assert unknown_here("clinic-of-others:risk").endswith("its package is not installed here.")
 
 
 def test_a_missing_torch_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
