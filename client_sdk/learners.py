@@ -144,20 +144,21 @@ class Catalogue:
         self._versions[name] = str(getattr(self._loaded[name], "version", None) or module_version)
 
 
-def unknown_here(name: str) -> str:
+def unknown_here(name: str, *, modules: bool = True) -> str:
     """Why it is not known here whether there is a learner of this name, in a sentence; empty where there is one.
-    LearnerError where there is none: its package is installed and has no such learner, or its module has no such
-    attribute."""
+    LearnerError where there is none: its package is installed and has no such learner, or, with ``modules``, its module
+    has no such attribute. Without, a package of the module's name may have it elsewhere."""
     found = extensions(GROUP)
     if name in found:
         return ""
     try:
         catalogue_for([name])
     except LearnerError as error:
-        if error.__cause__ is None:
+        if error.__cause__ is None and (modules or _is_lacking(name, found)):
             raise
         package = name.partition(":")[0].partition(".")[0]
-        if not isinstance(error.__cause__, ModuleNotFoundError) or error.__cause__.name != package:
+        cause = error.__cause__
+        if cause is not None and not (isinstance(cause, ModuleNotFoundError) and cause.name == package):
             return ""  # it is there, and cannot be loaded here
     else:
         return ""

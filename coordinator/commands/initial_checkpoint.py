@@ -75,13 +75,13 @@ def check_initial(path: Path) -> None:
         fail(f"{path} is not a safetensors file that can start a run: {error}.")
 
 
-def learner_unknown(plan: Plan) -> str:
+def learner_unknown(plan: Plan, *, modules: bool = True) -> str:
     """A sentence where it is not known here whether the plan's learner exists. Failure where it does not. A plan that
     names a version may mean another one than is installed here."""
     from client_sdk.learners import LearnerError, unknown_here
 
     try:
-        return unknown_here(plan.task.learner)
+        return unknown_here(plan.task.learner, modules=modules)
     except LearnerError as error:
         if plan.task.learner_version is None:
             fail(str(error))

@@ -63,7 +63,7 @@ def create(
     if init is not None and (learner is not None or seed is not None):
         fail("Give --init, or --learner and --seed, not both: each defines the initial checkpoint.")
     read = Plan.from_toml(plan, changes or ())
-    doubt = learner_unknown(read)
+    doubt = learner_unknown(read, modules=False)
     content: Path | bytes
     said = said_roles(statistics)
     if init is not None:

@@ -294,3 +294,31 @@ def test_a_long_wait_in_a_secure_round_is_said_again_with_its_seconds(monkeypatc
         ("exchanging", "Waiting for the shares. 122 s so far."),
         ("exchanging", "Waiting for the sum."),
     ]
+
+
+def test_a_range_that_cannot_be_given_any_more_is_asked_for_once_and_the_download_begins_anew(tmp_path: Path) -> None:
+    """A proxy answers the rest of a download with 416: the same range was asked for for ever."""
+    with serving(script()) as server, FileStorage(tmp_path) as storage:
+
+        def answer(method: str, path: str, handler: Any) -> bool:
+            if "/checkpoints/" not in path:
+                return False
+            if "Range" in handler.headers:
+                handler.send_response(416)
+                handler.send_header("Content-Range", f"bytes */{len(CHECKPOINT)}")
+                handler.send_header("Content-Length", "0")
+                handler.end_headers()
+                return True
+            first = sum("/checkpoints/" in asked for _, asked, _ in server.headers) == 1
+            handler.send_response(200)
+            handler.send_header("Content-Length", str(len(CHECKPOINT)))
+            handler.end_headers()
+            handler.wfile.write(CHECKPOINT[:20] if first else CHECKPOINT)
+            return cut(handler) if first else True
+
+        server.accident = answer
+        with client(server, storage) as device:
+            device.run(rounds=1)
+    asked = [sent.get("range") for _, path, sent in server.headers if "/checkpoints/" in path]
+    assert asked == [None, "bytes=20-", None]
+    assert server.script.rounds[0].update is not None

@@ -89,3 +89,30 @@ def test_repro_bytes_whose_refusal_was_recorded_and_whose_deletion_was_not_reach
     assert sweep(world.boot().core) == 1
     assert not world.blobs.has(digest)
     assert world.blobs.has(str(world.coordinator.core.state("marks").current.members[world.rows[first].device].digest))
+
+
+def test_a_start_deletes_raw_updates_as_soon_as_the_plan_says_and_no_sooner(make_world: MakeWorld) -> None:
+    """After a start they were kept one round longer than the plan says."""
+    world = make_world(4)
+    world.create(retention={"rounds": 1})
+    counted = {number: world.play_round(number) for number in (1, 2, 3)}
+    bodies = {number: [world.body(device, number) for device in found] for number, found in counted.items()}
+    digests = {number: {world.blobs.put(body) for body in found} for number, found in bodies.items()}
+    world.boot()
+    sweep(world.coordinator.core)
+    kept = {number: [world.blobs.has(digest) for digest in found] for number, found in digests.items()}
+    assert kept == {1: [False] * 3, 2: [False] * 3, 3: [True] * 3}
+
+
+def test_a_receipt_that_is_sent_again_names_the_same_event(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    world.create()
+    world.check_in()
+    first, second, *_ = world.cohort()
+    (receipt,) = world.report(first)
+    (other,) = world.report(second)
+    assert receipt.logged is not None
+    assert world.report(first) == [receipt]
+    assert world.report(second) == [other]
+    world.boot()
+    assert world.report(first)[0].logged == receipt.logged
