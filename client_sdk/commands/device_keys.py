@@ -5,6 +5,7 @@ This file prints lines. ``http.rotating`` and ``http.leave`` do the work.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,7 +83,10 @@ def leave(
     from client_sdk.http.leave import leave as leave_all
     from client_sdk.protocol.problems import ProblemError
 
+    left = folder / "left.json"
     with FileStorage(folder) as storage:
+        if storage.load() is None and left.is_file():
+            fail(f"The device of {folder} has left before. {' '.join(json.loads(left.read_text('utf-8')))}")
         try:
             kept = leave_all(storage, without_coordinator=without_coordinator)
         except ProblemError as error:
@@ -90,6 +94,7 @@ def leave(
                 f"{error} Nothing was deleted here; leave again later. Where the coordinator is gone for good, leave "
                 "--without-coordinator."
             )
+        left.write_text(json.dumps(list(asdict(kept).values())), "utf-8")
     if as_json:
         say_json({"kind": "left", "kept": asdict(kept)})
         return

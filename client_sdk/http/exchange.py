@@ -232,7 +232,8 @@ class Exchange:
 
     def _silence(self, error: httpx2.HTTPError) -> str:
         why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
-        return f"The coordinator at {self._coordinator} cannot be reached ({why})."
+        probably = why_silent(self._coordinator, error)
+        return f"The coordinator at {self._coordinator} cannot be reached ({why}).{probably and ' ' + probably}"
 
 
 class _NotGiven(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,14 +13,16 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from client_sdk.http.exchange import headers, read_limited
 from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key
-from client_sdk.http.transport import open_http
+from client_sdk.http.transport import open_http, why_silent
 from client_sdk.http.urls import check_url
+from client_sdk.protocol.names import Route, did_you_mean
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
 
 ANSWER_LIMIT = 256 << 20
 """Bytes of an answer that are read: lists of long runs are long."""
 
 T = TypeVar("T")
+_RUN = re.compile(r"/runs/([^/]+)")
 
 
 class OperatorTransport:
@@ -98,11 +101,24 @@ class OperatorTransport:
     def silent(self, error: httpx2.HTTPError) -> ProblemError:
         """The problem of a coordinator that does not answer."""
         why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
-        fix = "Start it with 'quorate serve', or name another with --coordinator."
+        fix = why_silent(self.coordinator, error)
+        fix = fix or "Start it with 'quorate serve', or name another with --coordinator."
         return problem("busy", f"No coordinator answers at {self.coordinator} ({why}). {fix}")
 
     def _refusal(self, response: httpx2.Response, body: bytes) -> ProblemError:
         if response.status_code == 401 and self._key is None:
             how = f"give --key-file FILE, or set {KEY_FILE} or {API_KEY}"
             return problem("unauthenticated", f"There is no API key for the coordinator at {self.coordinator}: {how}.")
-        return ProblemError(parse_problem(response.status_code, body, response.headers))
+        found = parse_problem(response.status_code, body, response.headers)
+        run = _RUN.search(response.request.url.path)
+        if found.kind == "unknown-run" and run is not None:
+            near = did_you_mean(run[1], self._runs())
+            found = found.model_copy(update={"detail": found.detail.rstrip(".") + near} if near else {})
+        return ProblemError(found)
+
+    def _runs(self) -> list[str]:
+        """The runs that the caller sees; none where they cannot be had."""
+        try:
+            return [row["run"] for row in self.ask("GET", Route.RUNS, list[dict[str, Any]])]
+        except ProblemError:
+            return []

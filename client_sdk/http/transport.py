@@ -8,6 +8,7 @@ process may share one ``open_http``.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -79,6 +80,22 @@ def trust(ca: Path | str | None = None) -> ssl.SSLContext | None:
     except OSError as error:
         raise ValueError(f"The file of the authority's certificate, {file}, cannot be read: {error.strerror}") from None
     return context
+
+
+def why_silent(url: str, error: httpx2.HTTPError) -> str:
+    """What is probably wrong where a request to this URL got no answer, in a sentence; empty where nothing is known."""
+    text, scheme = str(error), urlsplit(url).scheme
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"Its certificate is not trusted here: name its authority's with --ca FILE, or {CA_VARIABLE}."
+    if scheme == "https" and re.search(
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNKNOWN_PROTOCOL|HTTP_REQUEST", text
+    ):
+        return "There is no TLS at this port: give its http URL, or the port of its https."
+    if (proxy := _proxy_of(url)) is not None:
+        return f"It was asked by the environment's proxy {proxy.rpartition('@')[2]} (see HTTPS_PROXY, NO_PROXY)."
+    if scheme == "http" and isinstance(error, httpx2.RemoteProtocolError):
+        return "It may speak https there: give its https URL."
+    return ""
 
 
 def _proxy_of(url: str) -> str | None:
