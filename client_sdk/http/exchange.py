@@ -17,6 +17,7 @@ from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestR
 from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
 from client_sdk.extensions import installed_version
 from client_sdk.http.signing import RequestSigner
+from client_sdk.http.transport import why_silent
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.flower import FlowerPoll
 from client_sdk.protocol.names import (
