@@ -79,26 +79,30 @@ def leave(
     as_json: Json = False,
 ) -> None:
     _require(folder)
+    from client_sdk.device.leaving import Kept
     from client_sdk.device.storage import FileStorage
     from client_sdk.http.leave import leave as leave_all
     from client_sdk.protocol.problems import ProblemError
 
     left = folder / "left.json"
     with FileStorage(folder) as storage:
-        if storage.load() is None and left.is_file():
-            fail(f"The device of {folder} has left before. {' '.join(json.loads(left.read_text('utf-8')))}")
-        try:
-            kept = leave_all(storage, without_coordinator=without_coordinator)
-        except ProblemError as error:
-            fail(
-                f"{error} Nothing was deleted here; leave again later. Where the coordinator is gone for good, leave "
-                "--without-coordinator."
-            )
-        left.write_text(json.dumps(list(asdict(kept).values())), "utf-8")
+        before = storage.load() is None and left.is_file()
+        if before:
+            kept = Kept(**json.loads(left.read_text("utf-8")))
+        else:
+            try:
+                kept = leave_all(storage, without_coordinator=without_coordinator)
+            except ProblemError as error:
+                fail(
+                    f"{error} Nothing was deleted here; leave again later. Where the coordinator is gone for good, "
+                    "leave --without-coordinator."
+                )
+            left.write_text(json.dumps(asdict(kept)), "utf-8")
     if as_json:
         say_json({"kind": "left", "kept": asdict(kept)})
         return
-    say("This device has left. Its key, certificate, update and checkpoints are deleted. What is kept:")
+    what = "Its key, certificate, update and checkpoints are deleted. What is kept:"
+    say(f"This device has left before. {what}" if before else f"This device has left. {what}")
     for line in (kept.here, kept.coordinator, kept.authority):
         say(f"  {line}")
 

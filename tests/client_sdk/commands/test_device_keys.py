@@ -141,7 +141,7 @@ def check_left(device: Path, server: HttpScript, own: HttpAuthority) -> None:
         holder = rows.holder(left)
     assert holder is not None
     assert holder.state == "left"
-    assert sorted(path.name for path in device.iterdir()) == ["history.jsonl", "lock", "secure.bin"]
+    assert sorted(path.name for path in device.iterdir()) == ["history.jsonl", "left.json", "lock", "secure.bin"]
     with FileStorage(device) as storage:
         assert storage.load_secure() == MARKS
     assert [entry.result for entry in read_history(device)] == ["receipt"]
@@ -159,6 +159,10 @@ def test_leave_tells_both_deletes_here_and_says_what_is_kept(
     check_left(device, server, own)
     assert quorate("device", "leave", "--folder", "d1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "left"
+    assert quorate("device", "leave", "--folder", "d1") == 0
+    again = capsys.readouterr().out.splitlines()
+    assert again[0].startswith("This device has left before.")
+    assert again[1:] == lines[1:], "it says what the first call did"
 
 
 @pytest.mark.parametrize("where", ["/v1/devices/left", "/v1/certificates/left"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.http.operator import OperatorClient
+from client_sdk.http.transport import why_silent
 from client_sdk.protocol.names import PROTOCOL_VERSION, read_content_digest
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import to_bytes
@@ -125,3 +126,43 @@ def test_events_of_an_unknown_run_are_refused() -> None:
     coordinator.streams = iter([refusal("unknown-run", "There is no run x.")])
     with pytest.raises(ProblemError, match="no run x"):
         next(coordinator.client().events("x"))
+
+
+def test_a_run_that_is_not_there_is_answered_with_similar_names() -> None:
+    """Whatever is asked of a run: near names are of the runs that the caller sees."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/v1/runs":
+            return httpx2.Response(200, json=[{"run": name} for name in ("mnist", "mnist-2", "adult")])
+        return refusal("unknown-run", "there is no run 'mnits'")
+
+    with httpx2.Client(base_url="http://127.0.0.1:8470", transport=httpx2.MockTransport(answer)) as http:
+        client = OperatorClient("http://127.0.0.1:8470", key="qk_x", http=http)
+        for ask in (client.run, client.rounds, client.stop, client.checkpoints):
+            with pytest.raises(ProblemError, match=r"there is no run 'mnits'; did you mean mnist or mnist-2\?"):
+                ask("mnits")
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "sentence"),
+    [
+        ("https://fl.test", httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] x"), "not trusted here.*--ca FILE"),
+        ("https://fl.test", httpx2.ConnectError("[SSL: WRONG_VERSION_NUMBER] x"), "There is no TLS at this port"),
+        ("http://127.0.0.1:1", httpx2.RemoteProtocolError("disconnected"), "may speak https there"),
+        ("http://127.0.0.1:1", httpx2.ConnectError("refused"), "Start it with 'quorate serve'"),
+    ],
+)
+def test_why_a_coordinator_is_silent(url: str, error: httpx2.HTTPError, sentence: str) -> None:
+    def silent(request: httpx2.Request) -> httpx2.Response:
+        raise error
+
+    with httpx2.Client(base_url=url, transport=httpx2.MockTransport(silent)) as http:
+        with pytest.raises(ProblemError, match=sentence):
+            OperatorClient(url, key="qk_x", http=http).runs()
+
+
+def test_the_proxy_that_was_asked_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    said = why_silent("https://fl.test", httpx2.ConnectError("refused"))
+    assert said.startswith("It was asked by the environment's proxy 127.0.0.1:1 ")

@@ -92,7 +92,7 @@ def test_the_client_sends_its_key_with_each_kind_of_request(tmp_path: Path) -> N
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         sent.append(request.headers.get("authorization", ""))
-        return httpx2.Response(404, json={"type": "/problems/unknown-run", "title": "", "status": 404})
+        return httpx2.Response(404, json={"type": "/problems/unknown-checkpoint", "title": "", "status": 404})
 
     http = httpx2.Client(base_url=URL, transport=httpx2.MockTransport(answer))
     client = OperatorClient(URL, key_file=written(tmp_path / "key", "a key"), http=http)
