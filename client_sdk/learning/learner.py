@@ -79,6 +79,8 @@ class Learner:
     that the loss does not train. Floating-point buffers are statistics in any case."""
     version: str = "0"
     """Devices report it at check-in; a plan may require one."""
+    deterministic: bool = True
+    """False: updates depend on more than their inputs, and simulations do not check this."""
     training_metrics: bool = False
     """Whether ``metrics`` are computed on training batches too, not only the loss."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
+
+import numpy as np
 
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
 from client_sdk.isolation import trained
 from client_sdk.learners import evaluate
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
-from client_sdk.protocol.devices import Score
+from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
 from client_sdk.tensors.floats import joined
 from client_sdk.update import BadReport, Seconds, Update, report_of
@@ -150,8 +153,17 @@ class Kernel:
             complete=report.work.complete,
             times=job.times,
         )
-        done = Done(report=report, weight=weight, treated=measures.treated)
+        digest = _digest(report, flat) if job.checked else None
+        done = Done(report=report, weight=weight, treated=measures.treated, digest=digest)
         return Contributed(done, flat, measures, self._bounds)
+
+
+def _digest(report: UpdateReport, flat: tuple[Float32, ...]) -> str:
+    measured = report.model_dump_json(include={"examples", "work", "metrics", "held_out"})
+    found = blake2b(measured.encode(), digest_size=16)
+    for part in flat:
+        found.update(np.ascontiguousarray(part).data)
+    return found.hexdigest()
 
 
 class _Steps:

@@ -1,20 +1,10 @@
-"""Finds a learner that remembers something from one training to the next.
+"""The plain values that a learner keeps, by name: those that a training changes are likely where its state is.
 
-Each process of the engine ``processes`` has its own copy of the learner, so what a client's training leaves behind in
-it is found or not found by the next one, depending on which process trains it: results would be wrong without a word.
-
-What is compared before and after a training are plain values (numbers, texts, arrays, torch tensors, and lists, sets
-and dicts of these) in three places:
-
-- the learner's own attributes (``vars(learner)``), and those of its class;
-- the arguments of ``functools.partial``;
-- of the learner that is a function, of its methods ``train`` and ``__call__``, and of functions among its attributes (a
-  loss, a metric): their default values, the variables of enclosing functions, and the global variables that their code
-  names, but for values above 16 MiB.
-
-Three things are no state: what is made on first use (missing or None before), what has ``cache`` in its name, and
-objects of any other class, such as a torch module, whose gradients change. Not found is what a function reaches only
-through another function, an object or another module.
+Looked at are values (numbers, texts, arrays, torch tensors, and lists, sets and dicts of these) in the learner's own
+attributes and those of its class, in the arguments of ``functools.partial``, and of the learner that is a function, of
+its methods ``train`` and ``__call__``, and of functions among its attributes: default values, the variables of
+enclosing functions, and the global variables that their code names, but for values above 16 MiB. ``checked`` finds
+state in any other place too, and cannot name it.
 """
 
 from __future__ import annotations
@@ -28,46 +18,16 @@ from typing import Any
 
 import numpy as np
 
-_TRAININGS = 3
-"""Trainings that are watched in each process: state that clients leave behind changes with each of them."""
 _LARGEST_BYTES = 1 << 24
 """Larger values of variables are data that a function looks at; to compare them would take longer than to train."""
 
 
-class RemembersClients(Exception):
-    """The learner changed one of its own attributes, or a variable of its functions, while it trained."""
-
-
-class LearnerState:
-    """``check`` after each training."""
-
-    def __init__(self, learner: Any) -> None:
-        self._learner = learner
-        self._left = _TRAININGS
-        self._before = _state(learner)
-
-    def check(self) -> None:
-        """RemembersClients where something has changed since the last call, or since this object was made."""
-        if not self._left:
-            return
-        self._left -= 1
-        after = _state(self._learner)
-        for what, mark in after.items():
-            if what in self._before and self._before[what] != mark:
-                raise RemembersClients(
-                    f"The learner changed {what} while it trained. In the engine 'processes' each "
-                    "process has its own copy of the learner, so what a client leaves behind would reach some of its "
-                    'later trainings and not others: use engine="serial", or put "cache" in the name where it is one.'
-                )
-        self._before = after
-
-
-def _state(learner: Any) -> dict[str, bytes]:
+def state_of(learner: Any) -> dict[str, bytes]:
     """What is compared, in words -> digest of its value."""
     found = {}
-    for what, name, value in _values(learner):
+    for what, _, value in _values(learner):
         digest = hashlib.blake2b(digest_size=16)
-        if value is not None and "cache" not in name.lower() and _added(digest, value):
+        if value is not None and _added(digest, value):
             found[what] = digest.digest()
     return found
 

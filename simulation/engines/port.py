@@ -45,6 +45,8 @@ class Job:
     fetch_s: float = 0.0
     """Virtual seconds, for the report; likewise the next."""
     train_s: float = 0.0
+    checked: bool = False
+    """Whether the digest of the update is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,8 @@ class Done:
     report: UpdateReport
     weight: int
     treated: Treated = UNTREATED
+    digest: str | None = None
+    """Of the update's bits and what was measured, where the job asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

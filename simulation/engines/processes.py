@@ -197,9 +197,7 @@ def _result(answer: Answer) -> Result:
     body = answer.body
     if "report" in body:
         report = UpdateReport.model_validate_json(body["report"])
-        return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]))
-    if "remembers" in body:
-        raise SimulationError(body["remembers"])
+        return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]), digest=body["digest"])
     return CannotTrain(reason=body["reason"], trace=body["trace"])
 
 

@@ -7,7 +7,7 @@ message                  action                                          answer
 ======================== =============================================== ============================================
 do: tasks, tasks, each
 - task, do: train, job   trains the client; its update is in the sum     task, and report, weight (and slot), or
-                                                                         reason and trace, or remembers
+                                                                         reason and trace
 - task, do: score,       scores the model for scoring                    task, and score, or raised
   device
 do: drop                 drops the tasks that it has not begun           task, dropped, for each of them
@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from client_sdk.tensors import TensorError
 from simulation.engines.frames import Channel, JsonObject
 from simulation.engines.kernel import Kernel
-from simulation.engines.learner_state import LearnerState, RemembersClients
 from simulation.engines.memory import SharedTensors, Shelf
 from simulation.engines.partial import Partial
 from simulation.engines.port import CannotTrain, Job
@@ -67,7 +66,6 @@ class EngineWorker:
         self._shared = shared
         self._channel = channel
         self._partial = Partial(kernel, shared.lanes)
-        self._learner_state = LearnerState(kernel.learner)
         self._slots: dict[str, int] = {}
         self._tasks: deque[JsonObject] = deque()
         self._answers: list[JsonObject] = []
@@ -121,16 +119,13 @@ class EngineWorker:
     def _trained(self, task: JsonObject) -> JsonObject:
         job = Job(**task["job"])
         result = self._partial.work(job)
-        try:
-            self._learner_state.check()
-        except RemembersClients as error:
-            return {"remembers": str(error)}
         if isinstance(result, CannotTrain):
             return {"reason": result.reason, "trace": result.trace}
         answer: JsonObject = {
             "report": result.report.model_dump_json(),
             "weight": result.weight,
             "treated": asdict(result.treated),
+            "digest": result.digest,
         }
         if self._shared.shelf is not None:
             if job.device not in self._slots:

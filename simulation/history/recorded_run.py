@@ -42,6 +42,7 @@ TRAINING = "training"
 """The source of metrics that devices measure during training, averaged over a round's counted updates."""
 
 
+NOT_DETERMINISTIC = "; its learner is declared not deterministic"
 UNMASKED = "; secure rounds are simulated without masks"
 """The end of the origin of a simulated run whose secure rounds were only quantized."""
 
@@ -95,6 +96,11 @@ class RecordedRun:
     def reason(self) -> str:
         """Why it is finished, stopped or paused; empty while it is running."""
         return self._state().reason
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the learner was to be checked for state: False where it is declared ``deterministic = False``."""
+        return NOT_DETERMINISTIC not in self._row().origin
 
     @property
     def unmasked(self) -> bool:

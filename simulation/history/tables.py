@@ -126,6 +126,7 @@ def standing(history: RecordedRun) -> str:
     shown = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
     status = "interrupted" if history.interrupted and history.status == "running" else history.status
     masks = "; secure rounds, simulated without masks" if history.unmasked else ""
+    masks += "" if history.deterministic else "; the learner is declared not deterministic"
     return f"{shown}, {status}" + (f" ({history.reason})" if history.reason else "") + masks
 
 

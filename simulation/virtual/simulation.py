@@ -37,10 +37,11 @@ from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
 from simulation.clients import Clients
 from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
+from simulation.engines.checked import CheckedEngine, is_deterministic
 from simulation.engines.port import Engine
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
-from simulation.history.recorded_run import UNMASKED
+from simulation.history.recorded_run import NOT_DETERMINISTIC, UNMASKED
 from simulation.history.rounds import current_state
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.authority import EPOCH, SimulatedAuthority
@@ -99,6 +100,7 @@ class Simulation:
             before = self._found(plan)
             authority = SimulatedAuthority(seed) if plan.secure is not None else None
             agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
+            origin += "" if is_deterministic(learner) else NOT_DETERMINISTIC
             origin = origin if masked or authority is None else origin + UNMASKED
             if before is not None:
                 _require_same(before, plan, masked)
@@ -118,7 +120,7 @@ class Simulation:
             self._listed: dict[str, str] | None = None
             layout = Layout.of(manifest, plan.task.averaged, roles)
             self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit)
-            self.engine = make_engine(self.kernel)
+            self.engine: Engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
             self.coordinator = Coordinator(
                 self.store,

@@ -1,0 +1,184 @@
+"""Finds a learner whose updates depend on more than model, data, task, client and round: by behaviour.
+
+State that a learner keeps, in whatever object, is lost when a run is resumed, and differs between the processes of a
+pool: results would be wrong without a word. Before the first training a process is forked that never trains. In each
+of the first three rounds of a call one client is trained in a fork of it too, twice from the same inputs: what a
+client leaves behind for itself shows in the second training, also where a pool's workers take turns. Other bits refuse
+the run, before the round is committed. A cache that changes no bits passes.
+
+``deterministic = False`` on the learner turns it off, and the history shows that. Not checked is where a process cannot
+be forked, or torch has begun to use a GPU: a warning says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_sdk.protocol.devices import Score
+from client_sdk.tensors import Manifest, Tensors
+from client_sdk.tensors.exact_sum import ExactSum
+from simulation.engines.frames import Channel
+from simulation.engines.kernel import Kernel
+from simulation.engines.learner_state import state_of
+from simulation.engines.memory import SharedTensors
+from simulation.engines.port import CannotTrain, Engine, Job, Meanwhile, Result, nothing
+from simulation.engines.process_pool import ProcessPool
+from simulation.errors import SimulationError, SimulationWarning
+
+_ROUNDS = 3
+_PATIENCE_S = 120.0
+"""Seconds to wait for the second training after the round's own: a fork of a process with threads may hang."""
+
+
+def is_deterministic(learner: Any) -> bool:
+    """Whether the learner's updates are said to be functions of their inputs, as they are where it says nothing."""
+    return getattr(learner, "deterministic", True) is not False
+
+
+class CheckedEngine:
+    """An engine whose first rounds are checked. See ``Engine``."""
+
+    def __init__(self, engine: Engine, kernel: Kernel) -> None:
+        self._engine = engine
+        self._kernel = kernel
+        self._left = _ROUNDS if is_deterministic(kernel.learner) else 0
+        self._pool: ProcessPool | None = None
+        self._model: SharedTensors | None = None
+        self._before: set[str] = set()
+        self._job: Job | None = None
+        self._task = 0
+        self._found: str | None = None
+
+    def begin(self, round: int, model: Tensors) -> None:
+        self._compare()
+        self._job = None
+        if self._left:
+            self._start(model)
+        self._engine.begin(round, model)
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        if self._pool is not None and self._left and jobs and self._job is None:
+            # One that has been trained before, and comes last: others have left behind what they leave behind.
+            place = max(range(len(jobs)), key=lambda at: (jobs[at].device in self._before, -jobs[at].cost, at))
+            self._job, self._found = jobs[place], None
+            self._left -= 1
+            self._before.update(job.device for job in jobs)
+            self._task = self._pool.put({"job": asdict(replace(self._job, checked=True))}, "checked a client")
+            self._pool.start()
+        self._engine.submit([self._marked(job) for job in jobs])
+
+    def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
+        result = self._engine.result(self._marked(job), meanwhile)
+        if job == self._job and not isinstance(result, CannotTrain):
+            self._found = result.digest
+        return result
+
+    def total(self, weights: Mapping[str, int]) -> ExactSum:
+        self._compare()
+        return self._engine.total(weights)
+
+    def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+        self._compare()
+        return self._engine.columns(devices)
+
+    def score(self, model: Tensors, devices: Sequence[str]) -> list[Score | None]:
+        return self._engine.score(model, devices)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+        self._engine.close()
+
+    # ------------------------------------------------------------ inside
+
+    def _marked(self, job: Job) -> Job:
+        return replace(job, checked=True) if job == self._job else job
+
+    def _start(self, model: Tensors) -> None:
+        if self._pool is None:
+            torch = sys.modules.get("torch")
+            reason = "this system cannot fork processes" if not hasattr(os, "fork") else ""
+            if torch is not None and torch.cuda.is_initialized():
+                reason = "torch has begun to use a GPU, which a fork of this process could not"
+            if reason:
+                self._give_up(reason)
+                return
+            self._model = SharedTensors(Manifest.of(model))
+            self._pool = ProcessPool(1, self._serve)
+        if self._model is not None:
+            self._model.write(model)
+
+    def _give_up(self, reason: str) -> None:
+        self._left = 0
+        warnings.warn(f"whether the learner keeps state is not checked: {reason}", SimulationWarning, stacklevel=2)
+
+    def _compare(self) -> None:
+        """SimulationError where the second training has given other bits. Waits for it."""
+        job, wanted = self._job, self._found
+        if self._pool is None or job is None or wanted is None:
+            return
+        self._found = None
+        until = time.monotonic() + _PATIENCE_S
+        try:
+            while not self._pool.has(self._task) and time.monotonic() < until:
+                time.sleep(0.002)
+            body = self._pool.answers[self._task].body if self._pool.has(self._task) else {}
+        except SimulationError:
+            body = {}
+        if "digests" not in body:
+            self._give_up(body.get("failed", "the second training of a client did not end"))
+            return
+        if body["digests"] != [wanted, wanted]:
+            raise SimulationError(_sentence(job, body["changed"][:5]))
+        if not self._left:
+            self._pool.close()
+            self._pool = None
+
+    def _serve(self, number: int, channel: Channel) -> None:
+        """The process that never trains: each task is done in a fork of it."""
+        while (message := channel.receive()) is not None:
+            for task in message["tasks"]:
+                child = os.fork()
+                if child == 0:
+                    self._retrain(task, channel)
+                if os.waitpid(child, 0)[1]:
+                    channel.send({"answers": [{"task": task["task"], "failed": "the second training ended by itself"}]})
+
+    def _retrain(self, task: dict[str, Any], channel: Channel) -> None:
+        status = 1
+        try:
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(1)
+            before = state_of(self._kernel.learner)
+            model = {} if self._model is None else self._model.view()
+            found = [self._kernel.train(model, Job(**task["job"])) for _ in range(2)]
+            after = state_of(self._kernel.learner)
+            body: dict[str, Any] = {"task": task["task"]}
+            body["changed"] = [what for what, mark in after.items() if before.get(what) != mark]
+            body["digests"] = ["" if isinstance(one, CannotTrain) else one.done.digest for one in found]
+            channel.send({"answers": [body]})
+            status = 0
+        finally:
+            os._exit(status)
+
+
+def _sentence(job: Job, changed: Sequence[str]) -> str:
+    where = f" While it trained it changed {', '.join(changed)}." if changed else ""
+    return (
+        f"client {job.device!r} was trained again in round {job.round}, in a fresh process from the same inputs, and "
+        "gave other bits: the learner keeps state from one training to the next, or draws chance of its own."
+        f"{where} A resumed run, or another engine, would give another model. Where that is meant, set "
+        "deterministic = False on the learner"
+    )
