@@ -118,3 +118,7 @@ class OnDisk(Protocol):
     def size_bytes(self) -> int | None:
         """The size of the database in bytes; None: it is in memory."""
         ...
+
+    def damage(self) -> list[str]:
+        """What the database finds wrong with its own file, a sentence each."""
+        ...

@@ -67,6 +67,9 @@ class MemoryInsightReads:
         with self._guard:
             return [row for _, row in sorted(self._t.replicas.rows(ALL).items())]
 
+    def damage(self) -> list[str]:
+        return []
+
     def size_bytes(self) -> int | None:
         return None
 

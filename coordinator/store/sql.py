@@ -106,6 +106,11 @@ class SqlStore(SqlReads):
         """The size of the database in bytes."""
         return int(self._read(text(SQLITE_BYTES if self._sqlite else POSTGRESQL_BYTES))[0][0])
 
+    def damage(self) -> list[str]:
+        """What ``PRAGMA integrity_check`` finds in the file of SQLite; of another database nothing."""
+        rows = self._read(text("PRAGMA integrity_check")) if self._sqlite else []
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
     def close(self) -> None:
         """Closes the connections. The store must not be used afterwards."""
         self.engine.dispose()

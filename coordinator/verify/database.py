@@ -43,6 +43,8 @@ def verify(
     checked: list[RunChecks] = []
     counted: CountedIn = {}
     of_audit = AuditChecks(audit)
+    for text in store.damage():
+        yield Violation("rows", "", 0, printable(f"the database's file is damaged: {text}"))
     with store.reading() as reader:
         found += of_audit.findings(reader)
         found += flower_rows(reader)

@@ -199,3 +199,20 @@ def test_command_refuses_what_is_not_a_database(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["verify", str(tmp_path / "other.db")])
     assert result.exit_code == 1
     assert "is not a database of Quorate" in result.stderr
+
+
+def test_a_damaged_page_of_the_database_is_named(folder: Path) -> None:
+    path = folder / "quorate.sqlite3"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (root,) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'contributions'"
+        ).fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek(root * size - 3)
+        byte = file.read(1)[0]
+        file.seek(root * size - 3)
+        file.write(bytes([byte ^ 1]))
+    assert ("rows", 0) in found(folder)
