@@ -140,7 +140,7 @@ def test_every_kind_of_problem_has_a_status_that_http_knows() -> None:
     ("error", "kind", "status"),
     [
         (BlobError("the disk reported an error"), "busy", 503),
-        (Missing("no blob"), "busy", 503),
+        (Missing("no blob", ""), "busy", 503),
         (DiskFull("quota of user 7"), "disk-full", 507),
         (StoreError("locked"), "busy", 503),
         (RuntimeError("ours"), "internal", 500),
