@@ -143,7 +143,11 @@ def require_consent(
     listed = _named_list(header, expected.revocations, memory)
     require_time(header, at)
     if header.expires_at > at + policy.longest_life_s:
-        raise Refusal(f"This attempt would live for longer than {policy.longest_life_s:g} s.")
+        over = header.expires_at - at - policy.longest_life_s
+        raise Refusal(
+            f"This attempt would live for longer than {policy.longest_life_s:g} s: by {over:.0f} s, by which this "
+            "device's clock may be behind."
+        )
     if memory.is_replay(header):
         raise Refusal("This attempt is no newer than the one that this device last advertised for: a replay.")
     tries = memory.tries_on(expected.tensors, header.model)
@@ -193,7 +197,10 @@ def require_withstood(rule: GraphRule, n: int, policy: SecurePolicy) -> None:
 def require_time(header: AttemptHeader, at: float) -> None:
     """Raise Refusal where the attempt has expired."""
     if at > header.expires_at:
-        raise Refusal("This attempt has expired.")
+        raise Refusal(
+            f"This attempt has expired, {at - header.expires_at:.0f} s ago by this device's clock: the round took too "
+            "long, or the clock is ahead by at least so much."
+        )
 
 
 def plain_refusal(learners: frozenset[str], learner: str) -> str | None:
