@@ -129,9 +129,9 @@ class Fenced:
                 if mine <= world.used_fences.get(run, 0):
                     raise Broken("fence", f"{replica.name} commits {run} again under fence {mine}")
                 self.run, self.used = run, mine
-            for _, kind, body in events:
+            for seq, (_, kind, _) in enumerate(events, transaction.head(run) + 1):
                 if kind == "Drawn":
-                    world.waiting[run, body["round"]] = before_claims or free(transaction)
+                    world.waiting[run, seq] = before_claims or free(transaction)
             return append(run, events)
 
         def claimed(claims: Iterable[ClaimRow]) -> None:

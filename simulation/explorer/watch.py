@@ -112,7 +112,7 @@ class InvariantWatch:
             self.world.tally.events += 1
             self._log(run, event)
             if event.kind == "Drawn":
-                draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.body["round"])))
+                draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.seq)))
             if (run.round, run.phase, run.failed) != before:  # a missed selection begins anew
                 self.phases.moved(run)
             if run.secure is not None or event.kind in SECURE_EVENTS:
