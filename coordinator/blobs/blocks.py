@@ -170,10 +170,11 @@ class CheckedFile(io.RawIOBase):
     def _pieces(self, count: int) -> Iterator[memoryview]:
         while count:
             index, start = divmod(self._at, BLOCK)
+            begun = start == 0 or index in self._held
             block = self._checked(index)
             piece = memoryview(block)[start : start + count]
-            if start + len(piece) == len(block):
-                self._held.pop(index, None)  # read to its end
+            if begun and start + len(piece) == len(block):  # a look at its end alone comes before the rest
+                self._held.pop(index, None)
             self._at += len(piece)
             count -= len(piece)
             yield piece

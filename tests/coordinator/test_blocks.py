@@ -198,3 +198,21 @@ def test_a_disk_that_cannot_be_read_condemns_nothing(blobs: FileBlobs, monkeypat
         with pytest.raises(BlobError, match="Input/output"), blobs.open(hashlib.sha256(SHORT).hexdigest()) as file:
             file.read()
     assert blobs.damaged() == []
+
+
+def test_a_look_at_the_end_before_the_rest_is_read_costs_no_second_pass(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As codecs do whose seed lies behind the values."""
+    blobs.put(DATA)
+    read: list[int] = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: read.append(at) or real(fd, count, at))
+    with blobs.open(DIGEST) as file:
+        file.read(100)
+        file.seek(-32, os.SEEK_END)
+        file.read(32)
+        file.seek(100)
+        while file.read(1000):
+            pass
+    assert sorted(read) == [0, BLOCK, 2 * BLOCK]
