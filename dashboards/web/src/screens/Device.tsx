@@ -4,7 +4,7 @@ import type { DeviceDetail } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Fact, Figure, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
-import { byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, stateName, standing } from "../device";
+import { byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, standing, stateName } from "../device";
 import { ago, clock, count, date, hour, many, sentence } from "../format";
 import { useResource } from "../live/context";
 import { roundPath, runPath } from "../route";
