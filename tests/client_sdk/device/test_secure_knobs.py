@@ -65,6 +65,7 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
         "report_within_s": 0.5,
         "partial": "refuse",
         "max_update_bytes": 1,
+        "warning": "Another process uses this folder.",
     },
     "checkpoint": {"version": 3, "bytes": 7},
     "task": {},
