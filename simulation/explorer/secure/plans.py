@@ -60,7 +60,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
         "secure": {
             **profile,
             "q": q,
-            "max_norm": chance.pick("max_norm", (0.5, 4.0)),
+            "max_norm": 4.0 if q == 2 else chance.pick("max_norm", (0.5, 4.0)),  # two bits drown a smaller update
             "max_abs": chance.pick("max_abs", (0.5, 1.0)),
             "minimum_cohort": smallest,
             "reserve": most - goal,
