@@ -52,7 +52,7 @@ class Wakes:
         replica = self._replicas[0]
         match run.phase:
             case "collecting" if run.secure is None or not run.secure.attempt:
-                held = [replica.held_by(device) for device in run.cohort]
+                held = [replica.held_by(device) for device in run.awaited]
                 self._expect(run, [one for one in held if one is not None])
             case "leasing" if self._calm:
                 held_for = replica.held_for("workers")
