@@ -7,6 +7,7 @@ bytes of an update whose transaction failed stay until the run's newest state sh
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from coordinator.blobs import BlobError
 from coordinator.engine.state import RunState
@@ -35,16 +36,15 @@ class UncertainUpdates:
         with self._lock:
             waiting, self._waiting = self._waiting, set()
         for update in sorted(waiting):
-            try:
+            with suppress(StoreError, BlobError):
                 self.drop_unless_counted(*update)
-            except (StoreError, BlobError):
-                self.add(*update)
 
     def drop_unless_counted(self, run: str, round: int, digest: str) -> None:
         """Deletes the bytes of a refused update, unless the same bytes are acknowledged under another request and
         stored.
 
-        Both steps run under the run's lock, so that nobody acknowledges the bytes in between.
+        Both steps run under the run's lock, so that nobody acknowledges the bytes in between. Where the store or the
+        disk fails, ``settle`` tries it again.
         """
 
         def drop(tx: Transaction, state: RunState, at: float) -> None:
@@ -56,4 +56,8 @@ class UncertainUpdates:
             if digest not in acknowledged:
                 self._core.blobs.delete(digest)
 
-        self._core.log(run).submit(drop)
+        try:
+            self._core.log(run).submit(drop)
+        except (StoreError, BlobError):
+            self.add(run, round, digest)
+            raise

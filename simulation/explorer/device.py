@@ -311,7 +311,7 @@ class ExplorerDevice:
         world, assignment = self.world, action.assignment
         self.trainings += 1
         now = self.sender.now()
-        left_s = max(0.0, action.due_at - now)
+        left_s = min(max(0.0, action.due_at - now), assignment.report_within_s)  # its clock may have fallen since
         seconds = world.chance.between("train-s", 0.2, 3.0)
         if world.strikes("device-slow", self.name):
             seconds = left_s * world.chance.between("slow-s", 0.7, 2.0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Assignment
+from coordinator.store.port import StoreError
 from coordinator.verify import verify
 from tests.coordinator.world import LEARNER, World
 
@@ -25,6 +27,34 @@ def test_a_run_from_its_first_round_to_its_last(world: World) -> None:
         ("committed", version) for version in range(1, 6)
     ]
     assert world.store.claims() == []
+
+
+def test_repro_bytes_of_a_late_update_that_could_not_be_deleted_now_are_deleted_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the store failed in that moment they stayed until the next start."""
+    world.check_in()
+    *three, fourth = world.cohort()
+    world.report(*three)
+    world.settle()
+    digest = world.blobs.put(world.body(fourth))
+    log = world.coordinator.core.log("marks")
+    submit, failed = log.submit, list[object]()
+
+    def once(make: Any, **more: Any) -> Any:
+        if getattr(make, "__name__", "") == "drop" and not failed:
+            failed.append(make)
+            raise StoreError("The database was locked.")
+        return submit(make, **more)
+
+    monkeypatch.setattr(log, "submit", once)
+    with pytest.raises(StoreError):
+        world.coordinator.devices._uncertain.drop_unless_counted("marks", 1, digest)
+    assert world.blobs.has(digest)
+    for _ in range(2):
+        world.pass_time(31)
+    assert failed
+    assert not world.blobs.has(digest)
 
 
 def test_select_4_goal_3_the_fourth_is_refused_as_late(world: World) -> None:
