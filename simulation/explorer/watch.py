@@ -105,7 +105,7 @@ class InvariantWatch:
     def _read(self, run: Followed) -> None:
         first = (run.round, run.phase)
         for event in self.durable.store.events(run.run, run.head, 1_000_000):
-            before = (run.round, run.phase, run.failed)
+            before, failed = (run.round, run.phase), run.failed
             ended = run.follow(event)
             self.changes += 1
             self.world.phase = next(iter(self.runs.values())).phase
@@ -113,7 +113,7 @@ class InvariantWatch:
             self._log(run, event)
             if event.kind == "Drawn":
                 draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.seq)))
-            if (run.round, run.phase, run.failed) != before:  # a missed selection begins anew
+            if (run.round, run.phase) != before or run.failed > failed:  # a missed selection begins anew
                 self.phases.moved(run)
             if run.secure is not None or event.kind in SECURE_EVENTS:
                 self._look_at_secure(run, event)
