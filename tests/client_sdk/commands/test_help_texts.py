@@ -61,7 +61,7 @@ def test_every_command_has_an_example_and_json(words: tuple[str, ...]) -> None:
 
 def test_help_of_simulate_names_the_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Of a plan with [secure]: masked, really" in shown(capsys, "simulate")
-    assert "for a plan with [datacenter]." in shown(capsys, "simulate")
+    assert "for a plan with [datacenter];" in shown(capsys, "simulate")
 
 
 @pytest.mark.parametrize("text", ["a [bold]b[/bold]", r"a \[b] c", "[NAME] [/] [0] []", "x[a][b]"])

@@ -132,9 +132,12 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
     assert secure_policy(Policy(secure=SecureBounds.model_validate(message))) == SecurePolicy(**message)
 
 
-def test_a_device_that_sets_nothing_sends_the_bytes_that_it_always_sent() -> None:
+def test_a_device_that_sets_nothing_sends_these_bytes() -> None:
     plain = '"policy":{"learners":null,"secure_only":false,"max_epochs":null}'
-    assert CheckIn().model_dump_json() == '{"examples":0,"learners":{},' + plain + ',"secure":0,"hold_s":25.0}'
+    assert (
+        CheckIn().model_dump_json()
+        == '{"examples":0,"learners":{},' + plain + ',"secure":0,"process":"","hold_s":25.0}'
+    )
 
 
 def test_what_is_set_travels_with_the_check_in() -> None:

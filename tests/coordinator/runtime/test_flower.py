@@ -4,6 +4,7 @@ that count once."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,12 @@ from coordinator.runtime.flower.ground import MIB
 from coordinator.runtime.flower.messages import MESSAGE_UNAVAILABLE
 from coordinator.runtime.sweeping import sweep
 from tests.coordinator.runtime.flower_world import APP, FlowerWorld, digest_of
+
+
+def content(world: FlowerWorld, run: str, digest: str, device: str | None) -> bytes:
+    world.flower.contents.require(run, digest, device)
+    with world.coordinator.core.blobs.open(digest) as file:
+        return file.read()
 
 
 def refusal(call: Callable[[], object]) -> tuple[str, str]:
@@ -85,8 +92,8 @@ def test_what_was_acknowledged_survives_the_coordinator(world: FlowerWorld) -> N
     sweep(world.coordinator.core)
     assert [one.content for one in world.pull(first, second)] == [digest_of(b"update")]
     assert world.task(1).message == second.message
-    assert world.flower.contents.file("vision", digest_of(b"update"), None).read_bytes() == b"update"
-    assert world.flower.contents.file("vision", second.content, world.device(1)).read_bytes() == b"model"
+    assert content(world, "vision", digest_of(b"update"), None) == b"update"
+    assert content(world, "vision", second.content, world.device(1)) == b"model"
 
 
 def test_a_push_may_be_repeated_and_changes_nothing(world: FlowerWorld) -> None:
@@ -222,13 +229,13 @@ def test_a_device_reads_the_contents_of_its_own_messages_alone(world: FlowerWorl
     world.begin("other")
     message = world.message(0, b"mine")
     world.push(message)
-    file = world.flower.contents.file
-    assert file("vision", message.content, world.device(0)).read_bytes() == b"mine"
-    assert file("vision", message.content, None).read_bytes() == b"mine"
+    read = partial(content, world)
+    assert read("vision", message.content, world.device(0)) == b"mine"
+    assert read("vision", message.content, None) == b"mine"
     for run, device in (("vision", world.device(1)), ("other", world.device(0)), ("other", None)):
-        assert refusal(lambda run=run, device=device: file(run, message.content, device))[0] == "unknown-content"
+        assert refusal(lambda run=run, device=device: read(run, message.content, device))[0] == "unknown-content"
     world.reply(0, message, b"update")
-    assert refusal(lambda: file("vision", digest_of(b"update"), world.device(1)))[0] == "unknown-content"
+    assert refusal(lambda: read("vision", digest_of(b"update"), world.device(1)))[0] == "unknown-content"
 
 
 def test_nodes_are_there_for_a_minute_and_busy_ones_say_so(world: FlowerWorld) -> None:

@@ -479,8 +479,8 @@ def exhausted() -> World:
 def test_an_exhausted_run_says_so() -> None:
     world = exhausted()
     assert world.state.version == 0
-    assert "exhausted" in world.reasons[-1] or "spent" in world.reasons[-1]
-    world.play(lambda w: w.state.round_number >= 5)
+    assert "exhausted" in world.state.exhausted
+    world.play(lambda w: w.state.current.missed >= 3)
     assert world.state.version == 0, "waiting does not help"
 
 

@@ -122,11 +122,11 @@ def _forked_line() -> Patches:
 def _lost_refusal() -> Patches:
     """When a round is abandoned, nothing is recorded for the updates that were acknowledged."""
 
-    def abandon(state: RunState, at: float, reason: str) -> Any:
-        state, effects = _abandon(state, at, reason)
+    def abandon(state: RunState, at: float, reason: str, **more: Any) -> Any:
+        state, effects = _abandon(state, at, reason, **more)
         return state, [effect for effect in effects if not isinstance(effect, fx.RecordRefusal)]
 
-    return [(owner, "abandon", abandon) for owner in (lifecycle, selecting, collecting, committing)]
+    return [(owner, "abandon", abandon) for owner in (lifecycle, collecting, committing)]
 
 
 @mutant("round-stays-open", "one-end")

@@ -86,8 +86,8 @@ def _offered_once() -> Patches:
 @mutant("flower-content-for-all", "permission", flower=True)
 def _content_for_all() -> Patches:
     """A device may read every content of the run."""
-    file = Contents.file
-    return [(Contents, "file", lambda self, run, digest, device: file(self, run, digest, None))]
+    require = Contents.require
+    return [(Contents, "require", lambda self, run, digest, device: require(self, run, digest, None))]
 
 
 @mutant("flower-swept", "ack-durable", "flower", "liveness", flower=True)

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from client_sdk.learning.data import as_examples, held_out_part, training_part
+from client_sdk.data import held_out_part, training_part
+from client_sdk.learning.data import as_examples
 from simulation.clients import Clients
 from simulation.datasets import Dataset as NamedData
 from simulation.datasets import LabelledExamples
