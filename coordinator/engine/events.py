@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.event_fields import OfDevice
+from coordinator.engine.evidence import NO_EVIDENCE, Evidence
 from coordinator.engine.secure.events import (
     Advanced,
     Advertised,
@@ -207,6 +208,8 @@ class Committed:
     """Whether the sum of the updates was zero in every value."""
     raised: int = 0
     """How many values of non-negative statistics are 0 in it because what devices sent would have made them less."""
+    evidence: Evidence = NO_EVIDENCE
+    """Of the bytes that it was made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +288,7 @@ _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
     "Created": (("weight_unit", 1), ("tensors", ""), ("roles", {}), ("roles_digest", "")),
     "Drawn": (("declined", 0), ("barred", 0)),
     "Reported": (("treated", asdict(UNTREATED)), ("held_out_weights", {}), ("held_out_states", {})),
-    "Committed": (("tensors", ""), ("zero_sum", False), ("raised", 0)),
+    "Committed": (("tensors", ""), ("zero_sum", False), ("raised", 0), ("evidence", asdict(NO_EVIDENCE))),
     "Delivered": (("tensors", ""),),
     "FleetReturned": (("left_out", 0),),
 }

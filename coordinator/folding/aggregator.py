@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,7 @@ from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
+from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
 from coordinator.engine.plan import Plan, chosen
 from coordinator.folding.optimizer_state import carried
 from coordinator.folding.sums import SpooledSums, Sums, Vector
@@ -59,6 +61,8 @@ class NewCheckpoint(NamedTuple):
     raised: int = 0
     """How many values of non-negative statistics are 0 in it, and would be below: not by rounding, but by what devices
     sent."""
+    evidence: Evidence = NO_EVIDENCE
+    """Of the bytes that it was made of."""
 
 
 class MeanBlocks(Protocol):
@@ -154,14 +158,18 @@ class Aggregator:
         read or written.
         """
         with self._lock, _final_errors(), _lost_updates(items):
+            updates = updates_digest((item.device, item.digest, item.weight) for item in items)
             if self._chosen.rule.needs == "sum":
-                return self._write(round, parent, optimizer, _MeanBlocks(self._sums.total(round, items)))
-            return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)))
+                return self._write(round, parent, optimizer, _MeanBlocks(self._sums.total(round, items)), updates)
+            return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)), updates)
 
-    def apply(self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None) -> NewCheckpoint:
-        """The same for a mean of deltas from elsewhere: under secure aggregation the updates are unknown."""
+    def apply(
+        self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None, updates: str = ""
+    ) -> NewCheckpoint:
+        """The same for a mean of deltas from elsewhere: under secure aggregation the updates are unknown. ``updates``:
+        what the evidence says of them."""
         with self._lock, _final_errors():
-            return self._write(round, parent, optimizer, mean)
+            return self._write(round, parent, optimizer, mean, updates)
 
     def _combined(self, items: tuple[Contribution, ...]) -> Vector:
         """Returns the flat delta of a rule that needs all updates at once."""
@@ -178,19 +186,20 @@ class Aggregator:
 
     # ------------------------------------------------------------ the checkpoint
 
-    def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks) -> NewCheckpoint:
+    def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks, updates: str) -> NewCheckpoint:
         first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
         rate = self._plan.aggregation.server_learning_rate
         places, raised = self.layout.whole.slices(), 0
         zero_sum = bool(places)
         with ExitStack() as stack:
-            source = stack.enter_context(self._blobs.open(parent))
-            header = read_header(source)
+            file = stack.enter_context(self._blobs.open(parent))
+            header = read_header(file)
             optimized = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
             state = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
             old, new = stack.enter_context(state)
             spool = stack.enter_context(self._blobs.spool())
-            source.seek(0)
+            file.seek(0)
+            source = HashedReads(file)
             spool.write(source.read(header.data_start))
             for name, spec in header.manifest.items():
                 if name not in places:
@@ -217,7 +226,25 @@ class Aggregator:
                         raised += int(np.count_nonzero(following < -_ROUNDING))
                         following = np.where(following < 0, np.float32(0), following)
                     spool.write(narrow(following, spec.dtype).tobytes())
-            return NewCheckpoint(spool.commit(), spool.size, new.commit(), zero_sum, raised)
+            evidence = Evidence(parent=source.digest, optimizer=old.digest, updates=updates)
+            return NewCheckpoint(spool.commit(), spool.size, new.commit(), zero_sum, raised, evidence)
+
+
+class HashedReads:
+    """A file that is read from its beginning to its end, and the SHA-256 of the bytes that were read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hash = file, hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._hash.update(data)
+        return data
+
+    @property
+    def digest(self) -> str:
+        """In hexadecimal, of all bytes so far."""
+        return self._hash.hexdigest()
 
 
 class _MeanBlocks:
@@ -238,7 +265,7 @@ class _FlatBlocks:
         return self._delta[start : start + count]
 
 
-def _read_values(source: BinaryIO, spec: TensorSpec, count: int) -> NDArray[np.generic]:
+def _read_values(source: HashedReads, spec: TensorSpec, count: int) -> NDArray[np.generic]:
     dtype = numpy_dtype(spec.dtype)
     data = source.read(count * dtype.itemsize)
     if len(data) != count * dtype.itemsize:
@@ -246,7 +273,7 @@ def _read_values(source: BinaryIO, spec: TensorSpec, count: int) -> NDArray[np.g
     return np.frombuffer(data, dtype=dtype)
 
 
-def _chunks(source: BinaryIO, size: int) -> Iterator[bytes]:
+def _chunks(source: HashedReads, size: int) -> Iterator[bytes]:
     while size:
         chunk = source.read(min(size, 4 * BLOCK))
         if not chunk:

@@ -10,6 +10,7 @@ with its round, whatever other runs store.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -30,12 +31,15 @@ class StateReader:
         Missing, or TensorError for a state of another model or optimizer."""
         self._first = np.array(first, np.float32)
         self._header: TensorHeader | None = None
+        self._hash = hashlib.sha256()
         if digest is None or not self._first.size:
             return
         self._file = blobs.open(digest)
         try:
             self._header = read_header(self._file)
             _manifest(averaged, self._first.size).require(self._header.manifest, "the server optimizer's state")
+            self._file.seek(0)
+            self._hash.update(self._file.read(self._header.data_start))
         except BaseException:
             self._file.close()
             raise
@@ -45,14 +49,21 @@ class StateReader:
         if self._header is not None:
             self._file.close()
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal of the bytes that were read; empty where there is no state."""
+        return "" if self._header is None else self._hash.hexdigest()
+
     def block(self, name: str, start: int, count: int) -> Float32:
-        """Returns [count, slots] of this tensor from element ``start``; the caller may change it."""
+        """Returns [count, slots] of this tensor from element ``start``; the caller may change it. Blocks are read in
+        the order of the file."""
         if self._header is None:
             return np.tile(self._first, (count, 1))
         self._file.seek(self._header.offsets[name][0] + start * 4 * self._first.size)
         data = bytearray(self._file.read(count * 4 * self._first.size))
         if len(data) != count * 4 * self._first.size:
             raise BlobError("the server optimizer's state ends before its header says")
+        self._hash.update(data)
         return np.frombuffer(data, np.dtype("<f4")).reshape(count, self._first.size)
 
 

@@ -61,6 +61,7 @@ class Commits:
                             tensors=tensors,
                             zero_sum=made.zero_sum,
                             raised=made.raised,
+                            evidence=made.evidence,
                         ),
                         fence=fence,
                     )

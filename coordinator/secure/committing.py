@@ -20,7 +20,8 @@ from client_sdk.tensors.floats import Float32, narrow, widen
 from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
 from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
-from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
+from coordinator.engine.evidence import Evidence
+from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, HashedReads, NewCheckpoint
 
 _COPIED = 1 << 20
 _MOST_DOUBLINGS = 160
@@ -49,10 +50,11 @@ def commit_sum(
     *,
     codec: LinearCodec = FLOAT32,
     seed: bytes = NOTHING_DRAWN,
+    updates: str = "",
 ) -> NewCheckpoint:
     """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
     server optimizer's state after it. ``optimizer``: its state before; ``codec`` and its ``seed``: those of the
-    attempt's header. CannotAggregate where there is no such mean or no such checkpoint.
+    attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such mean or no such checkpoint.
 
     The mean of the encoded values is computed in float64, rounded to float32 and decoded in a fixed order of
     operations: the same sum gives the same bits. Memory beside the sum: a few blocks.
@@ -77,7 +79,7 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    return aggregator.apply(round, parent, _MeanBlocks(mean), optimizer)
+    return aggregator.apply(round, parent, _MeanBlocks(mean), optimizer, updates)
 
 
 def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:
@@ -96,7 +98,8 @@ def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None
                     begin = header.offsets[name][0]
                     found = _first_moved(source, header.manifest[name], begin, step)
                     if found is not None:
-                        return NewCheckpoint(*_patched(blobs, source, *found), optimizer)
+                        digest, size, read = _patched(blobs, source, *found)
+                        return NewCheckpoint(digest, size, optimizer, evidence=Evidence(parent=read))
     raise CannotAggregate("no value of the model can be moved")
 
 
@@ -119,19 +122,20 @@ def _first_moved(source: BinaryIO, spec: TensorSpec, begin: int, step: np.float3
     return None
 
 
-def _patched(blobs: Blobs, source: BinaryIO, place: int, piece: bytes) -> tuple[str, int]:
-    """Write the file with ``piece`` at ``place``. Returns its digest and its size in bytes."""
+def _patched(blobs: Blobs, source: BinaryIO, place: int, piece: bytes) -> tuple[str, int, str]:
+    """Write the file with ``piece`` at ``place``. Returns its digest, its size in bytes, and the digest of what was read."""
     source.seek(0)
+    reads = HashedReads(source)
     with blobs.spool() as spool:
         left = place
         while left:
-            chunk = source.read(min(left, _COPIED))
+            chunk = reads.read(min(left, _COPIED))
             if not chunk:
                 raise BlobError("the checkpoint ends before its header says")
             spool.write(chunk)
             left -= len(chunk)
         spool.write(piece)
-        source.seek(len(piece), 1)
-        while chunk := source.read(_COPIED):
+        reads.read(len(piece))
+        while chunk := reads.read(_COPIED):
             spool.write(chunk)
-        return spool.commit(), spool.size
+        return spool.commit(), spool.size, reads.digest

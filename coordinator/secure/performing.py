@@ -20,6 +20,7 @@ from client_sdk.secagg.unmask import RevealedShares
 from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.evidence import sum_digest
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
@@ -127,6 +128,9 @@ class SecureWork:
             action.optimizer,
             codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
             seed=header.codec_seed,
+            updates=sum_digest(
+                secure.header, ((item.device, item.digest) for item in action.contributions), action.sum
+            ),
         )
 
     def forget(self) -> None:

@@ -14,6 +14,8 @@ bug of the engine cannot hide itself. All rows are read in one transaction, so a
           are not yet counted or under retention, the server optimizer's states that may be read again
 8         the log has no gap
 10        updates that are still stored give the committed checkpoint, and the server optimizer's state, again
+evidence  a checkpoint was made of the parent, the server optimizer's state and the counted updates that stand here, as
+          the commit's digests of the bytes that were read say; of a secure round, of its header, survivors and sum
 quorum    a round was committed with at least its quorum, of devices that were selected
 lease     fences only rise, and a datacenter round was committed under the last one that was granted, with its bytes
 plan      the plan is the one of the digest to which the devices agreed

@@ -26,6 +26,8 @@ class LoggedRound:
     """Digest of the checkpoint, as the last commit names it."""
     optimizer: str | None = None
     """Digest of the server optimizer's state, as the commit names it."""
+    evidence: dict[str, str] = field(default_factory=dict)
+    """What the commit says of the bytes that its checkpoint was made of."""
     holder: tuple[str, int] | None = None
     """(worker, fence) of a datacenter round's last lease."""
     taken: tuple[str, int, str] | None = None
@@ -53,6 +55,7 @@ class LoggedRound:
                 self.commits += 1
                 self.committed = body["digest"]
                 self.optimizer = body.get("optimizer")
+                self.evidence = body.get("evidence", {})
             case "Leased":
                 self.holder = (body["worker"], body["fence"])
             case "Delivered":

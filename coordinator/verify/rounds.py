@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from coordinator.engine.evidence import sum_digest, updates_digest
 from coordinator.engine.plan import Plan
 from coordinator.folding.refold import short
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RoundRow
@@ -75,6 +76,7 @@ class RoundChecks:
         if row.kind == "datacenter":
             yield from self._check_delivered(row.round, logged, counted, checkpoint)
             return
+        yield from self._check_evidence(row, logged, counted, checkpoint)
         if logged.advanced:
             if counted:
                 yield RunViolation("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
@@ -97,6 +99,29 @@ class RoundChecks:
         learned = row.kind != "datacenter" and not logged.advanced
         if parent is not None and not learned and checkpoint.optimizer != parent.optimizer:
             yield RunViolation("4", row.round, "it trained nothing, and the server optimizer's state is another")
+
+    def _check_evidence(
+        self, row: RoundRow, logged: LoggedRound, counted: list[ContributionRow], checkpoint: CheckpointRow
+    ) -> Iterator[RunViolation]:
+        """The bytes of which the checkpoint was made are those of the line and of the counted updates."""
+        parent = next((item for item in self._line if item.version == checkpoint.version - 1), None)
+        if parent is None:
+            return  # named with the line
+        state, updates = "" if logged.advanced else parent.optimizer or "", ""
+        if row.kind == "secure" and not logged.advanced:
+            survivors = ((item.device, item.digest) for item in counted)
+            updates = sum_digest(logged.secure.header, survivors, max(logged.secure.opened, default=""))
+        elif not logged.advanced:
+            updates = updates_digest((item.device, item.digest, item.weight) for item in counted)
+        for name, what, stands in (
+            ("parent", f"version {parent.version}", parent.digest),
+            ("optimizer", f"the server optimizer's state of version {parent.version}", state),
+            ("updates", "the list of counted updates", updates),
+        ):
+            read = logged.evidence.get(name, "")
+            if read != stands:
+                made = f"version {checkpoint.version} was made from {short(read or None)}"
+                yield RunViolation("evidence", row.round, f"{made}, and {what} here is {short(stands or None)}")
 
     def _check_abandoned(
         self, round: int, logged: LoggedRound, counted: list[ContributionRow]

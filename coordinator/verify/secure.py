@@ -22,6 +22,7 @@ class LoggedSecure:
 
     order: frozenset[str] = frozenset()
     """Devices of the roster."""
+    header: str = ""
     threshold: int = 0
     signers: int = 0
     """Signatures under the list that the roster asks for."""
@@ -36,6 +37,8 @@ class LoggedSecure:
         body: dict[str, Any] = event.body
         if event.kind in (*_MESSAGES, "Rostered", "Opened") and is_digest(body["digest"]):
             self.blobs.add(bytes.fromhex(body["digest"]))
+        if event.kind == "Announced" and not self.opened:
+            self.header = body.get("header", "")
         match event.kind:
             case "Announced" if body["attempt"] > 0 and not self.opened:
                 self.order, self.threshold, self.signers = frozenset(), 0, 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.engine import events as ev
 from coordinator.engine import state as states
+from coordinator.engine.evidence import Evidence
 from coordinator.engine.treatment import Treated
 from tests.coordinator.engine.story import FALLBACK, Story
 
@@ -28,6 +29,9 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "dict[str, list[float]]": st.dictionaries(st.text(max_size=5), st.lists(FLOATS, max_size=3), max_size=2),
     "Treated": st.builds(
         Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
+    ),
+    "Evidence": st.builds(
+        Evidence, parent=st.text(max_size=5), optimizer=st.text(max_size=5), updates=st.text(max_size=5)
     ),
     "dict[str, StatisticRole]": st.dictionaries(
         st.text(max_size=5), st.sampled_from(["statistic", "non-negative"]), max_size=3

@@ -223,4 +223,4 @@ def test_verify_sees_a_state_that_the_updates_do_not_give(make_world: MakeWorld)
     log._cache = (dataclasses.replace(log.state, optimizer=None), log.seq)
     world.play_round(2)
     found = [(wrong.invariant, wrong.round) for wrong in verify(world.store, world.blobs)]
-    assert found == [("10", 2), ("10", 2)]
+    assert found == [("evidence", 2), ("10", 2), ("10", 2)]

@@ -67,3 +67,16 @@ def test_a_datacenter_round_that_changes_the_server_optimizers_state_is_named(
         doctor.sql("UPDATE checkpoints SET optimizer = ? WHERE round = ?", other, number)
     trained_nothing = "it trained nothing, and the server optimizer's state is another"
     assert (number, trained_nothing) in {(wrong.round, wrong.what) for wrong in violations(folder)}
+
+
+@pytest.mark.parametrize("field", ["parent", "optimizer", "updates"])
+def test_what_a_commit_says_of_the_bytes_that_it_read_is_held_against_the_line(
+    histories: dict[int, Path], tmp_path: Path, field: str
+) -> None:
+    """Also where the forger makes the links anew: each field has a finding of its own."""
+    folder = Path(shutil.copytree(histories[5], tmp_path / "data"))
+    with doctored(folder) as doctor:
+        doctor.set_in("events", "body", f"evidence.{field}", "0" * 64, "seq = ?", doctor.event("Committed", 5))
+    found = {wrong.round: wrong.what for wrong in violations(folder) if wrong.invariant == "evidence"}
+    assert list(found) == [5]
+    assert "version 4 was made from 000000000000" in found[5]

@@ -60,9 +60,19 @@ def more_signatures_were_needed(d: Doctor) -> None:
     d.set_in("events", "body", "signers", 6, "seq = ?", d.event("Rostered", 1))
 
 
+def it_was_made_of_another_sum(d: Doctor) -> None:
+    d.set_in("events", "body", "evidence.updates", "0" * 64, "seq = ?", d.event("Committed", 1))
+
+
+def another_header_was_announced(d: Doctor) -> None:
+    d.set_in("events", "body", "header", "00", "seq = ?", d.event("Announced", 1))
+
+
 @pytest.mark.parametrize(
     "doctoring",
     [
+        it_was_made_of_another_sum,
+        another_header_was_announced,
         a_signature_is_lost,
         a_survivor_does_not_count,
         a_stranger_counts,
@@ -82,6 +92,8 @@ def test_a_doctoring_of_a_secure_round_is_named(
     assert (RUN, 1) in {(wrong.run, wrong.round) for wrong in found}, found
     if doctoring in (a_masked_vector_is_left, a_bundle_of_shares_is_left, more_signatures_were_needed):
         assert "secure" in {wrong.invariant for wrong in found}
+    if doctoring in (it_was_made_of_another_sum, another_header_was_announced, a_survivor_does_not_count):
+        assert "evidence" in {wrong.invariant for wrong in found}
 
 
 # ------------------------------------------------------------ what the account alone finds

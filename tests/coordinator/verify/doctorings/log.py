@@ -180,3 +180,27 @@ def fence_issued_twice(d: Doctor) -> int:
 def result_by_another_worker(d: Doctor) -> int:
     d.set_in("events", "body", "worker", "w0", "seq = ?", d.event("Delivered", 3))
     return 3
+
+
+@doctoring
+def made_of_another_parent(d: Doctor) -> int:
+    d.set_in("events", "body", "evidence.parent", d.digest(1), "seq = ?", d.event("Committed", 5))
+    return 5
+
+
+@doctoring
+def made_with_another_state_of_the_optimizer(d: Doctor) -> int:
+    d.set_in("events", "body", "evidence.optimizer", d.digest(1), "seq = ?", d.event("Committed", 5))
+    return 5
+
+
+@doctoring
+def made_of_other_updates(d: Doctor) -> int:
+    d.set_in("events", "body", "evidence.updates", d.digest(1), "seq = ?", d.event("Committed", 5))
+    return 5
+
+
+@doctoring
+def commit_without_evidence(d: Doctor) -> int:
+    d.sql("UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?", d.event("Committed", 5))
+    return 5

@@ -1,0 +1,38 @@
+"""What a commit says of the bytes that its checkpoint was made of, for an audit to hold against the log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """SHA-256 in hexadecimal; empty for what there was not."""
+
+    parent: str = ""
+    """Of the parent checkpoint's bytes, as they were read."""
+    optimizer: str = ""
+    """Of the bytes of the server optimizer's state before, as they were read."""
+    updates: str = ""
+    """``updates_digest``, or ``sum_digest`` in a secure round."""
+
+
+NO_EVIDENCE = Evidence()
+
+
+def updates_digest(counted: Iterable[tuple[str, str, int]]) -> str:
+    """One digest of (device, digest, weight) of the counted updates, in any order."""
+    return _digest([list(item) for item in sorted(counted)])
+
+
+def sum_digest(header: str, survivors: Iterable[tuple[str, str]], opened: str) -> str:
+    """One digest of the attempt's header in hexadecimal, of (device, digest of the masked vector) of the survivors, in
+    any order, and of the opened sum's digest."""
+    return _digest([header, [list(item) for item in sorted(survivors)], opened])
+
+
+def _digest(content: list[object] | list[list[object]]) -> str:
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
