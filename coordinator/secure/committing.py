@@ -54,7 +54,8 @@ def commit_sum(
 ) -> NewCheckpoint:
     """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
     server optimizer's state after it. ``optimizer``: its state before; ``codec`` and its ``seed``: those of the
-    attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such mean or no such checkpoint.
+    attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such
+    mean or no such checkpoint.
 
     The mean of the encoded values is computed in float64, rounded to float32 and decoded in a fixed order of
     operations: the same sum gives the same bits. Memory beside the sum: a few blocks.
@@ -123,7 +124,8 @@ def _first_moved(source: BinaryIO, spec: TensorSpec, begin: int, step: np.float3
 
 
 def _patched(blobs: Blobs, source: BinaryIO, place: int, piece: bytes) -> tuple[str, int, str]:
-    """Write the file with ``piece`` at ``place``. Returns its digest, its size in bytes, and the digest of what was read."""
+    """Write the file with ``piece`` at ``place``. Returns its digest and size, and the digest of what
+    was read."""
     source.seek(0)
     reads = HashedReads(source)
     with blobs.spool() as spool:
