@@ -34,5 +34,5 @@ def sum_digest(header: str, survivors: Iterable[tuple[str, str]], opened: str) -
     return _digest([header, [list(item) for item in sorted(survivors)], opened])
 
 
-def _digest(content: list[object] | list[list[object]]) -> str:
+def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
