@@ -47,6 +47,14 @@ EXCHANGES: tuple[Exchange, ...] = get_args(Exchange)
 """The exchanges of a secure round, in their order."""
 
 
+class CheckpointStored(Message):
+    """The answer to an uploaded checkpoint."""
+
+    ok: bool = True
+    repaired: bool = False
+    """Whether the stored file was damaged and is replaced."""
+
+
 class CreateRun(Message):
     """Creates a run. Its initial checkpoint must be uploaded before (``PUT /v1/checkpoints/{digest}``)."""
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import DeviceId, Digest, Route, RunId
 from client_sdk.protocol.operators import (
     AdvanceRun,
+    CheckpointStored,
     CheckpointView,
     CreateRun,
     MetricReport,
@@ -38,10 +38,10 @@ def checkpoint_limit(to: Coordinator, operator: Operator, *, digest: Digest) -> 
     return to.core.settings.max_checkpoint_bytes
 
 
-def put(to: Coordinator, operator: Operator, body: Spool, *, digest: Digest) -> Noted:
-    """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest in the path."""
-    to.operators.put_checkpoint(body, digest)
-    return Noted()
+def put(to: Coordinator, operator: Operator, body: Spool, *, digest: Digest) -> CheckpointStored:
+    """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest in the path. Where the stored file
+    was damaged, they replace it, and `repaired` is true."""
+    return CheckpointStored(repaired=to.operators.put_checkpoint(body, digest))
 
 
 def create(to: Coordinator, operator: Operator, message: CreateRun) -> RunView:
@@ -120,7 +120,7 @@ PUT_CHECKPOINT = Entry(
     permission=Permission.OPERATOR,
     scoped=True,
     audited=Audited("checkpoint.put"),
-    answer=Noted,
+    answer=CheckpointStored,
     shape=Body(checkpoint_limit, put),
     summary="Upload a checkpoint",
     group="checkpoints",

@@ -45,10 +45,12 @@ class OperatorRequests:
         self._known: set[str] = set()
         """Digests of blobs that were found to be checkpoints."""
 
-    def put_checkpoint(self, spool: Spool, digest: str) -> None:
-        """Stores an initial checkpoint. Its digest and its format are checked."""
+    def put_checkpoint(self, spool: Spool, digest: str) -> bool:
+        """Stores an initial checkpoint. Its digest and its format are checked. Returns whether damaged bytes were
+        replaced."""
         run_creation.check_checkpoint(spool.handle)
         spool.commit(digest)
+        return spool.repaired
 
     def create_run(
         self,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 from starlette.types import Message
@@ -194,3 +195,24 @@ def test_a_checkpoint_with_nan_is_refused(server: Server) -> None:
     body = to_bytes({"x": np.array([1, np.nan], np.float32)})
     path = Route.CHECKPOINT.format(digest=hashlib.sha256(body).hexdigest())
     assert "NaN" in refused(server.http.put(path, content=body), 422, "invalid-request")
+
+
+def test_a_rotten_checkpoint_is_served_to_nobody_named_and_repaired_by_a_put(server: Server) -> None:
+    body = to_bytes({"x": np.full(600_000, 3.0, dtype=np.float32)})
+    path = upload(server, body, "rotten")
+    digest = path.rsplit("/", 1)[1]
+    with (server.folder / "blobs" / digest[:2] / digest).open("r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"\x01")
+    with pytest.raises(httpx2.RemoteProtocolError):  # right blocks were sent when the wrong one was found
+        server.http.get(path)
+    again = server.http.get(path)
+    assert (again.status_code, again.json()["type"].rsplit("/", 1)[-1]) == (503, "busy")
+    assert server.http.get(path, headers={"Range": "bytes=0-99"}).status_code == 503
+    assert digest in server.http.get("/readyz").json()["damaged"]
+    assert digest in server.http.get("/v1/runs/rotten").json()["stalled"]
+    announced = {DIGEST_HEADER: content_digest(digest)}
+    assert server.http.put(path, content=body, headers=announced).json() == {"ok": True, "repaired": True}
+    assert server.http.put(path, content=body, headers=announced).json() == {"ok": True, "repaired": False}
+    assert server.http.get(path).content == body
+    assert "damaged" not in server.http.get("/readyz").json()
