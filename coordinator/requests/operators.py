@@ -39,8 +39,8 @@ def checkpoint_limit(to: Coordinator, operator: Operator, *, digest: Digest) -> 
 
 
 def put(to: Coordinator, operator: Operator, body: Spool, *, digest: Digest) -> CheckpointStored:
-    """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest in the path. Where the stored file
-    was damaged, they replace it, and `repaired` is true."""
+    """Uploads a checkpoint, usually the first of a run. Its bytes must have the digest in the path. Where the stored
+    file was damaged, they replace it, and `repaired` is true."""
     return CheckpointStored(repaired=to.operators.put_checkpoint(body, digest))
 
 
