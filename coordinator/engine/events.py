@@ -250,7 +250,8 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The operator ends the run; a round under way is abandoned, unless it is committing."""
+    """The operator ends the run; a round under way is abandoned; one that is committing is not, unless a file that
+    it is made of is damaged or gone."""
 
     kind: ClassVar[str] = "Stopped"
     at: float

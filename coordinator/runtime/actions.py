@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import suppress
 from typing import assert_never
 
 from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
+from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.runtime.cohort_selection import draw_cohort, return_to_fleet
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core, Task
@@ -63,7 +64,11 @@ class Actions:
                 raise
 
     def _commit(self, run: str, action: fx.Commit) -> None:
-        aggregator = self._core.aggregator(run)
-        made = partial(aggregator.commit, action.round, action.parent, action.contributions, action.optimizer)
+        def made() -> NewCheckpoint:
+            """Reads the parent's header first where this process has not: it may be damaged."""
+            aggregator = self._core.aggregator(run)
+            return aggregator.commit(action.round, action.parent, action.contributions, action.optimizer)
+
         if self._commits.commit(run, action.round, made):
-            aggregator.forget(action.round)
+            with suppress(Gone):
+                self._core.aggregator(run).forget(action.round)

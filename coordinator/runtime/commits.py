@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
@@ -36,7 +37,8 @@ class Commits:
         """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there is none.
 
         Returns False where this replica may not commit the round, or may not any more. BlobError, such as Damaged for
-        the parent: the round stays, and is committed once the right bytes are back.
+        the parent: the round stays, and is committed once the right bytes are back; unless the run was stopped, which ends it
+        without them.
         """
         with self._at(run):
             log = self._core.log(run)
@@ -46,7 +48,9 @@ class Commits:
             try:
                 made = make()
                 tensors = tensors_of(self._core.blobs, log.state.plan, made.digest)
-            except CannotAggregate as error:
+            except (CannotAggregate, Gone) as error:
+                if isinstance(error, Gone) and (log.state.ending is None or log.state.ending[0] != "stopped"):
+                    raise
                 reason = str(error)
                 log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
             else:

@@ -61,6 +61,35 @@ def test_a_damaged_parent_stalls_the_commit_until_its_bytes_are_back(world: Worl
     world.require({1: [a, b, c]})
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("lost", ["parent", "optimizer"])
+def test_a_commit_whose_file_is_damaged_for_good_is_ended_by_a_stop(world: World, lost: str, restarted: bool) -> None:
+    world.create(aggregation=ADAM)
+    counted = world.play_round(1)
+    state = world.coordinator.core.state("marks")
+    digest = state.checkpoint if lost == "parent" else str(state.optimizer)
+    world.check_in()
+    a, b, c, *_ = world.cohort()
+    world.report(a, b, round=2)
+    flip(file_of(world.blobs, digest), 60)  # type: ignore[arg-type]
+    with pytest.raises(Damaged, match=digest):
+        world.report(c, round=2)
+    calm(world)
+    assert world.coordinator.core.state("marks").phase == "committing"
+    if restarted:
+        world.boot()
+    world.coordinator.operators.stop("marks")
+    calm(world)
+    state = world.coordinator.core.state("marks")
+    assert (state.status, state.reason, state.version) == ("stopped", "stopped by the operator", 1)
+    row = world.store.round("marks", 2)
+    assert row is not None
+    assert row.status == "abandoned"
+    assert digest in row.reason
+    assert len(world.store.refusals("marks", 2)) == 3
+    assert len(counted) == len(world.store.contributions("marks", 1))
+
+
 def test_a_damaged_state_of_the_optimizer_stalls_the_commit(world: World) -> None:
     world.create(aggregation=ADAM)
     world.play_round(1)
