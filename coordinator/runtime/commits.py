@@ -37,7 +37,7 @@ class Commits:
         """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there is none.
 
         Returns False where this replica may not commit the round, or may not any more. BlobError, such as Damaged for
-        the parent: the round stays, and is committed once the right bytes are back; unless the run was stopped, which ends it
+        the parent: the round stays, and is committed once the right bytes are back. Of a run that was stopped it fails
         without them.
         """
         with self._at(run):
