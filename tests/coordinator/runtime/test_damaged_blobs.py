@@ -11,6 +11,8 @@ import pytest
 
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import BlobError, Damaged, FileBlobs
+from coordinator.blobs.blocks import CheckedFile
+from coordinator.verify import verify
 from tests.coordinator.runtime.test_optimizer_states import ADAM
 from tests.coordinator.test_blocks import file_of, flip
 from tests.coordinator.world import World
@@ -211,3 +213,23 @@ def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_be
                 wanted = wanted + (lanes / np.count_nonzero(lanes)).astype(np.float32)
         assert world.checkpoint()["marks"].tolist() == wanted.tolist(), seed
     assert named > 10, "most flips must strike a blob that is read again"
+
+
+@pytest.mark.parametrize("rotten", ["parent", "optimizer"])
+def test_verify_names_a_version_of_wrong_bytes_also_once_the_file_is_repaired(
+    world: World, monkeypatch: pytest.MonkeyPatch, rotten: str
+) -> None:
+    """As with a reader that believes the disk: each block is taken as it is."""
+    world.create(aggregation=ADAM)
+    world.play_round(1)
+    state = world.coordinator.core.state("marks")
+    digest = state.checkpoint if rotten == "parent" else str(state.optimizer)
+    path = file_of(world.blobs, digest)  # type: ignore[arg-type]
+    right = path.read_bytes()
+    monkeypatch.setattr(CheckedFile, "_checked", lambda self, index: self._read(index))
+    flip(path, len(right) - 2)
+    world.play_round(2)
+    path.write_bytes(right)  # from a backup
+    found = {wrong.round: wrong.what for wrong in verify(world.store, world.blobs) if wrong.invariant == "evidence"}
+    assert list(found) == [2]
+    assert digest[:12] in found[2]
