@@ -78,7 +78,7 @@ def test_a_run_that_stands_still_says_why_and_what_to_do(visit: Visit, server: S
     page = visit().log_in(server.key)
     page.get_by_role("link", name=run).first.click()
     page.get_by_text("0 eligible devices wait; a round needs at least 5.").wait_for()
-    assert page.get_by_text("quorate device --token-file").count()
+    assert page.get_by_text("quorate device --learner").count()
     assert shown(page, "waiting") == "–", "nobody has counted them: no cohort was drawn"
 
 
