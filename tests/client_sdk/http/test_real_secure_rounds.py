@@ -128,7 +128,10 @@ def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only
         else:
             assert not request.content or request.method == "PUT"
     rules = set(Policy.model_fields) | set(SecureBounds.model_fields)
-    assert fields.pop("checkins") - rules == {"examples", "learners", LEARNER, "policy", "secure", "hold_s"} - rules
+    assert (
+        fields.pop("checkins") - rules
+        == {"examples", "learners", LEARNER, "policy", "secure", "process", "hold_s"} - rules
+    )
     assert fields == {
         "devices": {"certificate", "examples", "label"},
         "started": {"attempt"},

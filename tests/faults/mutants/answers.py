@@ -130,7 +130,7 @@ def _uncapped_report() -> Patches:
     """An update counts with all held-out examples that the device says it has."""
     count = DeviceRequests.count
 
-    def uncapped(self: DeviceRequests, device: Any, report: Any, digest: str, size: int, **more: Any) -> Any:
-        return count(self, replace(device, examples_cap=2**31), report, digest, size, **more)
+    def uncapped(self: DeviceRequests, device: Any, *update: Any, **more: Any) -> Any:
+        return count(self, replace(device, examples_cap=2**31), *update, **more)
 
     return [(DeviceRequests, "count", uncapped)]

@@ -170,7 +170,7 @@ def _refusal_not_final() -> Patches:
     return [(collecting, "_against_update", against), (Outcomes, "invalid_update", lambda *_: None)]
 
 
-@mutant("never-pauses", "log", plan={"finish": {"rounds": 6, "abandoned": 2}})
+@mutant("never-pauses", "log", "one-end", plan={"finish": {"rounds": 6, "abandoned": 2}})
 def _never_pauses() -> Patches:
     """A run goes on although so many rounds in a row were abandoned."""
     return [(lifecycle, "_paused_after", lambda state, *_: state)]

@@ -26,7 +26,7 @@ def _lost_wake_up() -> Patches:
     return [(Core, "hint", lambda self, action: None if isinstance(action, fx.Wake) else hint(self, action))]
 
 
-@mutant("ack-before-durable", "ack-durable")
+@mutant("ack-before-durable", "ack-durable", "receipt")
 def _ack_before_durable() -> Patches:
     """A peer is answered as if the transaction had not failed."""
     commit = RunLog._commit

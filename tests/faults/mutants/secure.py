@@ -233,7 +233,7 @@ def _mark_not_recorded() -> Patches:
 @mutant("model-goes-by-its-file", "spent", "draw", two_runs=True, **CALM)
 def _model_goes_by_its_file() -> Patches:
     """Marks go by the file of a model: the same tensors in another file are another model."""
-    return [(marks, "canonical_digest", lambda path: hashlib.sha256(path.read_bytes()).hexdigest())]
+    return [(marks, "canonical_digest", lambda file: hashlib.sha256(file.read()).hexdigest())]
 
 
 @mutant("mean-by-another-cap", "same-bits", **CALM)
@@ -271,7 +271,7 @@ def _innocent_barred() -> Patches:
     return [(sums, "Lost", Everybody)]
 
 
-@mutant("barred-for-ever", "draw", focus=("secure-lie", "sharing"), **LYING)
+@mutant("barred-for-ever", "draw", "log", focus=("secure-lie", "sharing"), **LYING)
 def _barred_for_ever() -> Patches:
     """A bar does not end."""
     return [(lifecycle, "still_barred", lambda barred, number: barred)]

@@ -30,7 +30,9 @@ def _blob_before_fsync() -> Patches:
         check_complete(self._complete)
         target = self._owner.folder / digest[:2] / digest
         self._owner.make_prefix(digest[:2])
-        self.path.replace(target)
+        if self._memory is not None:
+            self._make_file(self._memory)
+        self._file.replace(target)
         files._fsync_folder(target.parent)
         self._discard()
         self._file, self._committed = target, True
