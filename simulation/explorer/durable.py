@@ -47,6 +47,18 @@ class Durable:
         self._files.die_at = die_at
         return FileBlobs(self.folder)
 
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Within, no process dies at what happens to the files: the checks read them."""
+        if self._files is None:
+            yield
+            return
+        die_at, self._files.die_at = self._files.die_at, lambda where: None
+        try:
+            yield
+        finally:
+            self._files.die_at = die_at
+
     def crash(self, *, alone: bool) -> None:
         """Lets the machine of the disk lose power. ``alone``: no other process has the database open, so it is copied
         as it lies on the disk at this moment, and the copy is opened."""

@@ -225,7 +225,7 @@ def whole(durable: Durable, digest: str, size: int | None, what: str, name: str 
 
 def read(durable: Durable, digest: str, what: str = "a checkpoint", name: str = "whole-blob") -> bytes:
     try:
-        with durable.blobs.open(digest) as file:
+        with durable.looked_at(), durable.blobs.open(digest) as file:
             return file.read()
     except BlobError as error:
         raise Broken(name, f"{what} is not on the disk: {error}") from None
