@@ -20,7 +20,7 @@ class NodePort:
     """A ``FlowerPort`` to the coordinator in this process."""
 
     def __init__(self, requests: InProcess, device: str, folder: Path) -> None:
-        """``folder``: holds the content of its newest message."""
+        """``folder``: holds the content of a message until it is answered."""
         self._requests = requests
         self._device = device
         self._fetching, self._fetched = folder / "content.part", folder / "content"
@@ -53,6 +53,7 @@ class NodePort:
                 found: ReplyReceipt = self._requests.send("PUT", Route.FLOWER_REPLY, _parts(file), header.reply, **path)
         except ProblemError as error:
             return error.problem
+        self._fetched.unlink(missing_ok=True)
         return found
 
     def error(self, run: str, message: str, error: FlowerError) -> ReplyReceipt | Problem:
@@ -60,6 +61,7 @@ class NodePort:
             found: ReplyReceipt = self._requests.ask("POST", Route.FLOWER_ERROR, error, run=run, message=message)
         except ProblemError as refused:
             return refused.problem
+        self._fetched.unlink(missing_ok=True)
         return found
 
 
