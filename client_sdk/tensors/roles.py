@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, cast
 
-from client_sdk.tensors.manifest import FLOATING, Manifest, named
+from client_sdk.tensors.manifest import FLOATING, Manifest, ManifestMismatch, named
 
 StatisticRole = Literal["statistic", "non-negative"]
 Roles = Mapping[str, StatisticRole]
@@ -96,12 +96,26 @@ def by_name(model: Manifest) -> dict[str, StatisticRole]:
 def stated(model: Manifest, said: Mapping[str, StatisticRole]) -> dict[str, StatisticRole]:
     """The statistics of a model of which somebody says roles by names, or by shell patterns of names, as ``named``
     takes them. Where both roles are said of a tensor, it is non-negative. ManifestMismatch for a pattern that matches
-    no floating-point tensor."""
+    no floating-point tensor, and for what is no ``as_roles``."""
     found: dict[str, StatisticRole] = {}
-    for pattern, role in said.items():
+    for pattern, role in as_roles(said).items():
         for name in named(_floating(model), (pattern,)):
             found[name] = "non-negative" if "non-negative" in (role, found.get(name)) else "statistic"
     return dict(sorted(found.items()))
+
+
+def as_roles(said: Any) -> Roles:
+    """What a user or a learner says of roles, as it is. ManifestMismatch unless it maps texts to roles: an unknown role
+    would make a running variance a plain statistic, which may be committed below 0."""
+    if not isinstance(said, Mapping):
+        raise ManifestMismatch(
+            f"a {type(said).__name__} says no roles: give a dict of names and roles, such as "
+            '{"*.mean": "statistic", "*.var": "non-negative"}'
+        )
+    for name, role in said.items():
+        if not isinstance(name, str) or role not in ("statistic", "non-negative"):
+            raise ManifestMismatch(f"{name!r}: {role!r} is no name and role; roles are 'statistic' and 'non-negative'")
+    return cast("Roles", said)
 
 
 def _floating(model: Manifest) -> list[str]:

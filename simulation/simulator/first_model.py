@@ -15,7 +15,7 @@ import numpy as np
 
 from client_sdk.learners import roles_of, untied
 from client_sdk.tensors import Manifest, Roles, TensorError, Tensors, from_bytes
-from client_sdk.tensors.roles import StatisticRole, by_name, stated, told
+from client_sdk.tensors.roles import StatisticRole, as_roles, by_name, stated, told
 from simulation.simulator.options import InitLike
 
 
@@ -56,6 +56,10 @@ def first_roles(
 
     def of(model: Manifest) -> Roles:
         known = roles_of(learner)
+        try:
+            known = None if known is None else as_roles(known)
+        except TensorError as error:
+            raise ValueError(f"roles() of the learner: {error}") from None
         try:
             found = None if said is None else stated(model, said)
         except TensorError as error:

@@ -3,6 +3,7 @@ codec, robust rules and secure rounds, in every engine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -251,6 +252,33 @@ def test_names_tell_where_a_function_trains_and_a_word_says_so(capsys: pytest.Ca
     assert said.checkpoint()["bn.running_var"].tolist() == [-2.5, -2.5]
     with pytest.raises(ValueError, match="statistics: no tensor of the model matches 'mean'"):
         simulate(plan, train, clients, init=init, statistics={"mean": "statistic"}, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"bn.running_var": "non_negative"}, "'bn.running_var': 'non_negative' is no name and role; roles are"),
+        ({"bn.running_var": True}, "'bn.running_var': True is no name and role"),
+        ({3: "statistic"}, "3: 'statistic' is no name and role"),
+        (["bn.running_var"], "a list says no roles: give a dict"),
+    ],
+)
+@pytest.mark.parametrize("by", ["statistics", "the learner"])
+def test_what_is_no_role_is_refused(said: Any, why: str, by: str) -> None:
+    class Speaking:
+        def train(self, model: Tensors, data: Any, task: Task, *, device: str) -> Update:
+            return Update({"bn.running_var": np.full(2, -1, np.float32)}, 1)
+
+        def roles(self) -> Any:
+            return said
+
+    plan = {"cohort": {"select": 2, "goal": 2}, "finish": {"rounds": 1}}
+    init = {"bn.running_var": np.zeros(2, np.float32)}
+    clients = {name: CLIENTS[name] for name in ("c0", "c1")}
+    speaks = by == "the learner"
+    learner: Any = Speaking() if speaks else lambda model, data, task: Update({"bn.running_var": np.ones(2)}, 1)
+    with pytest.raises(ValueError, match=f"{'roles.. of the learner' if speaks else 'statistics'}: {re.escape(why)}"):
+        simulate(plan, learner, clients, init=init, progress=False, **({} if speaks else {"statistics": said}))
 
 
 def test_a_learner_knows_its_buffers_and_what_its_author_names() -> None:
