@@ -29,6 +29,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "Registration": {"examples": 0, "label": ""},
     "Registered": {"authority_inside": False},
     "Noted": {"ok": True},
+    "CheckpointStored": {"ok": True, "repaired": False},
     "Outcome": {"reason": "", "digest": None, "version": None},
     "Policy": {"learners": None, "secure_only": False, "max_epochs": None, "secure": None, "secure_learners": ()},
     "Receipt": {"logged": None},
