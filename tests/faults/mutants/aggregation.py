@@ -97,8 +97,8 @@ def _blob_before_write() -> Patches:
     """A checkpoint is announced before its bytes are durable."""
     write = Aggregator._write
 
-    def announce(self: Aggregator, round: int, parent: str, before: str | None, deltas: Any) -> NewCheckpoint:
-        made = write(self, round, parent, before, deltas)
+    def announce(self: Aggregator, *commit: Any) -> NewCheckpoint:
+        made = write(self, *commit)
         self._blobs.delete(made.digest)
         return made
 
