@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,15 +69,12 @@ def controlled(control: Literal["", "set-back", "twins"], seed: int) -> Shape:
     return replace(shape, control=control, rates={"lose-request": 0.02}, focus=focus, storm_s=240.0, **more)
 
 
-def broken_by(control: Literal["", "set-back", "twins"], schedules: int) -> Counter[str]:
-    """The invariants that break in so many of these schedules."""
-    found: Counter[str] = Counter()
-    for seed in range(schedules):
-        shape = controlled(control, seed)
+def broken_by(control: Literal["", "set-back", "twins"]) -> Iterator[str]:
+    """The invariant that breaks in each of some schedules; empty where none does."""
+    for shape in (controlled(control, seed) for seed in range(120)):
         if shape.secure:
             _, broken = play(shape)
-            found[broken.invariant if broken is not None else "none"] += 1
-    return found
+            yield broken.invariant if broken is not None else ""
 
 
 @pytest.mark.slow
@@ -85,12 +82,12 @@ def broken_by(control: Literal["", "set-back", "twins"], schedules: int) -> Coun
 @pytest.mark.parametrize("control", ["set-back", "twins"])
 def test_control_shows_a_device_that_signs_twice(control: Literal["set-back", "twins"]) -> None:
     """No rule protects a device whose memory is set back, or that runs twice with copies of it: the check sees it."""
-    assert broken_by(control, 120)["spent"]
+    assert "spent" in broken_by(control)
 
 
 @pytest.mark.slow
 def test_without_control_no_device_signs_twice() -> None:
-    assert set(broken_by("", 120)) == {"none"}
+    assert set(broken_by("")) == {""}
 
 
 # ------------------------------------------------------------ cheap cryptography
