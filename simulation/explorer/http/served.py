@@ -42,6 +42,8 @@ class ServedRequest:
     """What the peer has sent: which runs may use it."""
     at: float
     """When it arrived, by the clock of the process."""
+    list_counter: int
+    """Of the revocation list that the process had then: the request may have been let in by it."""
     called: tuple[int, float, bool] = (-1, 0.0, True)
     """After the last call of the coordinator for it: transactions so far, the replica's clock, whether others were
     served meanwhile."""
@@ -73,7 +75,8 @@ class ServedApp:
         peer, key = self._waits(request, message)
         left: asyncio.Future[None] = self._loop.create_future()
         connection = Connection(self._process.world, request, left, lambda: self._leaves(served))
-        served = ServedRequest(connection, respond, peer, key, message, self._process.now())
+        at, listed = self._process.now(), self._process.list_counter
+        served = ServedRequest(connection, respond, peer, key, message, at, listed)
         self._open[served] = None
         context = Context()
         context.run(_SERVED.set, served)
@@ -116,7 +119,7 @@ class ServedApp:
         process.watch.answered(request, answer, moved, process.now())
         if not isinstance(answer, Problem):
             process.admitted.add(process, request, served.at)
-            if not served.peer:
+            if not served.peer and process.list_counter == served.list_counter:
                 admission.is_good(process, request, served.at)
 
     def _took(self, request: SentRequest, digest: str, answer: Answer) -> bool:
