@@ -65,6 +65,8 @@ class Measurement:
         """The values of functions of all examples, on the first batch."""
         self._kept: list[tuple[Any, Any]] = []
         self._bytes = self._examples = self._batches = 0
+        self._passed_on = False
+        """Whether objects with a state have got outputs that are not kept any more."""
 
     def update(self, outputs: Any, targets: Any, size: int) -> None:
         """Take a batch of ``size`` examples into account. Outputs are copied where they are kept."""
@@ -111,7 +113,12 @@ class Measurement:
 
     def exported(self) -> bytes:
         """What was measured so far, for ``absorbed`` by the other ranks of a group. Outputs and targets must be tensors
-        where they are kept."""
+        where they are kept, and no more than ``MOST_BYTES``."""
+        if self._passed_on:
+            raise LearnerFailed(
+                f"in a group, the outputs and targets on which a rank computes {', '.join(self._states)} may take "
+                f"{MOST_BYTES >> 20} MiB: leave out training_metrics, or train for fewer steps"
+            )
         kept: Tensors = {}
         if self._kept:
             for name, part in zip(("outputs", "targets"), self._joined(), strict=True):
@@ -140,16 +147,16 @@ class Measurement:
         self._bytes += _bytes(self._kept[-1])
         if self._bytes <= MOST_BYTES:
             return
-        if self._first:
+        if unpaired := self._functions.keys() - self._pairs.keys():
             raise LearnerFailed(
-                f"{next(iter(self._first))} is a function of the outputs of all examples, and those of the first "
+                f"{min(unpaired)} is a function of the outputs of all examples, and those of the first "
                 f"{self._examples} take more than {MOST_BYTES >> 20} MiB: where it is a mean, let it give (sum, weight)"
                 " of a batch, which are added up; else make it an object with update(outputs, targets) and compute()"
             )
         joined = self._joined()
         for state in self._states.values():
             state.update(widened(joined[0]), joined[1])
-        self._kept, self._bytes = [], 0
+        self._kept, self._bytes, self._passed_on = [], 0, True
 
     def _joined(self) -> tuple[Any, Any]:
         outputs, targets = zip(*self._kept, strict=True)

@@ -111,6 +111,12 @@ def level_of(largest: float) -> int:
     return min(LEVELS, (below - SMALL_BITS) // LEVEL_BITS + 1) if largest and below >= SMALL_BITS else 0
 
 
+def _small_units(largest: float) -> int:
+    """The largest magnitude of a small tensor in units of its level, rounded up; 0 where it is not small."""
+    level = level_of(largest)
+    return math.ceil(math.ldexp(largest, FRACTION_BITS + LEVEL_BITS * level)) if level else 0
+
+
 def rounding_of(largest: float) -> float:
     """The most that a value is off, as a part of the largest magnitude of its tensor: at most 1; 0 where that is 0."""
     half = math.ldexp(1.0, -FRACTION_BITS - 1 - LEVEL_BITS * level_of(largest))
@@ -199,7 +205,9 @@ class ExactSum:
         weight = self._admitted(weight)
         flat = widen(values)
         if self._ends.size:
-            self.add_blocks((flat,), weight, peak(flat))
+            largest = peak(flat)
+            self._small_magnitude_with(max((_small_units(one) for *_, one in self._sized((flat,))), default=0), weight)
+            self.add_blocks((flat,), weight, largest)
             return
         try:
             magnitude = self._fold_or_undo(flat, weight)
@@ -228,17 +236,24 @@ class ExactSum:
         for start, part, number, largest in self._sized(blocks):
             level = level_of(largest)
             if level:
-                small = max(small, weight * math.ceil(math.ldexp(largest, FRACTION_BITS + LEVEL_BITS * level)))
-                if self._small_magnitude + small > TOTAL_LIMIT:
-                    raise _overflow(weight)
+                small = max(small, _small_units(largest))
+                self._small_magnitude_with(small, weight)
             else:
                 magnitude = max(magnitude, self._bound(part, weight))
             self._spoiled = True
             if level:
                 self._fold_small(part, factor, start, level, number)
             self._fold(np.zeros_like(part) if level else part, factor, start)
-        self._small_magnitude += small
+        self._small_magnitude = self._small_magnitude_with(small, weight)
         self._count_in(1, weight, magnitude)
+
+    def _small_magnitude_with(self, units: int, weight: int) -> int:
+        """The bound on the small tensors' totals with an update whose largest value there has so many units. Raises
+        SumOverflow."""
+        found = self._small_magnitude + weight * units
+        if found > TOTAL_LIMIT:
+            raise _overflow(weight)
+        return found
 
     def _sized(self, blocks: Iterable[Array]) -> Iterator[tuple[int, Float32, int, float]]:
         """The values of an update in parts of at most ``_BLOCK``: (where it begins, part, number, largest). A part with

@@ -10,7 +10,7 @@ import typer
 
 from client_sdk.protocol.operators import DeviceState, DeviceView, RoundView
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.participation import show_participation
 from coordinator.commands.runs import RunName
 from coordinator.commands.secure_table import print_secure_rounds
@@ -143,6 +143,8 @@ def devices(
     from client_sdk.http.operator import OperatorClient
 
     if run:
+        if state or device_class or match:
+            fail("--run lists all devices of a run: leave out --state, --class and --match.")
         with OperatorClient(coordinator, key_file=key_file) as client:
             show_participation(client, run, as_json=as_json)
         return

@@ -132,6 +132,13 @@ def test_a_run_from_its_plan_to_its_checkpoint(server: Server, quorate: Quorate)
     assert device.id in {row["device"] for row in matching}
     assert quorate.json("devices", "--state", "left") == [[]]
     assert quorate.text("devices", "--class", "phone").strip() == "No device is so."
+    (heard,) = quorate.json("devices", "--run", run)
+    assert {row["device"]: row["counted"] for row in heard["page"]}[device.id] == 2
+    told = quorate.text("devices", "--run", run)
+    assert device.id in told
+    never = len(heard["page"]) - 1
+    assert told.splitlines()[-1] == f"From round 1 on, {never} of {len(heard['page'])} devices never counted."
+    assert "leave out --state, --class and --match" in quorate.error("devices", "--run", run, "--state", "away")
 
     (got,) = quorate.json("checkpoint", "get", run, "-o", "final.safetensors")
     assert got["digest"] == view.checkpoint

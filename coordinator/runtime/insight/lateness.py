@@ -32,18 +32,16 @@ def lateness(devices: Sequence[DeviceParticipation]) -> str:
     """In which devices lateness is concentrated, in a sentence; empty where it is not. Selections after which a device
     withdrew, or had its update refused, say nothing about its speed."""
     asked = [one for one in devices if _asked(one)]
-    total, missed = sum(map(_asked, asked)), sum(one.missed for one in asked)
+    missed, total = _sums(asked)
     if missed in (0, total):
         return ""
     p = missed / total
+    classes = _grouped(asked)
+    sums = {name: _sums(members) for name, members in classes.items()}
     often = [one for one in asked if _asked(one) >= FEWEST]
     rare = [one for one in often if one.reported < 0.5 * _asked(one) * (1 - p)]
     of = f"{len(rare)} of {len(often)} devices"
     if len(rare) < max(1, SHARE * len(often)) or _by_chance([(one.missed, _asked(one)) for one in asked], p):
-        classes: dict[str, list[DeviceParticipation]] = {}
-        for one in asked:
-            classes.setdefault(one.device_class, []).append(one)
-        sums = {name: (sum(one.missed for one in of), sum(map(_asked, of))) for name, of in classes.items()}
         names = [
             name
             for name, (late, count) in sums.items()
@@ -53,16 +51,23 @@ def lateness(devices: Sequence[DeviceParticipation]) -> str:
             return ""
         rare = [one for name in names for one in classes[name]]
         of = f"the {len(rare)} devices of {' and '.join(sorted(names))}"
-    theirs, count = sum(one.missed for one in rare), sum(map(_asked, rare))
+    theirs, count = _sums(rare)
     others = f", the others {(missed - theirs) / (total - count):.0%}" if total > count else ""
+    rates = sorted((1 - late / n, name) for name, (late, n) in list(sums.items())[:_CLASSES])[:_NAMED]
+    named = "; by class: " + ", ".join(f"{name} {1 - heard:.0%}" for heard, name in rates) if len(rates) > 1 else ""
     return (
         f"Lateness is concentrated: {of} came too late or were silent in {theirs / count:.0%} of their {count:,} "
-        f"selections{others}{_classes(devices)}. What they hold hardly reaches the model"
+        f"selections{others}{named}. What they hold hardly reaches the model"
     )
 
 
 def _asked(one: DeviceParticipation) -> int:
     return one.reported + one.missed
+
+
+def _sums(devices: Sequence[DeviceParticipation]) -> tuple[int, int]:
+    """How many selections they missed, of how many."""
+    return sum(one.missed for one in devices), sum(map(_asked, devices))
 
 
 def _by_chance(counts: Sequence[tuple[int, int]], p: float) -> bool:
@@ -73,19 +78,16 @@ def _by_chance(counts: Sequence[tuple[int, int]], p: float) -> bool:
     return variance <= 0 or dispersion - (len(counts) - 1) < CHANCE * math.sqrt(variance)
 
 
-def _classes(devices: Sequence[DeviceParticipation]) -> str:
-    """How many selections each class missed, as a clause; empty with one class."""
-    rates = [(one.missed / (one.counted + one.missed), one) for one in by_class(devices) if one.counted + one.missed]
-    named = sorted(rates, key=lambda item: (-item[0], item[1].device_class))[:_NAMED] if len(rates) > 1 else []
-    return "; by class: " + ", ".join(f"{one.device_class} {rate:.0%}" for rate, one in named) if named else ""
+def _grouped(devices: Sequence[DeviceParticipation]) -> dict[str, list[DeviceParticipation]]:
+    """The devices of each class, those with the most devices first."""
+    classes: dict[str, list[DeviceParticipation]] = {}
+    for one in devices:
+        classes.setdefault(one.device_class, []).append(one)
+    return dict(sorted(classes.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def by_class(devices: Sequence[DeviceParticipation]) -> list[ClassParticipation]:
     """The sums of each class, those with the most devices first."""
-    classes: dict[str, list[DeviceParticipation]] = {}
-    for one in devices:
-        classes.setdefault(one.device_class, []).append(one)
-    ordered = sorted(classes.items(), key=lambda item: (-len(item[1]), item[0]))[:_CLASSES]
     return [
         ClassParticipation(
             device_class=name,
@@ -95,5 +97,5 @@ def by_class(devices: Sequence[DeviceParticipation]) -> list[ClassParticipation]
             counted=sum(one.counted for one in members),
             missed=sum(one.missed for one in members),
         )
-        for name, members in ordered
+        for name, members in list(_grouped(devices).items())[:_CLASSES]
     ]

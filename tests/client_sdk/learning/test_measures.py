@@ -200,6 +200,28 @@ def test_outputs_too_large_to_be_kept_are_refused_where_a_function_needs_all(mon
     assert set(Learner(model=lambda: nn.Linear(1, 2), loss=nn.functional.cross_entropy).evaluate(MODEL, (X, Y)).metrics)
 
 
+def test_what_ranks_of_a_group_measured_is_that_of_all_their_examples_or_refused(monkeypatch: Any) -> None:
+    def rank(metric: Any, part: slice) -> measures.Measurement:
+        found = measures.Measurement({"m": metric})
+        for start in range(part.start, part.stop, 50):
+            found.update(OUTPUTS[start : start + 50], TARGETS[start : start + 50], 50)
+        return found
+
+    halves = slice(0, 300), slice(300, COUNT)
+    monkeypatch.setattr(measures, "MOST_BYTES", 16 * 300)
+    for metric, error in ((F1(), ""), (f1, "m is a function of the outputs of all examples")):
+        ranks = [rank(metric, half) for half in halves]
+        parts = [one.exported() for one in ranks]
+        if error:
+            with pytest.raises(LearnerFailed, match=error):
+                ranks[0].absorbed(parts)
+        else:
+            assert ranks[0].absorbed(parts).results()["m"].value == pytest.approx(float(f1(OUTPUTS, TARGETS)))
+    monkeypatch.setattr(measures, "MOST_BYTES", 16 * 299)
+    with pytest.raises(LearnerFailed, match="in a group, the outputs and targets on which a rank computes m"):
+        rank(F1(), halves[0]).exported()
+
+
 def test_a_learners_own_object_is_never_updated() -> None:
     mine, theirs = F1(), MulticlassF1Score(2)
     one = Learner(

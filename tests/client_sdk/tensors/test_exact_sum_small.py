@@ -114,6 +114,15 @@ def test_a_plans_heaviest_round_fits_at_each_level() -> None:
             total.add(np.array([value]), 2**31)
 
 
+def test_an_update_whose_small_tensor_does_not_fit_is_taken_not_at_all() -> None:
+    total, vector = ExactSum(4, ends=[2, 4]), np.array([1, 1, 3e-8, 3e-8], np.float32)
+    total.add(vector, 2**29)
+    before = total.mean()
+    with pytest.raises(SumOverflow):
+        total.add(vector, 2**29)
+    assert (total.count, total.mean().tobytes()) == (1, before.tobytes())
+
+
 def test_one_tiny_tensor_beside_a_large_one_keeps_its_values_in_the_sum_of_updates() -> None:
     updates = [
         Update({"a": np.full(2, 3e-10), "b": np.array([1.0, -2.0]), "c": np.array([x])}, 5) for x in (1e-12, -3e-12)

@@ -51,6 +51,12 @@ def test_a_class_is_said_where_its_devices_were_selected_too_seldom_to_tell() ->
     assert lateness(alike) == ""
 
 
+def test_rates_of_classes_are_of_all_selections_also_in_rounds_that_were_abandoned() -> None:
+    slow = [device(number, 6, 5, "slow").changed(counted=0) for number in range(60)]
+    fast = [device(number + 60, 6, 0, "fast").changed(counted=3) for number in range(140)]
+    assert "silent in 83% of their 360 selections, the others 0%; by class: slow 83%, fast 0%" in lateness(slow + fast)
+
+
 def test_a_device_that_withdraws_is_not_late() -> None:
     away = [
         DeviceParticipation(device=f"w{number}", device_class="no class", selected=9, withdrawn=9)
