@@ -6,20 +6,16 @@ A learner that trains in place, also through torch, which ignores numpy's read-o
 from __future__ import annotations
 
 import copy
-import inspect
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from client_sdk.chance import derive_seed
-from client_sdk.data import held_out_part, training_part
-from client_sdk.protocol.devices import Task
-from client_sdk.tensors import Tensors
 
 ONE_AT_A_TIME = threading.RLock()
 """Held while global generators are swapped. Re-entrant: a learner's loss may use another learner."""
@@ -138,37 +134,3 @@ def seeded(seed: int, round: int, device: str) -> Iterator[None]:
 def generator(seed: int, round: int, device: str) -> np.random.Generator:
     """A generator of the learner's own, by the same three."""
     return np.random.default_rng(derive_seed("generator", seed, round, device))
-
-
-def trained(
-    learner: Any,
-    model: Tensors,
-    data: Any,
-    task: Task,
-    *,
-    device: str,
-    round: int,
-    deadline: Callable[[], float] | None,
-    seeds: bool,
-) -> Any:
-    """What the learner's training gives: see ``client_sdk.learners.train``."""
-
-    def call() -> Any:
-        kept, part, held_out = model, training_part(data), held_out_part(data)
-        more: dict[str, Any] = {}
-        if not reads_only(learner, "train"):
-            kept, part, held_out = private(dict(model)), private(part), private(held_out)
-            with suppress(TypeError, ValueError):  # of what has no signature
-                if "rng" in inspect.signature(getattr(learner, "train", learner)).parameters:
-                    more["rng"] = generator(task.seed, round, device)
-        if not hasattr(learner, "train"):
-            return learner(kept, part, task, **more)
-        return learner.train(kept, part, task, device=device, round=round, deadline=deadline, held_out=held_out, **more)
-
-    had_torch = "torch" in sys.modules
-    with seeded(task.seed, round, device) if seeds else nullcontext():
-        found = call()
-    if seeds and not had_torch and "torch" in sys.modules:  # it came with the learner, and was not seeded
-        with seeded(task.seed, round, device):
-            found = call()
-    return found

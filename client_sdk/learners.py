@@ -22,14 +22,15 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any, Protocol
 
-from client_sdk.data import count
+from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
 from client_sdk.imports.shadowing import Shadowed, check
-from client_sdk.isolation import private, reads_only, trained
+from client_sdk.isolation import generator, private, reads_only, seeded
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
@@ -237,7 +238,25 @@ def train(
     The learner gets private arrays of model and data, and, where it has a parameter ``rng``, a numpy Generator that
     (seed, round, device) seeds. ``seeds``: the global generators are seeded likewise while it trains.
     """
-    update = trained(learner, model, data, task, device=device, round=round, deadline=deadline, seeds=seeds)
+
+    def call() -> Any:
+        kept, part, held_out = model, training_part(data), held_out_part(data)
+        more: dict[str, Any] = {}
+        if not reads_only(learner, "train"):
+            kept, part, held_out = private(dict(model)), private(part), private(held_out)
+            with suppress(TypeError, ValueError):  # of what has no signature
+                if "rng" in inspect.signature(getattr(learner, "train", learner)).parameters:
+                    more["rng"] = generator(task.seed, round, device)
+        if not hasattr(learner, "train"):
+            return learner(kept, part, task, **more)
+        return learner.train(kept, part, task, device=device, round=round, deadline=deadline, held_out=held_out, **more)
+
+    had_torch = "torch" in sys.modules
+    with seeded(task.seed, round, device) if seeds else nullcontext():
+        update = call()
+    if seeds and not had_torch and "torch" in sys.modules:  # it came with the learner, and was not seeded
+        with seeded(task.seed, round, device):
+            update = call()
     if not isinstance(update, Update):
         raise LearnerError(f"The learner {task.learner} gave a {type(update).__name__}, not an Update.")
     return update

@@ -92,7 +92,7 @@ class Update:
         if isinstance(examples, bool) or not hasattr(examples, "__index__") or examples < 0:
             raise OutOfRange(f"examples must be a whole number from 0 up, not {examples!r}")
         arrays = {name: as_array(name, array) for name, array in delta.items()}
-        taken = {name: widen(arrays[name]) for name in sorted(arrays)}
+        taken = {name: _widened(name, arrays[name]) for name in sorted(arrays)}
         if copy:
             flat, start = np.empty(sum(array.size for array in taken.values()), np.float32), 0
             for name, array in taken.items():
@@ -307,6 +307,13 @@ def decode_report(header: TensorHeader) -> UpdateReport:
         return UpdateReport.model_validate_json(header.metadata[REPORT_KEY])
     except ValidationError as error:
         raise BadReport(f"the update's report is not valid: {_first(error)}") from None
+
+
+def _widened(name: str, array: Array) -> Float32:
+    try:
+        return widen(array)
+    except TensorError as error:
+        raise type(error)(f"the delta of {shown(name)}: {error}") from None
 
 
 def _first(error: ValidationError) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from client_sdk.tensors import Float32, Layout, scaled
+from client_sdk.tensors import Float32, Layout, Manifest, scaled
+from client_sdk.tensors.manifest import shown
 from coordinator.engine.plan import Plan
 
 
@@ -22,6 +23,8 @@ class Bounds:
     """Values of the vector that are of parameters: they come first."""
     ranges: Float32 | None
     """The largest magnitude of each value of a statistic; None where statistics are not bounded."""
+    whole: Manifest | None = None
+    """The tensors of the vector, in its order, for errors."""
 
     @classmethod
     def of(cls, plan: Plan, layout: Layout) -> Bounds:
@@ -30,7 +33,22 @@ class Bounds:
         bounded = plan.secure is None and any(one is not None for one in found)
         sizes = [spec.elements for spec in layout.statistics.values()]
         limits = [np.inf if one is None else one for one in found]
-        return cls(layout.parameters.elements, np.repeat(np.array(limits, np.float32), sizes) if bounded else None)
+        ranges = np.repeat(np.array(limits, np.float32), sizes) if bounded else None
+        return cls(layout.parameters.elements, ranges, layout.whole)
+
+    def worst(self, blocks: Iterable[Float32]) -> str:
+        """Which tensor has the first value that is not finite, else the largest one, as text."""
+        at, place, largest = 0, -1, -1.0
+        for block in blocks:
+            sizes = np.nan_to_num(np.abs(block), nan=np.inf)
+            if block.size and sizes.max() > largest:
+                place, largest = at + int(sizes.argmax()), float(sizes.max())
+            at += block.size
+        for name, spec in (self.whole or {}).items():
+            if 0 <= place < spec.elements:
+                return f"the delta of {shown(name)}"
+            place -= spec.elements
+        return "the update"
 
     def applied(self, blocks: Iterable[Float32], scale: float | None) -> Iterator[Float32]:
         """The values as they are added. ``scale``: of the parameters; None: as they are."""

@@ -19,6 +19,7 @@ from client_sdk.protocol.problems import problem
 from client_sdk.tensors import (
     Float32,
     Layout,
+    NotFinite,
     OutOfRange,
     TensorError,
     TensorHeader,
@@ -153,6 +154,13 @@ def measure(source: Source, plan: Plan, layout: Layout) -> Measures:
 
 def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
     """The same for values in blocks of any source. ``blocks`` may be called several times."""
+    try:
+        return _measured(blocks, plan, bounds)
+    except (NotFinite, OutOfRange) as error:
+        raise type(error)(f"{bounds.worst(blocks())}: {error}") from None
+
+
+def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
     most_weight = heaviest(plan.aggregation, plan.weight_unit)
     most = range_for(most_weight, plan.cohort.goal)
     limit = plan.aggregation.clip_norm

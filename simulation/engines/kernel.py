@@ -11,8 +11,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
-from client_sdk.isolation import trained
-from client_sdk.learners import evaluate
+from client_sdk.learners import LearnerError, evaluate, train
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
@@ -81,11 +80,13 @@ class Kernel:
                 raise LearnerFailed(f"The learner's update cannot be made: {error}.") from error
             return self._contributed(update, job, most=data.examples)
         except _OF_THE_DEVICE as error:
-            return CannotTrain(reason=str(error))
+            return CannotTrain(reason=str(error), bad_values=isinstance(error, Diverged))
+        except LearnerError as error:
+            return _own(str(error), error)
         except (BadReport, ManifestMismatch) as error:
             return _own(f"The learner's update cannot be counted: {error}", error)
         except TensorError as error:
-            return CannotTrain(reason=f"The update cannot be counted: {error}.")
+            return CannotTrain(reason=f"The update cannot be counted: {error}.", bad_values=True)
         except LearningError as error:
             cause = error.__cause__ if isinstance(error, LearnerFailed) and error.__cause__ is not None else error
             return _own(str(error), cause)
@@ -106,28 +107,22 @@ class Kernel:
         return self._update(model, self._clients[job.device], job)
 
     def _update(self, model: Tensors, data: ClientData, job: Job) -> Update:
-        with one_thread():
-            update = self._trained(model, data, job)
-        if not isinstance(update, Update):
-            raise TypeError(f"the learner gave a {type(update).__name__}, not an Update")
-        return update
-
-    def _trained(self, model: Tensors, data: ClientData, job: Job) -> Any:
         if not hasattr(self.learner, "train") and job.steps is not None:
             raise OutOfTime(
                 "The time ran out before the whole task was done, and a learner that is a function cannot stop "
                 "early: an object with train(..., deadline=) can."
             )
-        return trained(
-            self.learner,
-            model,
-            data,
-            self._task,
-            device=job.device,
-            round=job.round,
-            deadline=_whole if job.steps is None else _Steps(job.steps),
-            seeds=True,
-        )
+        with one_thread():
+            return train(
+                self.learner,
+                model,
+                data,
+                self._task,
+                device=job.device,
+                round=job.round,
+                deadline=_whole if job.steps is None else _Steps(job.steps),
+                seeds=True,
+            )
 
     def _contributed(self, update: Update, job: Job, *, most: int) -> Contributed:
         """``most``: the client's examples. A coordinator counts no more, whatever the learner reports."""

@@ -53,7 +53,7 @@ class Partial:
             try:
                 self._add(job.device, found)
             except TensorError as error:
-                return CannotTrain(reason=f"The update cannot be counted: {error}.")
+                return CannotTrain(reason=f"The update cannot be counted: {error}.", bad_values=True)
         return found.done
 
     def restrict(self, weights: Mapping[str, int]) -> None:

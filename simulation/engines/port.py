@@ -69,6 +69,8 @@ class CannotTrain:
     trace: str | None = None
     """The traceback of the user's code, where code or data are the cause, with its own lines alone; None where a real
     client may fail in the same way: it ran out of time, has no examples, or its loss became infinite."""
+    bad_values: bool = False
+    """Whether its values, or its loss, are not finite or beyond what a sum takes."""
     error: BaseException | None = field(default=None, compare=False)
     """The user's error, where it was raised in this process."""
 

@@ -198,7 +198,7 @@ def _result(answer: Answer) -> Result:
     if "report" in body:
         report = UpdateReport.model_validate_json(body["report"])
         return Done(report=report, weight=body["weight"], treated=Treated(**body["treated"]), digest=body["digest"])
-    return CannotTrain(reason=body["reason"], trace=body["trace"])
+    return CannotTrain(reason=body["reason"], trace=body["trace"], bad_values=body["bad_values"])
 
 
 def _score(answer: Answer) -> Score | None:

@@ -120,7 +120,7 @@ class EngineWorker:
         job = Job(**task["job"])
         result = self._partial.work(job)
         if isinstance(result, CannotTrain):
-            return {"reason": result.reason, "trace": result.trace}
+            return {"reason": result.reason, "trace": result.trace, "bad_values": result.bad_values}
         answer: JsonObject = {
             "report": result.report.model_dump_json(),
             "weight": result.weight,

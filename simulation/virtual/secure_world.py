@@ -210,10 +210,10 @@ class SecureWorld(SimulatedWorld):
             device.trained(None, complete=False)
         elif isinstance(result := self._engine.result(job), CannotTrain):
             self.outbox.send()
-            if result.trace is not None:
-                self._failed(job, result)
+            self._cannot(job, result)
             device.trained(result)
         else:
+            self._some_count = True
             name, report = device.row.device, result.report
             self._contributed[name] = assignment, report.examples
             if not report.work.complete:

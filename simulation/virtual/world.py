@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -93,6 +94,10 @@ class SimulatedWorld:
         self._reported = 0
         self._parts: dict[str, Part] = {}
         self._training: list[tuple[Part, Device]] = []
+        self._bad: dict[str, tuple[Job, CannotTrain]] = {}
+        """Client -> why its values cannot be counted, of all rounds since the last commit."""
+        self._some_count = False
+        """Whether any client's could, since then."""
 
     @property
     def now(self) -> float:
@@ -107,10 +112,11 @@ class SimulatedWorld:
         """Plays the round under way and returns the state after it has been committed or abandoned, or has missed its
         selection.
 
-        ``trained(round, done, of)`` is called for each client that has trained.
+        ``trained(round, done, of)`` is called for each client that has trained. Where no client at all has values that
+        can be counted, ``failed`` is called with the first one.
         """
         self._clear()
-        state = self._state
+        state, version = self._state, self._state.version
         number, missed, self._trained = state.round_number, state.abandoned, trained
         while state.round_number == number and state.round is not None and state.abandoned == missed:
             self._perform()
@@ -131,6 +137,12 @@ class SimulatedWorld:
             elif state.round_number == number and state.abandoned == missed and state.deadline is not None:
                 self._wait(state.deadline)
             state = self._state
+        if state.version != version:
+            self._bad, self._some_count = {}, False
+        elif len(self._bad) >= min(2, len(self._clients)) and not self._some_count:
+            job, first = next(iter(self._bad.values()))
+            more = f"No client has an update that can be counted ({len(self._bad)} have trained)."
+            self._failed(job, replace(first, reason=f"{first.reason} {more}"))
         return state
 
     def resume(self, busy: Sequence[Unfinished]) -> None:
@@ -307,15 +319,22 @@ class SimulatedWorld:
             device.trained(None if assignment.partial == "refuse" else OUT_OF_TIME, complete=False)
         elif isinstance(result := self._engine.result(job, self._meanwhile), CannotTrain):
             self._hand_over()
-            if result.trace is not None:
-                self._failed(job, result)
+            self._cannot(job, result)
             device.trained(result)
         else:
+            self._some_count = True
             device.trained(result)
             if device.update is not None:
                 self._sent.append(device)
             self._trained(state.round_number, self._reported + len(self._sent), state.plan.cohort.goal)
         self._remove_if_over(device)
+
+    def _cannot(self, job: Job, why: CannotTrain) -> None:
+        """The client's training gave nothing: the user's fault ends the run, and others have their number."""
+        if why.trace is not None:
+            self._failed(job, why)
+        if why.bad_values:
+            self._bad[job.device] = job, why
 
     def _comes_late(self, one: Unfinished) -> None:
         """A device has trained for a round that has ended: it sends its update, which is not read."""

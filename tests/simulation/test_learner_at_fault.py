@@ -81,6 +81,48 @@ def test_an_update_that_no_round_can_count_ends_the_run_at_once(learner: Any, wo
     assert words in str(failed.value)
 
 
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.nan, "the delta of 'w': the values hold NaN or infinity"),
+        (-np.inf, "the delta of 'w': the values hold NaN or infinity"),
+        (1e9, "the delta of 'w': a value of magnitude 1e+09 is above 65536"),
+        (1e300, "the delta of 'w': a value of magnitude 1e+300 overflows"),
+    ],
+)
+@pytest.mark.parametrize("goal", [1, 2])
+def test_values_that_no_sum_takes_end_the_run_in_the_first_round_without_another_update(
+    value: float, words: str, engine: Any, goal: int
+) -> None:
+    """It was 25 abandoned rounds, and no word of the tensor."""
+    learner = giving(delta={"v": np.ones(3, "f4"), "w": np.array([0, value])})
+    plan = {"cohort": {"select": goal, "goal": goal}, "finish": {"rounds": 4}}
+    first = FIRST | {"v": np.zeros(3, "f4")}
+    with pytest.raises(ClientFailed, match=r"client 'client-\d' failed in round 1") as failed:
+        simulate(plan, learner, [(X, Y)] * goal, init=first, engine=engine, progress=False)
+    assert words in str(failed.value)
+    assert failed.value.history is not None
+    assert len(failed.value.history) == 0
+
+
+def test_bad_values_of_one_client_are_counted_and_the_others_go_on() -> None:
+    class Broken:
+        def train(self, model: Any, data: Any, task: Any, *, device: str, **more: Any) -> Update:
+            return giving(delta={"w": np.full(2, np.nan if device == "client-1" else 1.0)})(model, data, task)
+
+    plan = {"cohort": {"select": 3, "goal": 3, "quorum": 0.6}, "finish": {"rounds": 2}}
+    history = simulate(plan, Broken(), [(X, Y)] * 3, init=FIRST, progress=False)
+    assert [(one.counted, one.withdrawn) for one in history.rounds] == [(2, 1)] * 2
+    assert [one.device for one in history.withdrawals] == ["client-1"] * 2
+    assert "the delta of 'w': the values hold NaN" in history.summary()
+
+
+def test_a_loss_that_becomes_infinite_everywhere_ends_the_run_in_the_first_round() -> None:
+    with pytest.raises(ClientFailed, match=r"failed in round 1: .* is inf.*\(2 have trained\)"):
+        simulate(PLAN, net(), [(X * np.float32(1e38), Y)] * 2, progress=False)
+
+
 def test_metrics_of_torch_and_numpy_are_numbers_and_what_has_no_value_is_left_out() -> None:
     import torch
 
