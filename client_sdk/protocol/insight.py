@@ -108,6 +108,8 @@ class FleetView(Message):
     """Of devices that have not left, the largest class first."""
     availability: list[HourView]
     """24 hours in order, the current one last."""
+    shared_identities: list[DeviceId] = Field(default_factory=list)
+    """Devices whose identity two processes use now, a copied folder: the first 50 by id."""
 
 
 class DeviceRound(Message):

@@ -150,7 +150,7 @@ class RunView(Message):
     """Devices that are barred from the run's secure rounds, and the first round for which each may be selected
     again."""
     shared_identities: tuple[DeviceId, ...] = ()
-    """Devices that got work of the run while two processes used their identity: a copied folder."""
+    """Devices that work, or have worked, for the run, and whose identity two processes use now: a copied folder."""
     stalled: str = ""
     """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
     devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
@@ -351,9 +351,9 @@ class DeviceView(Message):
     last_seen_at: float | None
     state: DeviceState
     warning: str = ""
-    """That two processes use its identity, as far as the process that answers knows."""
+    """That two processes use its identity."""
     unfit: str = ""
-    """Of one that fits no run: the reason for each run, as far as the process that answers knows."""
+    """Of one that fits no run: the reason for each run."""
     run: str | None = None
     round: int | None = None
     device_class: str = "no class"

@@ -82,7 +82,7 @@ class _Draw:
             ev.Drawn(at=now, round=state.round_number, cohort=(), waiting=len(pool)), state, rows, without
         )
         if len(pool) < state.plan.fewest_devices:
-            return replace(drawn, others=self._fleet.reasons_of_ineligible(state, rows, now))
+            return replace(drawn, others=self._fleet.reasons_of_ineligible(tx, state, rows, now))
         digest = self._digest_of(pool)
         if digest is None:
             self.done = False

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from client_sdk.protocol.devices import (
     Assignment,
@@ -43,6 +44,7 @@ from coordinator.runtime.run_log import Make
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store.port import DeviceRow, StoreError
 
+Answer = TypeVar("Answer", bound=Assignment | Wait)
 SOON_S = (0.0, 1.0)
 """When a process of a device comes back whose hold another process has ended: that shows whether both are alive."""
 _NEVER_IN_CLEAR = "this round is secure: a device sends its update masked, never in clear"
@@ -67,20 +69,18 @@ class DeviceRequests:
         """The same in two steps where the device gets a place: the function that is returned makes it durable."""
         answer, check_in = self._answered(device, check_in)
         if answer is not None:
-            self._fleet.seen([device.device])
-            return answer
+            self._fleet.seen([(device, check_in)])
+            return self._warned(device.device, answer)
         return self._fleet.enter(device, check_in)
 
     def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
         """The same for many devices, in one transaction."""
         answers: list[Assignment | Wait | None] = []
-        waiting, others = [], []
+        waiting: list[tuple[DeviceRow, CheckIn]] = []
+        others: list[tuple[DeviceRow, CheckIn]] = []
         for device, check_in in arrivals:
             answer, check_in = self._answered(device, check_in)
-            if answer is None:
-                waiting.append((device, check_in))
-            else:
-                others.append(device.device)
+            (waiting if answer is None else others).append((device, check_in))
             answers.append(answer)
         if others:
             self._fleet.seen(others)
@@ -113,16 +113,16 @@ class DeviceRequests:
             roles=dict(state.roles),
             roles_digest=state.roles_digest,
             max_update_bytes=self._limit(claim.run),
-            warning=self._fleet.shared.warning(device, self._core.clock.now(), claim.run),
+            warning=self._fleet.warning(device),
         )
 
     def hold_over(self, device: str, check_in: CheckIn) -> Wait:
         """Returns the answer to a check-in whose hold has expired."""
-        states, now = self._core.states(), self._core.clock.now()
-        if self._fleet.shared.superseded(device, check_in.process, now):
+        states = self._core.states()
+        if self._fleet.superseded(device, check_in.process):
             reason = "another process of this device has checked in"
             return Wait(reason=reason, min_s=SOON_S[0], max_s=SOON_S[1])
-        found = self._fleet.refusal(device, check_in, states) or self._fleet.hold_over(check_in, states)
+        found = self._fleet.refusal(check_in, states) or self._fleet.hold_over(check_in, states)
         return self._warned(device, found)
 
     def stop_waiting(self, place: PoolPlace) -> None:
@@ -286,18 +286,12 @@ class DeviceRequests:
     def _answered(self, device: DeviceRow, check_in: CheckIn) -> tuple[Assignment | Wait | None, CheckIn]:
         """Returns the answer to a check-in, None where the device gets a place in the pool; and what it offers, with
         its examples capped."""
-        self._fleet.shared.note(device.device, check_in.process, self._core.clock.now())
-        assignment = self.assignment(device.device)
-        if assignment is not None:
-            return assignment, check_in
         if check_in.examples > device.examples_cap:
             check_in = check_in.model_copy(update={"examples": device.examples_cap})
-        refusal = self._fleet.refusal(device.device, check_in, self._core.states())
-        return None if refusal is None else self._warned(device.device, refusal), check_in
+        return self.assignment(device.device) or self._fleet.refusal(check_in, self._core.states()), check_in
 
-    def _warned(self, device: str, wait: Wait) -> Wait:
-        warning = self._fleet.shared.warning(device, self._core.clock.now())
-        return wait.changed(warning=warning) if warning else wait
+    def _warned(self, device: str, answer: Answer) -> Answer:
+        return answer.model_copy(update={"warning": self._fleet.warning(device)})
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
         """Returns the checkpoint that every device of the round fetches; its size is read once."""

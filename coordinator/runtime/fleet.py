@@ -1,28 +1,33 @@
 """The fleet: which devices wait, and why others get no work. All runs share the waiting devices.
 
-Check-ins that arrive together are written in one transaction. Cohorts are drawn in ``cohort_selection``.
+Check-ins that arrive together are written in one transaction, each with what the device said of itself, so that every
+replica can say why a device fits no run. Cohorts are drawn in ``cohort_selection``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, Wait
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
+from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
-from coordinator.runtime.ineligible import Ineligible
 from coordinator.runtime.marks import Why, helped_by_another_model, left_out
-from coordinator.runtime.shared_identities import SharedIdentities
+from coordinator.runtime.shared_identities import FORGOTTEN_S, Processes
 from coordinator.runtime.signals import Signals
 from coordinator.settings import Settings
-from coordinator.store.port import DeviceRow, Reader, Store, StoreError, WaitingRow
+from coordinator.store.port import DeviceRow, Json, Reader, Store, StoreError, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
+_REASON = 1500
+"""Characters of why a device fits no run, which names each run."""
+_MOST = 50_000
+"""The most devices whose processes are in memory; the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +38,25 @@ class PoolPlace:
     expires: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A check-in. ``waits``: it gets a place in the pool."""
+
+    device: DeviceRow
+    process: str
+    row: WaitingRow
+    waits: bool
+
+
 class Fleet:
     def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings) -> None:
         self._store = store
         self._clock = clock
         self._signals = signals
         self._settings = settings
-        self._ineligible = Ineligible()
-        self.shared = SharedIdentities()
-        self._arrivals: GroupCommit[WaitingRow | str, None] = GroupCommit(self._write_arrivals)
+        self._processes: OrderedDict[str, Processes] = OrderedDict()
+        """Of the devices that checked in here, for the answers to them."""
+        self._arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals)
 
     def locked(self) -> bool:
         """Whether a thread writes check-ins."""
@@ -54,73 +69,84 @@ class Fleet:
 
         ``check_in.examples`` is already capped.
         """
-        rows = [self._arrival(device, check_in) for device, check_in in arrivals]
-        for row in rows:
-            self._ineligible.forget(row.device)
-        for result in self._arrivals.submit_all(rows):
+        entered = [self._arrival(device, check_in) for device, check_in in arrivals]
+        for result in self._arrivals.submit_all(entered):
             if isinstance(result, BaseException):
                 raise result
         self._signals.wake("fleet")
-        return [_place(row) for row in rows]
+        return [_place(arrival.row) for arrival in entered]
 
     def enter(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], PoolPlace]:
         """The same for one device in two steps: it is queued, and the function that is returned makes durable what is
         queued."""
-        row = self._arrival(device, check_in)
-        self._ineligible.forget(row.device)
-        entered = self._arrivals.enter(row)
+        arrival = self._arrival(device, check_in)
+        entered = self._arrivals.enter(arrival)
 
         def settle() -> PoolPlace:
             entered()
             self._signals.wake("fleet")
-            return _place(row)
+            return _place(arrival.row)
 
         return settle
 
-    def seen(self, devices: Sequence[str]) -> None:
+    def seen(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> None:
         """Notes that these devices checked in and get no place in the pool. It shows to people only: that it cannot be
         written keeps no answer back."""
-        for result in self._arrivals.submit_all(list(devices)):
+        entered = [self._arrival(device, check_in, waits=False) for device, check_in in arrivals]
+        for result in self._arrivals.submit_all(entered):
             if isinstance(result, BaseException) and not isinstance(result, StoreError):
                 raise result
 
-    def unfit(self) -> dict[str, dict[str, str]]:
-        """Device -> run -> why it cannot work for it, of the devices that wait for their next check-in and fit no run,
-        as far as this process was asked."""
-        settings = self._settings
-        return self._ineligible.devices(self._clock.now() - settings.pace_max_s - settings.waiting_s)
+    def unfit(self, reader: Reader, states: Sequence[RunState]) -> dict[str, str]:
+        """Device -> why it fits no run that is running, of the devices that wait for their next check-in."""
+        now, found = self._clock.now(), dict[str, str]()
+        known: dict[tuple[str, int], str] = {}
+        for row in reader.idle(now - self._settings.pace_max_s - self._settings.waiting_s, now):
+            offered = _offered(row)
+            if offered is not None:
+                if offered not in known:
+                    known[offered] = printable(fits_no_run(states, *offered), _REASON)
+                if known[offered]:
+                    found[row.device] = known[offered]
+        return found
+
+    def warning(self, device: str) -> str:
+        """What is said of a device that checked in here, whose identity two processes use; empty: nothing."""
+        processes = self._processes.get(device)
+        return "" if processes is None else processes.warning(self._clock.now())
+
+    def superseded(self, device: str, process: str) -> bool:
+        """Whether another process has checked in here since this one did, and nobody knows yet whether both are
+        alive."""
+        processes = self._processes.get(device)
+        known = processes is not None and processes.newest not in ("", process)
+        return bool(process) and known and not self.warning(device)
+
+    def shared_identities(self, reader: Reader) -> list[str]:
+        """The devices whose identity two processes use now."""
+        now = self._clock.now()
+        return [row.device for row in reader.taking_turns(now - FORGOTTEN_S) if Processes.of(row).warning(now)]
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since, here or on another replica."""
         with self._store.transaction() as tx:
             tx.drop_hold(place.device, place.expires)
 
-    def refusal(self, device: str, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
+    def refusal(self, check_in: CheckIn, states: Sequence[RunState]) -> Wait | None:
         """Returns why no running run can use this device, with a window for the next check-in. None where a run can use
         it, or where no run is running."""
-        open_runs = [state for state in states if state.status == "running"]
-        if not open_runs:
-            return None
-        offer, reasons = offer_of(check_in), {}
-        for state in open_runs:
-            against = _against(state, offer, check_in.examples)
-            if against is None:
-                return None
-            reasons[state.run] = against
-        for run, against in reasons.items():
-            self._ineligible.note(run, device, against, self._clock.now())
-        return self.pace("; ".join(f"run {run}: {against}" for run, against in reasons.items()))
+        reason = fits_no_run(states, offer_of(check_in), check_in.examples)
+        return self.pace(reason) if reason else None
 
-    def reasons_of_ineligible(self, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
-        """Returns why devices that checked in during this round's selection, or wait for other runs, cannot work for
-        this run; empty where there are none.
+    def reasons_of_ineligible(self, reader: Reader, state: RunState, rows: Iterable[WaitingRow], now: float) -> str:
+        """Returns why devices that checked in during this round's selection, or wait for other runs (``rows``), cannot
+        work for this run; empty where there are none.
         """
-        for row in rows:
-            against = _against(state, row.offer, row.examples) or _left_out(state, row.device)
-            if against is not None:
-                self._ineligible.note(state.run, row.device, against, now)
+        reasons = [_against(state, row.offer, row.examples) or _left_out(state, row.device) for row in rows]
         selecting_since = state.current.missed_at or state.current.opened_at
-        return self._ineligible.reasons(state.run, min(selecting_since, now - self._settings.pace_max_s))
+        idle = map(_offered, reader.idle(min(selecting_since, now - self._settings.pace_max_s), now))
+        reasons += [_against(state, *offered) for offered in idle if offered is not None]
+        return grouped(filter(None, reasons), "device was ineligible", "devices were ineligible")
 
     def pace(self, reason: str) -> Wait:
         return Wait(reason=reason, min_s=self._settings.pace_min_s, max_s=self._settings.pace_max_s)
@@ -181,26 +207,62 @@ class Fleet:
         rows = self._store.waiting(self._clock.now(), without)
         return Counter(without[row.device] for row in rows if _unfit(state, row.offer) is None)
 
-    def _arrival(self, device: DeviceRow, check_in: CheckIn) -> WaitingRow:
+    def _arrival(self, device: DeviceRow, check_in: CheckIn, waits: bool = True) -> _Arrival:
         now = self._clock.now()
-        return WaitingRow(
+        row = WaitingRow(
             device=device.device,
             examples=check_in.examples,
             offer=offer_of(check_in),
             since=now,
             expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
         )
+        return _Arrival(device, check_in.process, row, waits)
 
-    def _write_arrivals(self, arrivals: Sequence[WaitingRow | str]) -> list[None]:
-        """Writes places in the pool; of a device without one, given by its id, that it was seen."""
+    def _write_arrivals(self, arrivals: Sequence[_Arrival]) -> list[None]:
+        """Writes the places in the pool, and of all devices that they were seen and what they said."""
+        now, processes, facts = self._clock.now(), dict[str, Processes](), dict[str, Json]()
+        arrivals = sorted(arrivals, key=lambda one: one.row.device)  # of two replicas none waits for the other in turn
         with self._store.transaction() as tx:
-            tx.put_waiting([row for row in arrivals if isinstance(row, WaitingRow)])
-            tx.seen([row if isinstance(row, str) else row.device for row in arrivals], self._clock.now())
+            keys = {one.device.key_id for one in arrivals if one.process and one.device.key_id is not None}
+            known = tx.devices_by_keys(keys) if keys else []
+            before = {row.device: Processes.of(row) for row in known}
+            for one in arrivals:
+                device = one.row.device
+                facts[device] = {"examples": one.row.examples, "offer": one.row.offer}
+                if one.process:
+                    processes[device] = before[device] = before.get(device, Processes()).then(one.process, now)
+                    facts[device]["processes"] = before[device].stored()
+            tx.put_waiting([one.row for one in arrivals if one.waits])
+            tx.seen(facts, now)
+        for device, found in processes.items():
+            self._processes[device] = found
+            self._processes.move_to_end(device)
+        while len(self._processes) > _MOST:
+            self._processes.popitem(last=False)
         return [None] * len(arrivals)
 
 
 def _place(row: WaitingRow) -> PoolPlace:
     return PoolPlace(row.device, row.expires)
+
+
+def _offered(device: DeviceRow) -> tuple[str, int] | None:
+    """What the device offered at its last check-in, and how many examples; None: it has not checked in."""
+    offer, examples = device.facts.get("offer"), device.facts.get("examples")
+    return (offer, examples) if isinstance(offer, str) and isinstance(examples, int) else None
+
+
+def fits_no_run(states: Iterable[RunState], offer: str, examples: int) -> str:
+    """Why no running run can use a device with this offer and number of examples, run by run; empty: one can, or none
+    is running."""
+    reasons = []
+    for state in states:
+        if state.status == "running":
+            against = _against(state, offer, examples)
+            if against is None:
+                return ""
+            reasons.append(f"run {state.run}: {against}")
+    return "; ".join(reasons)
 
 
 def _unfit(state: RunState, offer: str) -> str | None:

@@ -97,9 +97,16 @@ class OperatorRequests:
         latest = views.round_view(self._core.store, newest, state) if newest else None
         stalled = self._standstill.of_run(state)
         view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
-        shared = self._standstill.fleet.shared.in_run(run)
-        view = view.changed(clock=self._clocks.of(self._core.store, run), shared_identities=shared)
+        view = view.changed(clock=self._clocks.of(self._core.store, run), shared_identities=self._shared(run))
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
+
+    def _shared(self, run: str) -> tuple[str, ...]:
+        """The devices whose identity two processes use now, and that have worked, or work, for the run."""
+        store = self._core.store
+        found = self._standstill.fleet.shared_identities(store)
+        claims = {claim.device for claim in store.claims(run)} if found else ()
+        took_part = store.participation(found, [run]) if found else {}
+        return tuple(device for device in found if device in claims or device in took_part)
 
     def _is_flower(self, run: str) -> bool:
         """Whether it is a Flower run. Runs that this process has read have a log, and are none."""

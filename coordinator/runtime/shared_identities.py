@@ -4,14 +4,15 @@ Each process of a device names itself by a chance of its own when it checks in. 
 its predecessor's again. So processes that take turns are alive together. A check-in of a process that was killed may
 arrive late, once, behind its successor's: only more turns than that count.
 
-It is in memory, and lost at a restart; replicas do not share it. It decides nothing.
+It is kept with the device's row, by the write of each check-in, so that all replicas know it. It decides nothing.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from coordinator.store.port import DeviceRow, Json
 
 SHARED = (
     "two processes use this device's identity: its folder was copied, so they take turns as one device. Stop one of "
@@ -19,65 +20,41 @@ SHARED = (
 )
 _TURNS = 3
 """Turns to a process that was seen before, after which two are alive."""
-_FORGOTTEN_S = 900.0
+FORGOTTEN_S = 900.0
 """Seconds after the last turn until it is no longer said."""
-_MOST = 50_000
-"""The most devices in memory; the oldest are dropped."""
+_KNOWN = 8
+"""Processes before the newest that are known."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    newest: str
-    before: set[str] = field(default_factory=set)
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """The processes by which one device checked in."""
+
+    newest: str = ""
+    before: tuple[str, ...] = ()
     turns: int = 0
-    at: float = 0.0
-    """Of the last turn."""
+    turned_at: float = 0.0
 
+    @classmethod
+    def of(cls, device: DeviceRow) -> Processes:
+        found: Any = device.facts.get("processes", {})
+        return cls(**{**found, "before": tuple(found.get("before", ()))})
 
-class SharedIdentities:
-    """Safe from any thread."""
+    def stored(self) -> Json:
+        """For the device's facts, without what is empty."""
+        return {name: value for name, value in asdict(self).items() if value}
 
-    def __init__(self) -> None:
-        self._seen: OrderedDict[str, _Seen] = OrderedDict()
-        self._in_runs: defaultdict[str, set[str]] = defaultdict(set)
-        self._lock = threading.Lock()
+    def then(self, process: str, now: float) -> Processes:
+        """After a check-in by this process; empty where it does not say by which."""
+        if process in ("", self.newest):
+            return self
+        before = tuple(one for one in self.before if one != process)[-_KNOWN + 1 :]
+        before += (self.newest,) if self.newest else ()
+        if process not in self.before:
+            return Processes(process, before, self.turns, self.turned_at)
+        turns = 1 if now - self.turned_at > FORGOTTEN_S else self.turns + 1
+        return Processes(process, before, turns, now)
 
-    def note(self, device: str, process: str, now: float) -> None:
-        """The device checks in by this process; empty where it does not say by which."""
-        if not process:
-            return
-        with self._lock:
-            seen = self._seen.setdefault(device, _Seen(process))
-            self._seen.move_to_end(device)
-            while len(self._seen) > _MOST:
-                self._seen.popitem(last=False)
-            if process == seen.newest:
-                return
-            if process in seen.before:
-                seen.turns = 1 if now - seen.at > _FORGOTTEN_S else seen.turns + 1
-                seen.at = now
-            seen.before = {*list(seen.before - {process})[-8:], seen.newest}
-            seen.newest = process
-
-    def warning(self, device: str, now: float, run: str = "") -> str:
-        """What is said of the device; empty where nothing is known. ``run``: one that it works for now."""
-        with self._lock:
-            seen = self._seen.get(device)
-            if seen is None or seen.turns < _TURNS or now - seen.at > _FORGOTTEN_S:
-                return ""
-            if run:
-                self._in_runs[run].add(device)
-            return SHARED
-
-    def superseded(self, device: str, process: str, now: float) -> bool:
-        """Whether another process has checked in since this one did, and nobody knows yet whether both are alive."""
-        if not process or self.warning(device, now):
-            return False
-        with self._lock:
-            seen = self._seen.get(device)
-            return seen is not None and seen.newest != process
-
-    def in_run(self, run: str) -> tuple[str, ...]:
-        """The devices of which that was known when they got work of the run."""
-        with self._lock:
-            return tuple(sorted(self._in_runs.get(run, ())))
+    def warning(self, now: float) -> str:
+        """What is said of the device; empty where nothing is known."""
+        return SHARED if self.turns >= _TURNS and now - self.turned_at <= FORGOTTEN_S else ""

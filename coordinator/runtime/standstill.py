@@ -139,7 +139,8 @@ class Standstill:
         if waiting >= least:
             return ""
         found = f"{waiting} eligible device{'s wait' if waiting != 1 else ' waits'}; a round needs at least {least}"
-        others = self.fleet.reasons_of_ineligible(state, (), now)
+        store = self._core.store
+        others = self.fleet.reasons_of_ineligible(store, state, store.waiting(now), now)
         learner = state.plan.task.learner
         lacks = lacks_learner(learner) in others
         way = f"Install {learner} on them, or start them with --learner {learner}" if lacks else ""

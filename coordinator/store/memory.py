@@ -7,7 +7,7 @@ admits one writing transaction at a time; a second one, held briefly, separates 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -117,14 +117,15 @@ class MemoryTransaction(MemoryReads, MemoryInsightWrites, MemoryMessageWrites, M
         row = self._device(device)
         self._take_key(self._t.device_of_key, device, row.key_id, None)
         left_at = at if row.left_at is None else row.left_at
-        self._t.devices.put(ALL, device, replace(row, key_id=None, certificate="", label="", left_at=left_at))
+        gone = replace(row, key_id=None, certificate="", label="", facts={}, left_at=left_at)
+        self._t.devices.put(ALL, device, gone)
         self.drop_waiting([device])
         self.drop_flower_node(device)
 
-    def seen(self, devices: Iterable[str], at: float) -> None:
-        for device in devices:
+    def seen(self, devices: Mapping[str, Json], at: float) -> None:
+        for device, facts in devices.items():
             if (row := self._t.devices.get(ALL, device)) is not None:
-                self._t.devices.put(ALL, device, replace(row, last_seen_at=at))
+                self._t.devices.put(ALL, device, replace(row, last_seen_at=at, facts=facts))
 
     def insert_worker(self, row: WorkerRow) -> None:
         self._unique(self._t.workers.get(ALL, row.worker), f"Worker {row.worker} exists already.")

@@ -96,6 +96,21 @@ class MemoryReads(MemoryInsightReads, MemoryMessageReads, MemoryFlowerReads):
             rows = self._t.devices.rows(ALL)
         return [rows[device] for device in nsmallest(limit, (device for device in rows if device > after))]
 
+    def idle(self, since: float, now: float) -> list[DeviceRow]:
+        with self._guard:
+            busy = self._t.claims.rows(ALL).keys() | {
+                device for device, row in self._t.waiting.rows(ALL).items() if row.expires > now
+            }
+        return [row for row in self._checked_in(since) if row.left_at is None and row.device not in busy]
+
+    def taking_turns(self, since: float) -> list[DeviceRow]:
+        return [row for row in self._checked_in(since) if "turns" in str(row.facts.get("processes"))]
+
+    def _checked_in(self, since: float) -> list[DeviceRow]:
+        with self._guard:
+            rows = self._t.devices.rows(ALL)
+        return [row for _, row in sorted(rows.items()) if row.last_seen_at is not None and row.last_seen_at >= since]
+
     def registered_devices(self) -> int:
         with self._guard:
             return sum(row.left_at is None for row in self._t.devices.rows(ALL).values())

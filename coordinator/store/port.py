@@ -8,7 +8,7 @@ it serves as the fake. Tensors are not stored here: only their digests are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -105,6 +105,15 @@ class Reader(LoginReader, InsightReader, MessageReader, FlowerReader, Protocol):
     def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]: ...
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         """Devices in order of id, for paging."""
+        ...
+
+    def idle(self, since: float, now: float) -> list[DeviceRow]:
+        """Devices that checked in since then, have not left, and have neither an unexpired place in the pool nor a
+        claim, in order of id."""
+        ...
+
+    def taking_turns(self, since: float) -> list[DeviceRow]:
+        """Devices that checked in since then, and of whose processes ``turns`` are noted, in order of id."""
         ...
 
     def worker(self, worker: str) -> WorkerRow | None: ...
@@ -249,8 +258,8 @@ class Transaction(Reader, LoginWriter, InsightWriter, MessageWriter, FlowerWrite
         an earlier time stays. StoreError when it is unknown."""
         ...
 
-    def seen(self, devices: Iterable[str], at: float) -> None:
-        """Sets when these devices last sent a request. Unknown ids are ignored."""
+    def seen(self, devices: Mapping[str, Json], at: float) -> None:
+        """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""
         ...
 
     def insert_worker(self, row: WorkerRow) -> None:

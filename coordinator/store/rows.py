@@ -31,6 +31,8 @@ class DeviceRow:
     last_seen_at: float | None = None
     left_at: float | None = None
     """When it left: what the coordinator knew of it is forgotten since."""
+    facts: Json = field(default_factory=dict)
+    """What it said of itself at its last check-in, and which of its processes check in: ``runtime/check_ins.py``."""
 
     @property
     def simulated(self) -> bool:

@@ -62,7 +62,7 @@ def _maker(row: type[T], *bodies: str) -> Callable[[Sequence[Any]], T]:
 
 _run = _maker(RunRow, "plan", "snapshot", "roles")
 _event = _maker(EventRow, "body")
-_device = _maker(DeviceRow)
+_device = _maker(DeviceRow, "facts")
 _worker = _maker(WorkerRow)
 _authority = _maker(AuthorityRow)
 _api_key = _maker(ApiKeyRow)
@@ -115,6 +115,12 @@ class SqlReads(SqlInsightReads, SqlMessageReads, SqlFlowerReads):
 
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         return [_device(row) for row in self._read(sql.DEVICES, after=after, limit=limit)]
+
+    def idle(self, since: float, now: float) -> list[DeviceRow]:
+        return [_device(row) for row in self._read(sql.IDLE, since=since, now=now)]
+
+    def taking_turns(self, since: float) -> list[DeviceRow]:
+        return [_device(row) for row in self._read(sql.TAKING_TURNS, since=since)]
 
     def registered_devices(self) -> int:
         return int(self._read(sql.REGISTERED_DEVICES)[0][0])

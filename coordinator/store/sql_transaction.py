@@ -108,7 +108,7 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
 
     def insert_device(self, row: DeviceRow) -> None:
         with self._voiding():
-            self._write(sql.INSERT_DEVICE, _values(row))
+            self._write(sql.INSERT_DEVICE, _values(row) | {"facts": to_text(row.facts)})
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         self._change("device", device, sql.CERTIFY_DEVICE, key_id=key_id, certificate=certificate)
@@ -118,9 +118,12 @@ class SqlTransaction(SqlReads, SqlFlowerWrites):
         self.drop_waiting([device])
         self.drop_flower_node(device)
 
-    def seen(self, devices: Iterable[str], at: float) -> None:
+    def seen(self, devices: Mapping[str, Json], at: float) -> None:
         with self._voiding():
-            self._write_all(sql.SEEN, [{"at_device": device, "last_seen_at": at} for device in devices])
+            rows = [
+                {"at_device": device, "last_seen_at": at, "facts": to_text(facts)} for device, facts in devices.items()
+            ]
+            self._write_all(sql.SEEN, rows)
 
     def insert_worker(self, row: WorkerRow) -> None:
         with self._voiding():

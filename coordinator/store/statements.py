@@ -79,6 +79,7 @@ def _at(table: Table, *columns: str) -> list[ColumnElement[bool]]:
 _after: BindParameter[object] = bindparam("after")
 _limit: BindParameter[int] = bindparam("limit")
 _now: BindParameter[float] = bindparam("now")
+_since: BindParameter[float] = bindparam("since", type_=Double())
 _free = [
     waiting.c.expires > _now,
     ~select(claims.c.device).where(claims.c.device == waiting.c.device).exists(),
@@ -107,6 +108,13 @@ DEVICE_BY_KEY = _select(devices, port.DeviceRow).where(*_is(devices, "key_id"))
 DEVICES_BY_KEYS = _select(devices, port.DeviceRow).where(devices.c.key_id.in_(bindparam("key_ids", expanding=True)))
 REGISTERED_DEVICES = select(func.count()).select_from(devices).where(devices.c.left_at.is_(None))
 DEVICES = _select(devices, port.DeviceRow).where(devices.c.device > _after).order_by(devices.c.device).limit(_limit)
+_CHECKED_IN = _select(devices, port.DeviceRow).where(devices.c.last_seen_at >= _since).order_by(devices.c.device)
+IDLE = _CHECKED_IN.where(
+    devices.c.left_at.is_(None),
+    devices.c.device.not_in(select(claims.c.device)),
+    devices.c.device.not_in(select(waiting.c.device).where(waiting.c.expires > _now)),
+)
+TAKING_TURNS = _CHECKED_IN.where(devices.c.facts.contains('"turns":'))
 WORKER = _select(workers, port.WorkerRow).where(*_is(workers, "worker"))
 WORKER_BY_KEY = _select(workers, port.WorkerRow).where(*_is(workers, "key_id"))
 WORKERS = _select(workers, port.WorkerRow).order_by(workers.c.worker)
@@ -234,9 +242,19 @@ CERTIFY_DEVICE = update(devices).where(*_at(devices, "device")).values(_certifie
 FORGET_DEVICE = (
     update(devices)
     .where(*_at(devices, "device"))
-    .values(key_id=None, certificate="", label="", left_at=func.coalesce(devices.c.left_at, bindparam("left_at")))
+    .values(
+        key_id=None,
+        certificate="",
+        label="",
+        facts="{}",
+        left_at=func.coalesce(devices.c.left_at, bindparam("left_at")),
+    )
 )
-SEEN = update(devices).where(*_at(devices, "device")).values(last_seen_at=bindparam("last_seen_at"))
+SEEN = (
+    update(devices)
+    .where(*_at(devices, "device"))
+    .values(last_seen_at=bindparam("last_seen_at"), facts=bindparam("facts"))
+)
 INSERT_WORKER = insert(workers)
 CERTIFY_WORKER = update(workers).where(*_at(workers, "worker")).values(_certified)
 SEEN_WORKER = update(workers).where(*_at(workers, "worker")).values(last_seen_at=bindparam("last_seen_at"))

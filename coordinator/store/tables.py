@@ -95,6 +95,7 @@ devices = Table(
     Column("enrolled_at", Double, nullable=False),
     Column("last_seen_at", Double),
     Column("left_at", Double),
+    Column("facts", Text, nullable=False, server_default="{}"),
     UniqueConstraint("key_id"),
 )
 

@@ -233,6 +233,8 @@ def canonical(value: object) -> str:
 
 _OF_CHAINS = ("link", "chained_from", "refusals", "signed_by", "signature")
 """Columns of the chains of hashes, which follow from the others. The contract of stores pins them."""
+_SAID = ("facts",)
+"""Columns with what devices said of themselves, for people."""
 
 
 def rows_of(folder: Path) -> dict[str, Rows]:
@@ -251,7 +253,7 @@ def rows_of(folder: Path) -> dict[str, Rows]:
                 if column["pk"]
             )
             rows = connection.execute(f"SELECT * FROM {table} ORDER BY {key}")
-            names = [description[0] for description in rows.description if description[0] not in _OF_CHAINS]
+            names = [description[0] for description in rows.description if description[0] not in (*_OF_CHAINS, *_SAID)]
             found[table] = [canonical({name: _taken_apart(name, row[name]) for name in names}) for row in rows]
     found["blobs"] = sorted(
         canonical(path.relative_to(folder).as_posix()) for path in (folder / "blobs").rglob("*") if path.is_file()

@@ -4,7 +4,7 @@ take part in plain runs. The reason is a sentence for the device's owner."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from client_sdk.protocol.flower import FlowerApp
 from coordinator.store.flower_rows import FlowerRunRow
@@ -45,3 +45,14 @@ def ineligible(wanted: FlowerApp, apps: Sequence[FlowerApp], *, secure_only: boo
         has, needs = versions[0].digest[:_SHORT], wanted.digest[:_SHORT]
         return f"the files of {wanted.name} {wanted.version} have the hash {has}, and the run needs {needs}"
     return ""
+
+
+def serves_no_run(running: Iterable[FlowerRunRow], apps: Sequence[FlowerApp], *, secure_only: bool) -> str:
+    """Why a device can serve none of these runs that go on; empty: it can serve one, or there is none."""
+    reasons = []
+    for row in running:
+        why = ineligible(app_of(row), apps, secure_only=secure_only)
+        if not why:
+            return ""
+        reasons.append(f"run {row.run}: {why}")
+    return "; ".join(reasons)

@@ -12,7 +12,14 @@ from dataclasses import replace
 from client_sdk.flower.nodes import node_id
 from client_sdk.protocol.flower import FlowerNode, FlowerNodes, FlowerPoll, FlowerTask, FlowerWait
 from client_sdk.protocol.problems import problem
-from coordinator.runtime.flower.eligibility import SECURE_ONLY, app_of, apps_as_text, apps_of_text, ineligible
+from coordinator.runtime.flower.eligibility import (
+    SECURE_ONLY,
+    app_of,
+    apps_as_text,
+    apps_of_text,
+    ineligible,
+    serves_no_run,
+)
 from coordinator.runtime.flower.ground import Ground
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerNodeRow, FlowerRunRow
 from coordinator.store.port import Conflict, Reader
@@ -47,7 +54,7 @@ class Nodes:
         """The device's message, or why there is none for it; None: it waits for one."""
         self._note(device, poll)
         if poll.secure_only:
-            return self._refused(poll, SECURE_ONLY)
+            return self._refused(SECURE_ONLY)
         if poll.busy is not None:
             least, most = _BUSY_AGAIN_S
             reason = self._busy(device, poll.busy)
@@ -55,8 +62,8 @@ class Nodes:
         task = self._task(device, poll)
         if task is not None:
             return task
-        why = self._why_none(poll)
-        return self._refused(poll, why) if why else None
+        why = serves_no_run(self._core.store.flower_running(), poll.apps, secure_only=poll.secure_only)
+        return self._refused(why) if why else None
 
     def hold_over(self, poll: FlowerPoll) -> FlowerWait:
         """The answer where the hold has expired."""
@@ -81,7 +88,7 @@ class Nodes:
         try:
             with store.transaction() as tx:
                 tx.put_flower_node(row)
-                tx.seen([device], row.seen_at)
+                tx.seen({device: {}}, row.seen_at)
         except Conflict:
             raise problem("conflict", f"another device has the node id {row.node}; enrol this one anew") from None
 
@@ -147,16 +154,6 @@ class Nodes:
         waits = any(row.message == message for row in self._core.store.flower_open(device, self._ground.now))
         return "the device is busy" if waits else "the message that it works on waits for no answer any more"
 
-    def _why_none(self, poll: FlowerPoll) -> str:
-        """Why the device can serve none of the runs that go on; empty: it can serve one, or there is none."""
-        reasons = []
-        for row in self._core.store.flower_running():
-            why = ineligible(app_of(row), poll.apps, secure_only=poll.secure_only)
-            if not why:
-                return ""
-            reasons.append(f"run {row.run}: {why}")
-        return "; ".join(reasons)[:_REASON]
-
-    def _refused(self, poll: FlowerPoll, reason: str) -> FlowerWait:
+    def _refused(self, reason: str) -> FlowerWait:
         settings = self._core.settings
-        return FlowerWait(reason=reason, again_min_s=settings.pace_min_s, again_max_s=settings.pace_max_s)
+        return FlowerWait(reason=reason[:_REASON], again_min_s=settings.pace_min_s, again_max_s=settings.pace_max_s)

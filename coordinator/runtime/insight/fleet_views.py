@@ -25,8 +25,10 @@ from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.flower.eligibility import apps_of_text, serves_no_run
 from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.runtime.identities import Identities
+from coordinator.runtime.shared_identities import Processes
 from coordinator.store.flower_rows import FlowerMessageRow
 from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
 from coordinator.store.port import ClaimRow, DeviceRow, Reader
@@ -37,6 +39,7 @@ _KEPT_S = 10.0
 """Seconds for which the view of the whole fleet is kept."""
 _PAGE = 1000
 _CLASSES = 50
+_SHARED = 50
 _ROUNDS = 50
 
 Sees = Callable[[str], bool]
@@ -76,19 +79,21 @@ class DeviceFilter:
 class _States:
     """What decides the states of devices, read once for many of them."""
 
+    now: float
     waiting: set[str]
-    unfit: dict[str, dict[str, str]]
-    """Device -> run -> why it does not fit."""
+    unfit: dict[str, str]
+    """Device -> why it fits no run."""
     claims: dict[str, ClaimRow] = field(default_factory=dict)
     messages: dict[str, FlowerMessageRow] = field(default_factory=dict)
     """The message of a Flower run that a device works on."""
 
     @classmethod
-    def read(cls, reader: Reader, now: float, unfit: dict[str, dict[str, str]]) -> _States:
+    def read(cls, reader: Reader, now: float, unfit: dict[str, str]) -> _States:
         waiting = {row.device for row in reader.waiting(now)}
-        waiting |= {node.device for node in reader.flower_nodes(now - PRESENT_S)}
+        idle, unserving = _nodes(reader, now)
         messages = {message.device: message for message in reader.flower_under_way(now)}
-        return cls(waiting, unfit, {claim.device: claim for claim in reader.claims()}, messages)
+        claims = {claim.device: claim for claim in reader.claims()}
+        return cls(now, waiting | idle, unfit | unserving, claims, messages)
 
     def of(self, row: DeviceRow) -> DeviceState:
         if row.left_at is not None:
@@ -102,7 +107,6 @@ class _States:
     def view(self, row: DeviceRow) -> DeviceView:
         claim = self.claims.get(row.device) or self.messages.get(row.device)
         state = self.of(row)
-        against = self.unfit.get(row.device, {}) if state == "unfit" else {}
         return DeviceView(
             device=row.device,
             label=row.label,
@@ -110,7 +114,8 @@ class _States:
             enrolled_at=row.enrolled_at,
             last_seen_at=row.last_seen_at,
             state=state,
-            unfit="; ".join(f"run {run}: {why}" for run, why in sorted(against.items())),
+            unfit=self.unfit[row.device] if state == "unfit" else "",
+            warning=Processes.of(row).warning(self.now),
             run=claim.run if claim else None,
             round=claim.round if claim else None,
             device_class=class_of(row.label),
@@ -132,13 +137,13 @@ class FleetViews:
         wanted = wanted or DeviceFilter()
         found: list[DeviceView] = []
         with self._core.store.reading() as reader:
-            states = _States.read(reader, self._core.clock.now(), self._pool.unfit())
+            states = self._states(reader)
             while len(found) < limit and (page := reader.devices(_PAGE, after)):
                 found += filter(wanted.lets_pass, map(states.view, page))
                 after = page[-1].device
             found = found[:limit]
             took_part = reader.participation([view.device for view in found], _in_scope(reader, wanted.sees))
-        return [_with(self._warned(view), took_part.get(view.device)) for view in found]
+        return [_with(view, took_part.get(view.device)) for view in found]
 
     def device(self, device: str, sees: Sees | None = None) -> DeviceDetail:
         """One device with its last rounds. With ``sees`` only rounds of runs for which it is true, and only of a device
@@ -147,7 +152,7 @@ class FleetViews:
             row = reader.device(device)
             if row is None:
                 raise _unknown(device)
-            view = _States.read(reader, self._core.clock.now(), self._pool.unfit()).view(row)
+            view = self._states(reader).view(row)
             runs = _in_scope(reader, sees)
             rounds = _rounds(reader, device, runs)
             took_part = reader.participation([device], runs).get(device)
@@ -160,15 +165,14 @@ class FleetViews:
             if view.state == "unfit":
                 view = view.changed(state="away", unfit="")
         return DeviceDetail(
-            device=_with(self._warned(view), took_part),
+            device=_with(view, took_part),
             certificate=self._certificate(row),
             rounds=rounds,
             availability=_by_hour(row, hours, int(self._core.clock.now() // HOUR_S)),
         )
 
-    def _warned(self, view: DeviceView) -> DeviceView:
-        warning = self._pool.shared.warning(view.device, self._core.clock.now())
-        return view.changed(warning=warning) if warning else view
+    def _states(self, reader: Reader) -> _States:
+        return _States.read(reader, self._core.clock.now(), self._pool.unfit(reader, self._core.states()))
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:
@@ -187,11 +191,11 @@ class FleetViews:
         with self._core.store.reading() as reader:
             now = self._core.clock.now()
             busy = {message.device for message in reader.flower_under_way(now)}
-            idle = {node.device for node in reader.flower_nodes(now - PRESENT_S)} - busy
-            waiting = sum(reader.waiting_by_offer(now).values()) + len(idle)
+            idle, unserving = _nodes(reader, now)
+            waiting = sum(reader.waiting_by_offer(now).values()) + len(idle - busy)
             assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()
-            unfit = len(self._pool.unfit())
+            unfit = len(self._pool.unfit(reader, self._core.states())) + len(unserving.keys() - busy)
         away = max(0, registered - waiting - assigned - unfit)
         return FleetCounts(waiting=waiting, unfit=unfit, assigned=assigned, away=away)
 
@@ -216,7 +220,7 @@ class FleetViews:
 
     def _fleet(self, now: float) -> FleetView:
         with self._core.store.reading() as reader:
-            states = _States.read(reader, now, self._pool.unfit())
+            states = self._states(reader)
             took_part = reader.participation()
             by_state: Counter[DeviceState] = Counter({"waiting": 0, "unfit": 0, "assigned": 0, "away": 0, "left": 0})
             classes: dict[str, list[int]] = {}
@@ -232,15 +236,29 @@ class FleetViews:
                             numbers[place] += more
                 after = page[-1].device
             hour = int(now // HOUR_S)
+            shared = self._pool.shared_identities(reader)
             seen = reader.seen_by_hour(hour - HOURS + 1)
             seen[hour] = max(seen.get(hour, 0), reader.seen_since(hour * HOUR_S))
         return FleetView(
             by_state=dict(by_state),
             by_class=_classes(classes),
+            shared_identities=shared[:_SHARED],
             availability=[
                 HourView(from_at=one * HOUR_S, devices=seen.get(one, 0)) for one in range(hour - HOURS + 1, hour + 1)
             ],
         )
+
+
+def _nodes(reader: Reader, now: float) -> tuple[set[str], dict[str, str]]:
+    """The devices that are there for Flower runs; and of those that can serve none that goes on, why."""
+    running, idle, unserving = reader.flower_running(), set[str](), dict[str, str]()
+    for node in reader.flower_nodes(now - PRESENT_S):
+        why = serves_no_run(running, apps_of_text(node.apps), secure_only=node.secure_only)
+        if why:
+            unserving[node.device] = why
+        else:
+            idle.add(node.device)
+    return idle, unserving
 
 
 def _by_hour(row: DeviceRow, noted: DeviceHours, now: int) -> list[DeviceHourView]:

@@ -9,7 +9,6 @@ import pytest
 
 from client_sdk.protocol.devices import CheckIn, Wait
 from coordinator.runtime.fleet import PoolPlace
-from coordinator.runtime.ineligible import Ineligible
 from coordinator.store import MemoryStore
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.runtime.fragile import FragileStore, Points
@@ -216,15 +215,3 @@ def test_devices_that_wait_for_another_run_are_counted_in_the_reason(make_world:
     assert row.reason.endswith(
         ". 3 devices were ineligible: the plan wants devices with at least 100 examples; this one has 10"
     )
-
-
-def test_what_is_remembered_of_those_that_are_ineligible_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.runtime.ineligible._MOST", 3)
-    ineligible = Ineligible()
-    for number in range(5):
-        ineligible.note("r", f"d{number}", "x" * 1000 if number % 2 else "small", at=float(number))
-    assert (
-        ineligible.reasons("r", since=0) == f"2 devices were ineligible: small. 1 device was ineligible: {'x' * 240}..."
-    )
-    assert ineligible.reasons("r", since=4) == "1 device was ineligible: small"
-    assert ineligible.reasons("other", since=0) == ""

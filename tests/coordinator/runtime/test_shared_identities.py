@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import itertools
+
 from client_sdk.protocol.devices import Assignment, CheckIn, Wait
-from coordinator.runtime.shared_identities import SHARED, SharedIdentities
+from coordinator.runtime.shared_identities import SHARED, Processes
 from tests.coordinator.world import LEARNER, World
 
 
@@ -22,12 +24,38 @@ from tests.coordinator.world import LEARNER, World
     ],
 )
 def test_processes_that_take_turns_are_two(turns: str, two: bool) -> None:
-    shared = SharedIdentities()
+    found = Processes()
     for at, process in enumerate(turns):
-        shared.note("d1", process, float(at))
-    assert shared.warning("d1", len(turns)) == (SHARED if two else "")
-    assert shared.warning("d2", len(turns)) == ""
-    assert shared.warning("d1", len(turns) + 1000) == "", "one of them was stopped"
+        found = found.then(process, float(at))
+    assert found.warning(len(turns)) == (SHARED if two else "")
+    assert found.warning(len(turns) + 1000) == "", "one of them was stopped"
+
+
+def test_what_is_kept_of_a_device_is_bounded() -> None:
+    found = Processes()
+    for number in range(100):
+        found = found.then(f"process {number}", float(number))
+    assert found.newest == "process 99"
+    assert found.before == tuple(f"process {number}" for number in range(91, 99))
+    assert found.stored().keys() == {"newest", "before"}, "no process took a turn"
+
+
+def test_replicas_that_have_one_process_each_say_it_and_so_does_one_that_starts_later(world: World) -> None:
+    """Each replica knew of its own process alone, and nothing after a restart."""
+    row, replicas = world.rows[0], (world.coordinator, world.replica())
+    answers = []
+    for replica, process in itertools.islice(itertools.cycle(zip(replicas, "ab", strict=True)), 6):
+        world.clock.at += 20
+        message = CheckIn(examples=10, learners={"tests:other": "1"}, process=process)
+        answers.append(replica.devices.check_in(row, message))
+    assert [isinstance(answer, Wait) and answer.warning for answer in answers] == ["", "", "", "", SHARED, SHARED]
+    for replica in (*replicas, world.replica()):
+        view = replica.insight.fleet.device(row.device).device
+        assert (view.state, view.warning) == ("unfit", SHARED)
+        assert view.unfit.startswith(f"run marks: the plan wants the learner {LEARNER}")
+        assert replica.insight.fleet.fleet().shared_identities == [row.device]
+    world.clock.at += 1000
+    assert world.replica().insight.fleet.device(row.device).device.warning == "", "one of them was stopped"
 
 
 def test_it_is_said_to_both_and_to_operators(world: World) -> None:
@@ -54,6 +82,7 @@ def test_it_is_said_to_both_and_to_operators(world: World) -> None:
     assert isinstance(found, Assignment)
     assert found.warning == SHARED
     assert world.coordinator.operators.run("marks").shared_identities == (device,)
+    assert world.boot().operators.run("marks").shared_identities == (device,)
     assert not any(view.warning for view in world.coordinator.insight.fleet.devices() if view.device != device)
 
 

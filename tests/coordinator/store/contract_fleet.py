@@ -169,9 +169,33 @@ class FleetContract:
         with store.transaction() as tx:
             rows.world(tx)
         with store.transaction() as tx:
-            tx.seen(["d1", "unknown", "d3"], 99.5)
-            tx.seen([], 100.0)
-        assert [row.last_seen_at for row in store.devices()] == [99.5, None, 99.5]
+            tx.seen({"d1": {"examples": 7}, "unknown": {}, "d3": {}}, 99.5)
+            tx.seen({}, 100.0)
+        assert [(row.last_seen_at, row.facts) for row in store.devices()] == [
+            (99.5, {"examples": 7}),
+            (None, {}),
+            (99.5, {}),
+        ]
+        with store.transaction() as tx:
+            tx.forget_device("d1", 100.0)
+        gone = store.device("d1")
+        assert gone is not None
+        assert gone.facts == {}
+
+    def test_idle_are_those_that_checked_in_and_have_no_place_and_no_claim(self, store: Store) -> None:
+        turns = {"processes": {"newest": "a", "turns": 1}}
+        with store.transaction() as tx:
+            rows.world(tx, devices=7)
+            tx.put_waiting([rows.waiting("d1", expires=200.0), rows.waiting("d2", expires=100.0)])
+            tx.put_claims([rows.claim("d3")])
+            tx.seen({f"d{number}": {} for number in (1, 3, 6)} | {"d2": turns}, 50.0)
+            tx.seen({"d4": turns | {"offer": '{"turns":1}'}, "d5": {"offer": '{"turns":1}'}}, 49.5)
+            tx.forget_device("d6", 60.0)
+            assert [row.device for row in tx.idle(49.0, 100.0)] == ["d2", "d4", "d5"]
+        assert [row.device for row in store.idle(50.0, 100.0)] == ["d2"]
+        assert [row.device for row in store.idle(49.5, 99.0)] == ["d4", "d5"]
+        assert [row.device for row in store.taking_turns(49.0)] == ["d2", "d4"]
+        assert [row.device for row in store.taking_turns(50.0)] == ["d2"]
 
     def test_devices_are_paged_by_id(self, store: Store) -> None:
         names = ["B", "a", "b", "é", "Z", "_", "10", "9"]

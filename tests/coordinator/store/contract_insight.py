@@ -56,8 +56,8 @@ class InsightContract:
         with store.transaction() as tx:
             for name in ("d1", "d2", "d3"):
                 tx.insert_device(rows.device(name))
-            tx.seen(["d1"], 100.5)
-            tx.seen(["d2"], 200.5)
+            tx.seen({"d1": {}}, 100.5)
+            tx.seen({"d2": {}}, 200.5)
         assert [store.seen_since(at) for at in (0.0, 100.5, 100.6, 300.0)] == [2, 2, 1, 0]
         with store.transaction() as tx:
             for hour, devices in ((7, 3), (8, 5), (8, 4), (9, 1), (9, 2)):
@@ -76,7 +76,7 @@ class InsightContract:
         assert store.device_hours("d1") == DeviceHours()
         for hour, seen in ((100, "d1"), (101, "d2"), (101, "d1"), (103, "d1"), (123, "d1"), (124, "d1"), (148, "d1")):
             with store.transaction() as tx:
-                tx.seen([seen], hour * HOUR_S + 5)
+                tx.seen({seen: {}}, hour * HOUR_S + 5)
                 tx.note_device_hours(hour)
                 tx.note_device_hours(hour)
             noted[seen].add(hour)

@@ -20,7 +20,7 @@ def write_everything(tx: Transaction) -> None:
     tx.raise_fence("r1")
     tx.insert_device(rows.device("new"))
     tx.certify_device("d1", "another key", "another certificate")
-    tx.seen(["d1"], 77.0)
+    tx.seen({"d1": {}}, 77.0)
     tx.put_waiting([rows.waiting("d1"), rows.waiting("d2")])
     tx.drop_waiting(["d3"])
     tx.put_claims([rows.claim("d1")])

@@ -326,7 +326,10 @@ def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> N
     for number in range(6):
         world.coordinator.devices.check_in(world.rows[number], other)
     world.check_in(6)
-    assert listed(world, state="unfit") == set(range(6))
+    for coordinator in (world.coordinator, world.replica()):
+        world.coordinator = coordinator
+        assert listed(world, state="unfit") == set(range(6)), "also of a replica that they did not ask"
+        assert coordinator.insight.fleet.counts().unfit == 6
     view = shown(world, 0)
     assert view.last_seen_at == world.clock.at
     assert view.unfit.startswith(f"run marks: the plan wants the learner {LEARNER}, which this device does not have")
@@ -336,6 +339,10 @@ def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> N
     assert f"Install {LEARNER} on them, or start them with --learner {LEARNER}" in stalled
     world.check_in(0)
     assert (shown(world, 0).state, shown(world, 0).unfit) == ("waiting", "")
+    world.create(name="of-others", task={"learner": "tests:other"})
+    assert shown(world, 1).state == "away", "a run that it fits has begun"
+    world.coordinator.operators.stop("of-others")
+    assert shown(world, 1).state == "unfit"
     world.clock.at += 1000
     assert listed(world, state="unfit") == set(), "they have not come back"
     assert shown(world, 1).state == "away"
