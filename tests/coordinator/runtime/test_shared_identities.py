@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 import itertools
+
+import pytest
 
 from client_sdk.protocol.devices import Assignment, CheckIn, Wait
 from coordinator.runtime.shared_identities import SHARED, Processes
