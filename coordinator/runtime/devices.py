@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
 from client_sdk.protocol.devices import (
     Assignment,
@@ -44,7 +43,6 @@ from coordinator.runtime.run_log import Make
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store.port import DeviceRow, StoreError
 
-Answer = TypeVar("Answer", bound=Assignment | Wait)
 SOON_S = (0.0, 1.0)
 """When a process of a device comes back whose hold another process has ended: that shows whether both are alive."""
 _NEVER_IN_CLEAR = "this round is secure: a device sends its update masked, never in clear"
@@ -70,7 +68,7 @@ class DeviceRequests:
         answer, check_in = self._answered(device, check_in)
         if answer is not None:
             self._fleet.seen([(device, check_in)])
-            return self._warned(device.device, answer)
+            return answer.model_copy(update={"warning": self._fleet.warning(device.device)})
         return self._fleet.enter(device, check_in)
 
     def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
@@ -123,7 +121,7 @@ class DeviceRequests:
             reason = "another process of this device has checked in"
             return Wait(reason=reason, min_s=SOON_S[0], max_s=SOON_S[1])
         found = self._fleet.refusal(check_in, states) or self._fleet.hold_over(check_in, states)
-        return self._warned(device, found)
+        return found.changed(warning=self._fleet.warning(device))
 
     def stop_waiting(self, place: PoolPlace) -> None:
         """Removes the device from the pool, unless it has checked in again since."""
@@ -289,9 +287,6 @@ class DeviceRequests:
         if check_in.examples > device.examples_cap:
             check_in = check_in.model_copy(update={"examples": device.examples_cap})
         return self.assignment(device.device) or self._fleet.refusal(check_in, self._core.states()), check_in
-
-    def _warned(self, device: str, answer: Answer) -> Answer:
-        return answer.model_copy(update={"warning": self._fleet.warning(device)})
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
         """Returns the checkpoint that every device of the round fetches; its size is read once."""

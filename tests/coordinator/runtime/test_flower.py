@@ -276,6 +276,11 @@ def test_a_device_with_another_app_gets_no_message_and_the_reason(
     there = world.flower.nodes.there("vision")
     assert world.device(0) not in [one.device for one in there.nodes]
     assert there.ineligible == {words: 1}
+    fleet = world.coordinator.insight.fleet
+    view, counts = fleet.device(world.device(0)).device, fleet.counts()
+    assert (view.state, view.unfit, counts.unfit) == ("unfit", f"run vision: {words}", 1)
+    world.poll(0)
+    assert fleet.device(world.device(0)).device.unfit == ""
 
 
 def test_a_device_for_secure_rounds_only_takes_part_in_no_flower_run(world: FlowerWorld) -> None:
