@@ -70,12 +70,13 @@ class SecureRounds:
         run: str,
         log: SecureRun,
         blobs: Blobs,
-        aggregator: Aggregator,
+        aggregator: Callable[[], Aggregator],
         authority: Authorities,
         commits: Commits,
         workers: int = WORKERS,
     ) -> None:
-        """``authority``: certifies devices; ``workers``: number of threads that unmask."""
+        """``aggregator``: reads the checkpoint's header when it is first called; ``authority``: certifies devices;
+        ``workers``: number of threads that unmask."""
         self._attempts = Attempts(blobs, log.short_messages)
         self.requests = SecureRequests(log, blobs, authority, self._attempts)
         self._run, self._log, self._commits = run, log, commits
@@ -124,6 +125,7 @@ class SecureRuns:
         core, log = self._core, self._core.log(run)
         if log.state.plan.secure is None:
             raise problem("conflict", f"the rounds of run {run} are not secure")
-        made = SecureRounds(run, SecureLog(log), core.blobs, core.aggregator(run), self._authority, self._commits)
+        aggregator = partial(core.aggregator, run)
+        made = SecureRounds(run, SecureLog(log), core.blobs, aggregator, self._authority, self._commits)
         with self._lock:
             return self._runs.setdefault(run, made)

@@ -82,7 +82,7 @@ class SecureWork:
         self,
         run: SecureRun,
         blobs: Blobs,
-        aggregator: Aggregator,
+        aggregator: Callable[[], Aggregator],
         authority: Authorities,
         attempts: Attempts,
         workers: int = WORKERS,
@@ -110,7 +110,7 @@ class SecureWork:
         """Write the checkpoint of a commit, the same each time. CannotAggregate, BlobError. The caller holds the
         commit's fence."""
         if isinstance(action, fx.Advance):
-            return committing.advance(self._blobs, action.parent, self._aggregator.layout.parameters, action.optimizer)
+            return committing.advance(self._blobs, action.parent, self._aggregator().layout.parameters, action.optimizer)
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
@@ -119,7 +119,7 @@ class SecureWork:
         total = unpack(packed, header.lanes, header.lane_bits(len(secure.order)))
         survivors = len(action.contributions)
         return committing.commit_sum(
-            self._aggregator,
+            self._aggregator(),
             action.round,
             action.parent,
             header.quantizer,
@@ -140,7 +140,7 @@ class SecureWork:
     # ------------------------------------------------------------ one for each action
 
     def _announce(self, action: fx.Announce) -> None:
-        layout, authority = self._aggregator.layout, self._authority()
+        layout, authority = self._aggregator().layout, self._authority()
 
         def announced(state: RunState, at: float) -> ev.Announced | None:
             if not wanted(state, action) or state.secure is None or state.secure.header:

@@ -14,6 +14,7 @@ from coordinator.blobs import BlobError, Damaged, FileBlobs
 from coordinator.blobs.blocks import CheckedFile
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_optimizer_states import ADAM
+from tests.coordinator.served import RUN, Served
 from tests.coordinator.test_blocks import file_of, flip
 from tests.coordinator.world import World
 
@@ -23,10 +24,10 @@ def world(tmp_path: Path) -> World:
     return World(8, blobs=FileBlobs(tmp_path / "blobs"))
 
 
-def calm(world: World) -> None:
+def calm(world: World, seconds: float = 5) -> None:
     """Lets the coordinator do what it can, as its driver does: what the disk refuses is tried again later."""
     for _ in range(6):
-        world.clock.at += 5
+        world.clock.at += seconds
         world.coordinator.tick()
         refused = []
         while (task := world.coordinator.take_task()) is not None:
@@ -90,6 +91,32 @@ def test_a_commit_whose_file_is_damaged_for_good_is_ended_by_a_stop(world: World
     assert digest in row.reason
     assert len(world.store.refusals("marks", 2)) == 3
     assert len(counted) == len(world.store.contributions("marks", 1))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_secure_commit_whose_parent_is_damaged_for_good_is_ended_by_a_stop(tmp_path: Path, restarted: bool) -> None:
+    world = Served(blobs=FileBlobs(tmp_path / "blobs"))
+    try:
+        world.secure_run()
+        parent = world.state.checkpoint
+        world.begin()
+        world.play(lambda: world.state.phase == "unmasking")
+        flip(file_of(world.blobs, parent), 60)  # type: ignore[arg-type]
+        world.settle = lambda: calm(world, 0)  # type: ignore[method-assign]
+        world.boot()
+        world.play()
+        assert world.state.phase == "committing"
+        assert world.coordinator.healthy()["damaged"] == [parent]
+        if restarted:
+            world.boot()
+        world.coordinator.operators.stop(RUN)
+        calm(world)
+        assert (world.state.status, world.state.version, world.state.leftovers) == ("stopped", 0, {})
+        row = world.store.round(RUN, 1)
+        assert row is not None
+        assert parent in row.reason
+    finally:
+        world.close()
 
 
 def test_a_damaged_state_of_the_optimizer_stalls_the_commit(world: World) -> None:
