@@ -1,8 +1,9 @@
-"""Blocks of a blob and their SHA-256, and a file that checks each block before it gives its bytes.
+"""Blocks of a blob and their tags, and a file that checks each block before it gives its bytes.
 
-The sums are computed while a blob is received. Of a blob of one block the sum is its own digest; those of a longer one
-lie beside its file, bound to its digest by a SHA-256 of their own. They only save time: where they are lost or damaged
-they are computed again from the whole file, whose digest decides.
+A tag is the GMAC (NIST SP 800-38D: AES-128-GCM of no text) of a block, under a key that is drawn for each blob: what a
+disk does to a block goes unnoticed with a chance of 2^-112 at most, for a tenth of the time of a SHA-256. Whoever can
+write to the folder can compute tags too. Tags are computed while a blob is received. They only save time, and condemn
+nothing: where one does not fit, or they are lost, the whole file is read again, and its digest decides.
 """
 
 from __future__ import annotations
@@ -13,30 +14,56 @@ import io
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
+
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, algorithms, modes
 
 from coordinator.blobs.port import BlobError
 
-Judge = Callable[[], Sequence[bytes]]
-
 BLOCK = 1 << 20
 """Bytes of a block; the last one of a blob may be shorter."""
-_DIGEST = 32
+_DIGEST, _KEY, _TAG = 32, 16, 16
 _HELD = 2
 """Blocks that a reader holds: codecs read scales and values in turn."""
 
 
+class Sums(NamedTuple):
+    """What the blocks of one blob are checked with."""
+
+    key: bytes
+    """Empty: there is one block, and its tag is the blob's SHA-256."""
+    tags: list[bytes]
+
+    def fits(self, index: int, block: bytes) -> bool:
+        if not self.key:
+            return hashlib.sha256(block).digest() == self.tags[index]
+        return _end(_begin(self.key, index, block)) == self.tags[index]
+
+
+Judge = Callable[[], Sums]
+
+
+def _begin(key: bytes, index: int, data: bytes | memoryview = b"") -> AEADEncryptionContext:
+    context = Cipher(algorithms.AES(key), modes.GCM(index.to_bytes(12, "big"))).encryptor()
+    context.authenticate_additional_data(data)
+    return context
+
+
+def _end(context: AEADEncryptionContext) -> bytes:
+    context.finalize()
+    return context.tag
+
+
 class BlobHash:
-    """SHA-256 of bytes as they arrive, and of each of their blocks. The first block costs nothing: there both are the
-    same hash."""
+    """SHA-256 of bytes as they arrive, and the tag of each of their blocks."""
 
     def __init__(self) -> None:
         self.size = 0
         self._whole = hashlib.sha256()
-        self._block = hashlib.sha256()
-        self._sums: list[bytes] = []
+        self._block: AEADEncryptionContext | None = None
+        self._sums = Sums(os.urandom(_KEY), [])
 
     def update(self, view: memoryview) -> None:
         """``view``: of bytes."""
@@ -44,24 +71,29 @@ class BlobHash:
             piece = view[: BLOCK - self.size % BLOCK]
             view = view[len(piece) :]
             self._whole.update(piece)
-            if self._sums:
-                self._block.update(piece)
+            if self._block is None:
+                self._block = _begin(self._sums.key, len(self._sums.tags), piece)
+            else:
+                self._block.authenticate_additional_data(piece)
             self.size += len(piece)
             if self.size % BLOCK == 0:
-                self._sums.append((self._block if self._sums else self._whole).digest())
-                self._block = hashlib.sha256()
+                self._end_block()
 
     @property
     def digest(self) -> str:
         """Of all bytes so far, in hexadecimal."""
         return self._whole.hexdigest()
 
-    @property
-    def sums(self) -> list[bytes]:
-        """Of each block so far, the last one as far as it has come; of no bytes one sum."""
-        if not self._sums:
-            return [self._whole.digest()]
-        return [*self._sums, self._block.digest()] if self.size % BLOCK else list(self._sums)
+    def end(self) -> Sums:
+        """The tags of all blocks. No bytes may follow."""
+        if self._block is not None:
+            self._end_block()
+        return self._sums
+
+    def _end_block(self) -> None:
+        if self._block is not None:
+            self._sums.tags.append(_end(self._block))
+            self._block = None
 
 
 def hash_file(file: BinaryIO) -> BlobHash:
@@ -73,25 +105,30 @@ def hash_file(file: BinaryIO) -> BlobHash:
     return found
 
 
-def sums_bytes(digest: str, sums: Sequence[bytes]) -> bytes:
+def sums_bytes(digest: str, sums: Sums) -> bytes:
     """The file of sums of the blob with this digest."""
-    body = b"".join(sums)
+    body = b"".join((sums.key, *sums.tags))
     return hashlib.sha256(bytes.fromhex(digest) + body).digest() + body
 
 
-def read_sums(path: Path, digest: str, size: int) -> list[bytes] | None:
+def read_sums(path: Path, digest: str, size: int) -> Sums | None:
     """The sums of a blob of this digest and size; None where the file has none that are whole."""
     if size <= BLOCK:
-        return [bytes.fromhex(digest)]
+        return Sums(b"", [bytes.fromhex(digest)])
     try:
         data = path.read_bytes()
     except OSError:
         return None
     body = data[_DIGEST:]
     whole = hashlib.sha256(bytes.fromhex(digest) + body).digest() == data[:_DIGEST]
-    if not whole or len(body) != -(-size // BLOCK) * _DIGEST:
+    if not whole or len(body) != _KEY + blocks_of(size) * _TAG:
         return None
-    return [body[at : at + _DIGEST] for at in range(0, len(body), _DIGEST)]
+    return Sums(body[:_KEY], [body[at : at + _TAG] for at in range(_KEY, len(body), _TAG)])
+
+
+def blocks_of(size: int) -> int:
+    """How many blocks a blob of so many bytes has."""
+    return -(-size // BLOCK)
 
 
 class CheckedBlocks:
@@ -121,9 +158,9 @@ class CheckedFile(io.RawIOBase):
     one while two places are read in turn."""
 
     def __init__(
-        self, file: BinaryIO, digest: str, sums: Sequence[bytes], judge: Judge, kept: CheckedBlocks | None = None
+        self, file: BinaryIO, digest: str, sums: Sums, judge: Judge, kept: CheckedBlocks | None = None
     ) -> None:
-        """``judge`` is called where a block does not have its sum: it returns the sums of the file's blocks where the
+        """``judge`` is called where a block does not have its tag: it returns the sums of the file's blocks where the
         whole has its digest after all, and raises where it does not."""
         self._file, self._digest, self._sums, self._judge, self._kept = file, digest, sums, judge, kept
         self._size = os.fstat(file.fileno()).st_size
@@ -183,10 +220,10 @@ class CheckedFile(io.RawIOBase):
         block = self._held.get(index) or (self._kept.get(self._digest, index) if self._kept else None)
         if block is None:
             block = self._read(index)
-            if hashlib.sha256(block).digest() != self._sums[index]:
+            if not self._sums.fits(index, block):
                 self._sums = self._judge()
                 block = self._read(index)
-                if hashlib.sha256(block).digest() != self._sums[index]:
+                if not self._sums.fits(index, block):
                     raise BlobError(f"Block {index} of blob {self._digest} reads differently each time.")
             if self._kept is not None:
                 self._kept.put(self._digest, index, block)
@@ -198,6 +235,6 @@ class CheckedFile(io.RawIOBase):
 
     def _read(self, index: int) -> bytes:
         try:
-            return os.pread(self._file.fileno(), BLOCK, index * BLOCK)
+            return os.pread(self._file.fileno(), min(BLOCK, self._size - index * BLOCK), index * BLOCK)
         except OSError as error:
             raise BlobError(f"Could not read block {index} of blob {self._digest}: {error.strerror}.") from error

@@ -24,13 +24,24 @@ import io
 import os
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
-from coordinator.blobs.blocks import BLOCK, BlobHash, CheckedBlocks, CheckedFile, hash_file, read_sums, sums_bytes
+from coordinator.blobs.blocks import (
+    BLOCK,
+    BlobHash,
+    CheckedBlocks,
+    CheckedFile,
+    Sums,
+    blocks_of,
+    hash_file,
+    read_sums,
+    sums_bytes,
+)
 from coordinator.blobs.port import (
     BlobError,
     DiskFull,
@@ -48,6 +59,8 @@ _SUMS, _DAMAGED = ".sums", ".damaged"
 """What the names of the files beside a blob's end with."""
 _IN_MEMORY = 64 * 1024
 """Bytes up to which a spool has no file."""
+_KNOWN = 1024
+"""Blobs of which the sums stay in memory: those of one block have no file of sums."""
 
 
 class FileSpool:
@@ -176,6 +189,7 @@ class FileBlobs:
         self._durable = durable
         self._lock = threading.Lock()
         self._kept = CheckedBlocks()
+        self._sums: OrderedDict[str, Sums] = OrderedDict()
         with _plain_errors(f"the blob folder {self.folder}"):
             if durable:
                 make_folder(self.folder)
@@ -229,9 +243,9 @@ class FileBlobs:
                 raise self._gone(digest) from None
             try:
                 size = os.fstat(file.fileno()).st_size
-                sums = read_sums(Path(name + _SUMS), digest, size) if size else None
+                sums = self._sums_of(digest, size) if size else None
 
-                def judge() -> list[bytes]:
+                def judge() -> Sums:
                     return self._judge(digest, file)
 
                 return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge, self._kept if keep else None))
@@ -274,27 +288,38 @@ class FileBlobs:
             self._notice(f"blob {digest} was damaged and is repaired: the right bytes are stored again")
         return was
 
-    def write_sums(self, digest: str, found: BlobHash) -> None:
-        """Stores the sums of the blocks of a blob beside it, where it has several. They are computed again where that
-        fails."""
+    def write_sums(self, digest: str, found: BlobHash) -> Sums:
+        """Remembers the sums of the blocks of a blob, and stores them beside it where it has several. They are computed
+        again where that fails."""
+        sums = found.end()
+        with self._lock:
+            self._sums[digest] = sums
+            if len(self._sums) > _KNOWN:
+                self._sums.popitem(last=False)
         if found.size > BLOCK:
             with suppress(OSError):
                 fd, path = _new_spool_file(self.folder / _SPOOL)
                 try:
-                    os.write(fd, sums_bytes(digest, found.sums))
+                    os.write(fd, sums_bytes(digest, sums))
                     path.replace(self._file(digest) + _SUMS)
                 finally:
                     os.close(fd)
+        return sums
 
-    def _judge(self, digest: str, file: BinaryIO) -> list[bytes]:
+    def _sums_of(self, digest: str, size: int) -> Sums | None:
+        known = self._sums.get(digest)
+        if known is not None and len(known.tags) == blocks_of(size):
+            return known
+        return read_sums(Path(self._file(digest) + _SUMS), digest, size)
+
+    def _judge(self, digest: str, file: BinaryIO) -> Sums:
         """Reads the whole file. Returns the sums of its blocks, written anew, where it has its digest; otherwise marks
         the blob damaged. Damaged, BlobError."""
         with _plain_errors("a blob"), os.fdopen(os.dup(file.fileno()), "rb", buffering=0) as again:
             again.seek(0)
             found = hash_file(again)
             if found.digest == digest:
-                self.write_sums(digest, found)
-                return found.sums
+                return self.write_sums(digest, found)
             self._mark(digest, os.fstat(again.fileno()).st_ino)
         raise damaged(digest)
 
@@ -335,6 +360,7 @@ class FileBlobs:
                         os.unlink(self._file(digest) + tail)  # noqa: PTH108 - see _file
             with self._lock:
                 self._damaged.discard(digest)
+                self._sums.pop(digest, None)
 
     def digests(self) -> Iterator[str]:
         for prefix in sorted(self.folder.iterdir()):

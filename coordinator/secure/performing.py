@@ -110,7 +110,9 @@ class SecureWork:
         """Write the checkpoint of a commit, the same each time. CannotAggregate, BlobError. The caller holds the
         commit's fence."""
         if isinstance(action, fx.Advance):
-            return committing.advance(self._blobs, action.parent, self._aggregator().layout.parameters, action.optimizer)
+            return committing.advance(
+                self._blobs, action.parent, self._aggregator().layout.parameters, action.optimizer
+            )
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")

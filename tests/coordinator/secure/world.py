@@ -345,7 +345,9 @@ class World:
             self.short = {digest: kept for digest, kept in self.short.items() if kept.round != event.round}
 
     def _secure(self, log: SecureRun, commits: Commits) -> None:
-        self.secure = SecureRounds("run-1", log, self.blobs, lambda: self.aggregator, self._authority, commits, workers=1)
+        self.secure = SecureRounds(
+            "run-1", log, self.blobs, lambda: self.aggregator, self._authority, commits, workers=1
+        )
         self.requests = self.secure.requests
 
     def _authority(self, until: float | None = None) -> Authority:
