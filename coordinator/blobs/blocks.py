@@ -29,7 +29,7 @@ _HELD = 2
 """Blocks that a reader holds: codecs read scales and values in turn."""
 
 
-class Sums(NamedTuple):
+class BlockTags(NamedTuple):
     """What the blocks of one blob are checked with."""
 
     key: bytes
@@ -42,7 +42,7 @@ class Sums(NamedTuple):
         return _end(_begin(self.key, index, block)) == self.tags[index]
 
 
-Judge = Callable[[], Sums]
+Judge = Callable[[], BlockTags]
 
 
 def _begin(key: bytes, index: int, data: bytes | memoryview = b"") -> AEADEncryptionContext:
@@ -63,7 +63,7 @@ class BlobHash:
         self.size = 0
         self._whole = hashlib.sha256()
         self._block: AEADEncryptionContext | None = None
-        self._sums = Sums(os.urandom(_KEY), [])
+        self._sums = BlockTags(os.urandom(_KEY), [])
 
     def update(self, view: memoryview) -> None:
         """``view``: of bytes."""
@@ -84,7 +84,7 @@ class BlobHash:
         """Of all bytes so far, in hexadecimal."""
         return self._whole.hexdigest()
 
-    def end(self) -> Sums:
+    def end(self) -> BlockTags:
         """The tags of all blocks. No bytes may follow."""
         if self._block is not None:
             self._end_block()
@@ -105,16 +105,16 @@ def hash_file(file: BinaryIO) -> BlobHash:
     return found
 
 
-def sums_bytes(digest: str, sums: Sums) -> bytes:
+def sums_bytes(digest: str, sums: BlockTags) -> bytes:
     """The file of sums of the blob with this digest."""
     body = b"".join((sums.key, *sums.tags))
     return hashlib.sha256(bytes.fromhex(digest) + body).digest() + body
 
 
-def read_sums(path: Path, digest: str, size: int) -> Sums | None:
+def read_sums(path: Path, digest: str, size: int) -> BlockTags | None:
     """The sums of a blob of this digest and size; None where the file has none that are whole."""
     if size <= BLOCK:
-        return Sums(b"", [bytes.fromhex(digest)])
+        return BlockTags(b"", [bytes.fromhex(digest)])
     try:
         data = path.read_bytes()
     except OSError:
@@ -123,7 +123,7 @@ def read_sums(path: Path, digest: str, size: int) -> Sums | None:
     whole = hashlib.sha256(bytes.fromhex(digest) + body).digest() == data[:_DIGEST]
     if not whole or len(body) != _KEY + blocks_of(size) * _TAG:
         return None
-    return Sums(body[:_KEY], [body[at : at + _TAG] for at in range(_KEY, len(body), _TAG)])
+    return BlockTags(body[:_KEY], [body[at : at + _TAG] for at in range(_KEY, len(body), _TAG)])
 
 
 def blocks_of(size: int) -> int:
@@ -158,7 +158,7 @@ class CheckedFile(io.RawIOBase):
     one while two places are read in turn."""
 
     def __init__(
-        self, file: BinaryIO, digest: str, sums: Sums, judge: Judge, kept: CheckedBlocks | None = None
+        self, file: BinaryIO, digest: str, sums: BlockTags, judge: Judge, kept: CheckedBlocks | None = None
     ) -> None:
         """``judge`` is called where a block does not have its tag: it returns the sums of the file's blocks where the
         whole has its digest after all, and raises where it does not."""

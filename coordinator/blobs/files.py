@@ -36,7 +36,7 @@ from coordinator.blobs.blocks import (
     BlobHash,
     CheckedBlocks,
     CheckedFile,
-    Sums,
+    BlockTags,
     blocks_of,
     hash_file,
     read_sums,
@@ -189,7 +189,7 @@ class FileBlobs:
         self._durable = durable
         self._lock = threading.Lock()
         self._kept = CheckedBlocks()
-        self._sums: OrderedDict[str, Sums] = OrderedDict()
+        self._sums: OrderedDict[str, BlockTags] = OrderedDict()
         with _plain_errors(f"the blob folder {self.folder}"):
             if durable:
                 make_folder(self.folder)
@@ -245,7 +245,7 @@ class FileBlobs:
                 size = os.fstat(file.fileno()).st_size
                 sums = self._sums_of(digest, size) if size else None
 
-                def judge() -> Sums:
+                def judge() -> BlockTags:
                     return self._judge(digest, file)
 
                 return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge, self._kept if keep else None))
@@ -288,7 +288,7 @@ class FileBlobs:
             self._notice(f"blob {digest} was damaged and is repaired: the right bytes are stored again")
         return was
 
-    def write_sums(self, digest: str, found: BlobHash) -> Sums:
+    def write_sums(self, digest: str, found: BlobHash) -> BlockTags:
         """Remembers the sums of the blocks of a blob, and stores them beside it where it has several. They are computed
         again where that fails."""
         sums = found.end()
@@ -306,13 +306,13 @@ class FileBlobs:
                     os.close(fd)
         return sums
 
-    def _sums_of(self, digest: str, size: int) -> Sums | None:
+    def _sums_of(self, digest: str, size: int) -> BlockTags | None:
         known = self._sums.get(digest)
         if known is not None and len(known.tags) == blocks_of(size):
             return known
         return read_sums(Path(self._file(digest) + _SUMS), digest, size)
 
-    def _judge(self, digest: str, file: BinaryIO) -> Sums:
+    def _judge(self, digest: str, file: BinaryIO) -> BlockTags:
         """Reads the whole file. Returns the sums of its blocks, written anew, where it has its digest; otherwise marks
         the blob damaged. Damaged, BlobError."""
         with _plain_errors("a blob"), os.fdopen(os.dup(file.fileno()), "rb", buffering=0) as again:
