@@ -34,9 +34,9 @@ from typing import BinaryIO, Self, cast
 from coordinator.blobs.blocks import (
     BLOCK,
     BlobHash,
+    BlockTags,
     CheckedBlocks,
     CheckedFile,
-    BlockTags,
     blocks_of,
     hash_file,
     read_sums,
