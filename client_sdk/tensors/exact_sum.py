@@ -273,10 +273,10 @@ class ExactSum:
                 piece = part[first - at : end - at]
                 if not piece.size:
                     continue
-                top, bottom = float(piece.max()), float(piece.min())
-                is_small, ended = top < _SMALL and bottom > -_SMALL, end <= stop
-                if is_small and (top or bottom):  # zeros count alike at each level
-                    largest = max(largest, top, -bottom)
+                top = max(float(piece.max()), -float(piece.min()))
+                is_small, ended = top < _SMALL, end <= stop
+                if is_small and top:  # zeros count alike at each level
+                    largest = max(largest, top)
                     if begin < first:
                         yield begin, part[begin - at : first - at], 0, 0.0
                     held.append((first, piece if ended and not held else np.array(piece)))

@@ -4,7 +4,7 @@ codec, robust rules and secure rounds, in every engine."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,9 +17,10 @@ from client_sdk import codecs
 from client_sdk.learning import Learner, LearnerFailed
 from client_sdk.learning.seeding import batch_order
 from client_sdk.protocol.devices import Task
-from client_sdk.tensors import Tensors
+from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update
-from simulation import History, SimulationError, simulate
+from coordinator.datacenter.training import GlobalOrder
+from simulation import Behaviour, History, SimulationError, simulate
 from simulation.engines import EngineName
 
 SIZES = (24, 40, 64, 9)
@@ -50,7 +51,7 @@ CLIENTS = shards()
 
 
 def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **options: Any) -> History:
-    more = {"secure": options.pop("terms")} if "terms" in options else {}
+    more = {"secure": options.pop("terms")} if "terms" in options else options.pop("sections", {})
     plan = {
         "task": {
             "epochs": EPOCHS,
@@ -59,6 +60,7 @@ def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **op
             "seed": SEED,
             "drop_last": True,
             "codec": options.pop("codec", "float32@1"),
+            "averaged": options.pop("averaged", ["*"]),
         },
         "cohort": {"select": len(SIZES), "goal": len(SIZES), "quorum": 1.0},
         "aggregation": {"weight_cap": 100, **(aggregation or {})},
@@ -66,20 +68,23 @@ def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **op
         **more,
     }
     asked = {"keep_checkpoints": None if "folder" in options else "all", "progress": False, "seed": 1, **options}
-    return simulate(plan, LEARNER, CLIENTS, rounds=rounds, **asked)
+    return simulate(plan, asked.pop("learner", LEARNER), CLIENTS, rounds=rounds, **asked)
 
 
 # ---------------------------------------------------------------- the loop
 
 
-def deltas_of(model: Tensors, round: int) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """What each client's training changes, in plain PyTorch."""
+def deltas_of(
+    model: Tensors, round: int, make: Callable[[], nn.Module] = network, frozen: str = ""
+) -> list[dict[str, np.ndarray[Any, Any]]]:
+    """What each client's training changes, in plain PyTorch. Parameters whose names begin with ``frozen`` are kept."""
     found = []
     for name, (x, y) in CLIENTS.items():
-        module = network()
+        module = make()
         module.load_state_dict({key: torch.tensor(value) for key, value in model.items()})
         module.train()
-        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+        trained = [one for key, one in module.named_parameters() if not frozen or not key.startswith(frozen)]
+        optimizer = torch.optim.SGD(trained, lr=RATE)
         batches = batch_order(len(x), BATCH, seed=SEED, round=round, device=name, drop_last=True)
         for _ in range(EPOCHS * max(1, len(x) // BATCH)):
             at = next(batches)
@@ -160,12 +165,76 @@ def test_lossy_codecs_leave_the_first_rounds_statistics_as_they_are(codec: str) 
     assert found.checkpoint(1)["0.weight"].tobytes() != plain.checkpoint(1)["0.weight"].tobytes()
 
 
-def test_the_median_takes_them_coordinate_by_coordinate() -> None:
-    history = run({"rule": "median", "weighting": "equal"}, rounds=1)
-    first, deltas = history.checkpoint(0), deltas_of(history.checkpoint(0), 1)
-    for key in deltas[0]:
-        wanted = first[key] + np.median(np.stack([delta[key] for delta in deltas]), axis=0)
-        assert np.abs(history.checkpoint(1)[key] - wanted).max() < 1e-5
+ROBUST: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
+    "median": ({}, lambda rows: np.median(rows, axis=0)),
+    "trimmed-mean": ({"rule_parameters": {"fraction": 0.25}}, lambda rows: np.sort(rows, axis=0)[1:-1].mean(axis=0)),
+}
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_robust_rules_take_them_coordinate_by_coordinate(rule: str) -> None:
+    more, middle = ROBUST[rule]
+    history = run({"rule": rule, "weighting": "equal", "server_learning_rate": 0.5, **more}, rounds=2)
+    for number in (1, 2):
+        before, found = history.checkpoint(number - 1), history.checkpoint(number)
+        deltas = deltas_of(before, number)
+        for key in deltas[0]:
+            step = middle(np.stack([delta[key] for delta in deltas])) * (1.0 if key in STATISTICS else 0.5)
+            assert np.abs(found[key] - (before[key] + step)).max() < 1e-5, key
+        assert float(found["1.running_var"].min()) >= 0
+
+
+class Adapted(nn.Module):
+    """A base with BatchNorm, and a low-rank adapter beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = network()
+        self.lora_A = nn.Parameter(torch.randn(1, 3))
+        self.lora_B = nn.Parameter(torch.zeros(2, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.base(x) + x @ self.lora_A.T @ self.lora_B.T
+        return found
+
+
+@pytest.mark.parametrize("codec", ["float32@1", "stochastic8@1"])
+def test_adapters_alone_move_and_the_statistics_of_their_base_stay(codec: str) -> None:
+    adapters = Learner(model=Adapted, loss=nn.functional.cross_entropy, averaged=("lora_*",))
+    history = run({"clip_norm": 100.0}, learner=adapters, averaged=["lora_*"], rounds=2, codec=codec)
+    for number in (1, 2):
+        before, found = history.checkpoint(number - 1), history.checkpoint(number)
+        for key in before:
+            if key.startswith("base."):
+                assert found[key].tobytes() == before[key].tobytes(), key
+        if codec == "float32@1":
+            deltas = deltas_of(before, number, Adapted, frozen="base.")
+            for key in ("lora_A", "lora_B"):
+                mean = sum(size * delta[key] for size, delta in zip(SIZES, deltas, strict=True)) / sum(SIZES)
+                assert np.abs(found[key] - (before[key] + mean)).max() <= TOLERANCE * 10, key
+        assert found["lora_B"].any()
+
+
+def test_a_fallback_to_the_datacenter_keeps_them_as_plain_training_does() -> None:
+    x, y = (np.concatenate(parts) for parts in zip(*CLIENTS.values(), strict=True))
+    section = {"data": "proxy", "steps": 6, "batch_size": 40, "learning_rate": RATE, "momentum": 0.5, "patience": 1}
+    asked: dict[str, Any] = {"behaviour": Behaviour(dropout=0.999), "datacenter": {"proxy": (x, y)}}
+    history = run({"server_learning_rate": 2.0}, rounds=2, sections={"datacenter": section}, **asked)
+    assert [(row.kind, row.status) for row in history.rounds[:2]] == [
+        ("federated", "abandoned"), ("datacenter", "committed"),
+    ]  # fmt: skip
+    module = network()
+    module.load_state_dict({key: torch.tensor(value) for key, value in history.checkpoint(0).items()})
+    optimizer, order = torch.optim.SGD(module.parameters(), RATE, momentum=0.5), GlobalOrder(len(x), 40, SEED)
+    for step in range(6):
+        rows = order.at(step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(torch.tensor(x)[rows]), torch.tensor(y)[rows]).backward()
+        optimizer.step()
+    found = history.checkpoint(1)
+    for key, value in module.state_dict().items():
+        scale = max(1.0, float(np.abs(found[key]).max()))
+        assert np.abs(found[key] - value.numpy()).max() <= TOLERANCE * scale, key
 
 
 # ---------------------------------------------------------------- engines, folders, secure rounds
@@ -193,21 +262,28 @@ def test_a_run_that_goes_on_has_the_same_bits_and_says_what_was_cut(tmp_path: Pa
     assert all(row.statistics_cut for row in again.rounds)
 
 
-def test_secure_rounds_of_any_q_have_the_statistics_of_the_loop() -> None:
-    for q, codec in ((16, "float32@1"), (4, "rotated@1")):
-        more = {"partial": "refuse", "server_optimizer": "fedadam", "server_learning_rate": 0.05}
-        history = run(
-            more, rounds=1, secure="quantized", terms={**TERMS, "q": q, "max_abs": 0.3, "weight_cap": 40}, codec=codec
-        )
-        plain = run({"weight_cap": 40}, rounds=1).checkpoint(1)
-        for key in STATISTICS:
-            assert np.abs(history.checkpoint(1)[key] - plain[key]).max() < 1e-6
-        assert float(history.checkpoint(1)["1.running_var"].min()) >= 0
+@pytest.mark.parametrize("codec", codecs.linear_names())
+def test_secure_rounds_of_any_q_and_codec_have_the_statistics_of_the_loop(codec: str) -> None:
+    q = 16 if codec == "float32@1" else 4
+    more = {"partial": "refuse", "server_optimizer": "fedadam", "server_learning_rate": 0.05}
+    terms = {**TERMS, "q": q, "max_abs": 0.3, "weight_cap": 40}
+    history = run(more, rounds=1, secure="quantized", terms=terms, codec=codec)
+    plain = run({"weight_cap": 40}, rounds=1).checkpoint(1)
+    for key in STATISTICS:
+        assert np.abs(history.checkpoint(1)[key] - plain[key]).max() < 1e-6
+    assert float(history.checkpoint(1)["1.running_var"].min()) >= 0
 
 
-def test_masked_and_quantized_rounds_have_the_same_bits() -> None:
+def test_codecs_whose_encodings_cannot_be_added_are_refused_in_secure_rounds() -> None:
+    for codec in sorted(set(codecs.names()) - set(codecs.linear_names())):
+        with pytest.raises(ValueError, match="codec"):
+            run({"partial": "refuse"}, rounds=1, secure="quantized", terms=TERMS, codec=codec)
+
+
+@pytest.mark.parametrize("codec", ["float32@1", "rotated@1"])
+def test_masked_and_quantized_rounds_have_the_same_bits(codec: str) -> None:
     more = {"partial": "refuse", "statistics_range": {"*_mean": 20.0, "*_var": 1.0}}
-    one, other = (run(more, rounds=2, secure=way, terms=TERMS) for way in ("masked", "quantized"))
+    one, other = (run(more, rounds=2, secure=way, terms=TERMS, codec=codec) for way in ("masked", "quantized"))
     assert digests(one) == digests(other)
 
 
@@ -230,7 +306,9 @@ def test_a_run_is_not_continued_with_other_roles(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- who says the roles
 
 
-def test_names_tell_where_a_function_trains_and_a_word_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_tell_where_a_function_trains_and_a_word_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def train(model: Tensors, data: Any, task: Task) -> Update:
         return Update({name: np.full_like(array, -1) for name, array in model.items()}, 1)
 
@@ -245,6 +323,10 @@ def test_names_tell_where_a_function_trains_and_a_word_says_so(capsys: pytest.Ca
     assert "By their names these tensors are statistics, not parameters: bn.running_var (never below 0)." in (
         capsys.readouterr().err
     )
+    (file := tmp_path / "first.safetensors").write_bytes(to_bytes(init))
+    from_file = simulate(plan, train, clients, init=file)
+    assert "By their names these tensors are statistics, not parameters: bn.running_var" in capsys.readouterr().err
+    assert digests(from_file) == digests(told)
     assert told.checkpoint()["bn.running_var"].tolist() == [0, 0]
     assert [row.raised for row in told.rounds] == [0, 2]
     assert told.checkpoint()["w"].tolist() == [-4, -4]

@@ -86,14 +86,15 @@ def test_clients_and_devices_score_what_the_whole_set_scores(engine: Any) -> Non
 
 def test_a_function_is_a_mean_over_clients_and_a_client_where_it_is_undefined_is_counted() -> None:
     mine = learner(auc=auc, f1=f1)
-    history = simulate(plan(), mine, clients(), score_clients="all", progress=False)
+    history = simulate(plan(score_held_out=True), mine, clients(), score_clients="all", progress=False)
     first = history.checkpoint(0)
     scores = [mine.evaluate(first, client.test) for client in clients().values()]
     having = [one for one in scores if "auc" in one.metrics]
     assert 0 < len(having) < len(scores)
     mean = sum(one.metrics["auc"] * one.examples for one in having) / sum(one.examples for one in having)
-    assert history.metric("auc", "clients").values[0] == pytest.approx(mean)
-    assert history.metric("auc.undefined", "clients").values[0] == len(scores) - len(having)
+    for source in ("clients", "devices"):
+        assert history.metric("auc", source).values[0] == pytest.approx(mean)
+        assert history.metric("auc.undefined", source).values[0] == len(scores) - len(having)
 
 
 def test_a_run_may_finish_by_a_metric_whose_states_devices_send() -> None:

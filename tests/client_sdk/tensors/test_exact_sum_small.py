@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -22,11 +23,12 @@ magnitudes = st.integers(-149, 3).map(lambda exponent: math.ldexp(1.0, exponent)
 
 @st.composite
 def vectors(draw: st.DrawFn) -> np.ndarray:
-    """An update whose tensors have sizes of their own: among them zeros, and large tensors beside small ones."""
-    tensors = []
+    """An update whose tensors have sizes of their own: among them zeros, large tensors beside small ones, and values of
+    other levels in one tensor."""
+    tensors, values = [], st.builds(math.ldexp, st.floats(-1, 1, width=32), st.sampled_from((0, 0, -30, -55)))
     for size in SIZES:
         largest = draw(st.one_of(st.just(0.0), magnitudes))
-        part = st.lists(st.floats(-1, 1, width=32), min_size=size, max_size=size)
+        part = st.lists(values, min_size=size, max_size=size)
         tensors.append(np.array(draw(part), np.float32) * np.float32(largest))
     return np.concatenate(tensors)
 
@@ -50,8 +52,16 @@ def counted(vector: np.ndarray) -> list[Fraction]:
 def summed(updates: list[tuple[np.ndarray, int]], cuts: list[int]) -> ExactSum:
     total = ExactSum(ENDS[-1], ends=ENDS)
     for vector, weight in updates:
-        total.add_blocks([part.copy() for part in np.split(vector, sorted(cuts))], weight, peak(vector))
+        total.add_blocks(in_one_buffer(np.split(vector, sorted(cuts))), weight, peak(vector))
     return total
+
+
+def in_one_buffer(parts: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """Blocks as a reader may give them: each one overwrites the one before."""
+    buffer = np.empty(ENDS[-1], np.float32)
+    for part in parts:
+        buffer[: part.size] = part
+        yield buffer[: part.size]
 
 
 @given(st.lists(st.tuples(vectors(), st.integers(1, 10_000)), min_size=1, max_size=5), st.data())
@@ -67,6 +77,9 @@ def test_any_order_grouping_and_blocks_give_the_mean_of_what_counts(
     assert one.same_as(other)
     assert one.mean().tobytes() == other.mean().tobytes() == other.copy().mean().tobytes()
     assert one.mean_block(2, 7).tobytes() == one.mean()[2:7].tobytes()
+    for total in (one, other):
+        bound, found = total.state[3], [abs(int(x)) for totals in total._small.values() for x in totals]
+        assert max(found, default=0) <= bound
     weight = sum(weight for _, weight in updates)
     rows = [counted(vector) for vector, _ in updates]
     exact = [
@@ -77,6 +90,11 @@ def test_any_order_grouping_and_blocks_give_the_mean_of_what_counts(
         assert abs(Fraction(found) - wanted) <= abs(wanted) * Fraction(1, 2**23) + most * Fraction(1, 2**50) + Fraction(
             1, 2**149
         )
+
+
+def test_rounding_is_half_a_unit_of_the_tensors_level() -> None:
+    cases = {0.0: 0.0, 1.0: 2.0**-33, 2.0**-24: 2.0**-9, 2.0**-25: 2.0**-34, 2.0**-60: 2.0**-25, 2.0**-90: 1.0}
+    assert {largest: rounding_of(largest) for largest in cases} == cases
 
 
 @given(vectors())

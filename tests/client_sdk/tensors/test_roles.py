@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
@@ -64,18 +65,24 @@ def test_names_of_pytorch_and_keras_tell_statistics_of_floating_point() -> None:
         "x/moving_mean": "statistic",
         "x/moving_variance": "non-negative",
     }
-    assert "bn.running_var (never below 0)" in told(by_name(model))
+    names_of = ["bn.running_mean", "bn.running_var (never below 0)", "x/moving_mean", "x/moving_variance"]
+    assert told(by_name(model)).endswith(f"{', '.join(names_of)} (never below 0).")
+    assert told({**by_name(model), "z": "statistic"}).endswith("x/moving_variance (never below 0) and 1 more.")
 
 
 def test_roles_are_said_by_literal_names_and_patterns() -> None:
-    model = Manifest({"bn[0].var": F32, "bn[1].var": F32, "w": F32})
+    model = Manifest({"bn[0].var": F32, "bn[1].var": F32, "w": F32, "n": TensorSpec("I64", ())})
     assert stated(model, {"bn[0].var": "non-negative"}) == {"bn[0].var": "non-negative"}
     assert stated(model, {"*.var": "statistic", "bn[[]1].var": "non-negative"}) == {
         "bn[0].var": "statistic",
         "bn[1].var": "non-negative",
     }
-    with pytest.raises(ManifestMismatch, match=r"no tensor of the model matches 'x\.\*'"):
-        stated(model, {"x.*": "statistic"})
+    both: list[Roles] = [{"*": "statistic", "*.var": "non-negative"}, {"*.var": "non-negative", "*": "statistic"}]
+    for said in both:
+        assert stated(model, said) == {"bn[0].var": "non-negative", "bn[1].var": "non-negative", "w": "statistic"}
+    for pattern in ("x.*", "n"):
+        with pytest.raises(ManifestMismatch, match=f"no tensor of the model matches {re.escape(repr(pattern))}"):
+            stated(model, {pattern: "statistic"})
 
 
 def test_messages_and_tensors_know_the_same_roles() -> None:
