@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.tensors import Manifest
+from client_sdk.tensors import Manifest, ManifestMismatch
 from client_sdk.tensors.exact_sum import ExactSum, SumOverflow, level_of, peak, rounding_of
 from client_sdk.update import Update
 
@@ -95,6 +96,52 @@ def test_any_order_grouping_and_blocks_give_the_mean_of_what_counts(
 def test_rounding_is_half_a_unit_of_the_tensors_level() -> None:
     cases = {0.0: 0.0, 1.0: 2.0**-33, 2.0**-24: 2.0**-9, 2.0**-25: 2.0**-34, 2.0**-60: 2.0**-25, 2.0**-90: 1.0}
     assert {largest: rounding_of(largest) for largest in cases} == cases
+
+
+def test_a_tensor_counts_at_one_level_however_it_is_cut() -> None:
+    for values in product((0.0, 1.0, 2.0**-30, -(2.0**-55)), repeat=3):
+        vector = np.array([*values, 2.0**-40], np.float32)
+        whole = ExactSum(4, ends=[3, 4])
+        whole.add(vector, 3)
+        for cuts in ([1], [2], [1, 2], [3], [1, 3]):
+            total = ExactSum(4, ends=[3, 4])
+            total.add_blocks(in_one_buffer(np.split(vector, cuts)), 3, peak(vector))
+            assert total.same_as(whole), (values, cuts)
+            assert total.mean().tobytes() == whole.mean().tobytes()
+
+
+def test_sums_of_other_tensors_are_not_merged() -> None:
+    total, other = ExactSum(3, ends=[1, 3]), ExactSum(3, ends=[3])
+    with pytest.raises(ManifestMismatch):
+        total.merge(other)
+
+
+def sum_of(*values: float, weight: int = 1) -> ExactSum:
+    total = ExactSum(1, ends=[1])
+    for value in values:
+        total.add(np.array([value], np.float32), weight)
+    return total
+
+
+def test_what_is_merged_or_copied_stays_as_it_was() -> None:
+    tiny = 2.0**-40
+    for part in (sum_of(tiny), sum_of(tiny).copy()):
+        total = sum_of()
+        total.merge(part)
+        for one in (total, total.copy()):
+            one.add(np.array([tiny], np.float32), 1)
+        assert part.same_as(sum_of(tiny))
+        assert total.same_as(sum_of(tiny, tiny))
+        assert not total.copy().same_as(sum_of(tiny, -tiny))
+    assert sum_of(tiny, -tiny).same_as(sum_of(0.0, 0.0))
+
+
+def test_a_merge_or_a_copy_that_could_overflow_is_refused() -> None:
+    heavy = sum_of(2.0**-24 - 2.0**-48, weight=2**28)
+    for total in (heavy.copy(), ExactSum.on(heavy._lanes.copy(), heavy.state, heavy.ends)):
+        total.merge(heavy)
+        with pytest.raises(SumOverflow):
+            total.merge(heavy)
 
 
 @given(vectors())
