@@ -7,6 +7,7 @@
     authority/          the authority inside (``quorate serve --dev-authority``), with its tokens
     audit-key.pem       the key that signs the audit (made by ``quorate serve``, unless a setting names another file)
     owner-key           an owner's API key (made by ``quorate serve``); whoever can read it is an owner
+    RUN.noted.json      one client's training of a simulated run, for the call that resumes it
     serve.lock          locked by the process that writes; contains its process id
 """
 

@@ -6,6 +6,9 @@ of the first three rounds of a call one client is trained in a fork of it too, t
 client leaves behind for itself shows in the second training, also where a pool's workers take turns. Other bits refuse
 the run, before the round is committed. A cache that changes no bits passes.
 
+In each round the digest of one client's update is noted, and kept with the run. A call that resumes the run trains that
+client again, from the model that it had, before it trains anybody: other bits refuse the resumed run.
+
 ``deterministic = False`` on the learner turns it off, and the history shows that. Not checked is where a process cannot
 be forked, or torch has begun to use a GPU: a warning says so.
 """
@@ -50,36 +53,53 @@ class CheckedEngine:
     def __init__(self, engine: Engine, kernel: Kernel) -> None:
         self._engine = engine
         self._kernel = kernel
-        self._left = _ROUNDS if is_deterministic(kernel.learner) else 0
+        self._checks = is_deterministic(kernel.learner)
+        self._left = _ROUNDS if self._checks else 0
         self._pool: ProcessPool | None = None
         self._model: SharedTensors | None = None
         self._before: set[str] = set()
         self._job: Job | None = None
         self._task = 0
         self._found: str | None = None
+        self.noted: tuple[Job, str] | None = None
+        """The client that was trained last among those that are checked, and the digest of its update."""
+
+    def require_as_before(self, model: Tensors, job: Job, digest: str) -> None:
+        """SimulationError where the client's update from ``model`` is not the one that an earlier call noted: before
+        any training of this call."""
+        if self._left:
+            self._start(model)
+        if self._pool is not None:
+            self._check(job)
+            self._found = digest
+            self._compare(earlier=True)
+            self._job = None
 
     def begin(self, round: int, model: Tensors) -> None:
         self._compare()
-        self._job = None
+        self._job = self.noted = None
         if self._left:
             self._start(model)
+        else:
+            self._end()
         self._engine.begin(round, model)
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        if self._pool is not None and self._left and jobs and self._job is None:
+        if self._checks and jobs and self._job is None:
             # One that has been trained before, and comes last: others have left behind what they leave behind.
             place = max(range(len(jobs)), key=lambda at: (jobs[at].device in self._before, -jobs[at].cost, at))
-            self._job, self._found = jobs[place], None
-            self._left -= 1
             self._before.update(job.device for job in jobs)
-            self._task = self._pool.put({"job": asdict(replace(self._job, checked=True))}, "checked a client")
-            self._pool.start()
+            self._job, self._found = jobs[place], None
+            if self._pool is not None and self._left:
+                self._left -= 1
+                self._check(jobs[place])
         self._engine.submit([self._marked(job) for job in jobs])
 
     def result(self, job: Job, meanwhile: Meanwhile = nothing) -> Result:
         result = self._engine.result(self._marked(job), meanwhile)
         if job == self._job and not isinstance(result, CannotTrain):
             self._found = result.digest
+            self.noted = None if result.digest is None else (job, result.digest)
         return result
 
     def total(self, weights: Mapping[str, int]) -> ExactSum:
@@ -94,15 +114,20 @@ class CheckedEngine:
         return self._engine.score(model, devices)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        self._end()
         self._engine.close()
 
     # ------------------------------------------------------------ inside
 
     def _marked(self, job: Job) -> Job:
         return replace(job, checked=True) if job == self._job else job
+
+    def _check(self, job: Job) -> None:
+        """The client is trained again, beside its own training."""
+        if self._pool is not None:
+            self._job = job
+            self._task = self._pool.put({"job": asdict(replace(job, checked=True))}, "checked a client")
+            self._pool.start()
 
     def _start(self, model: Tensors) -> None:
         if self._pool is None:
@@ -118,11 +143,16 @@ class CheckedEngine:
         if self._model is not None:
             self._model.write(model)
 
+    def _end(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
     def _give_up(self, reason: str) -> None:
         self._left = 0
         warnings.warn(f"whether the learner keeps state is not checked: {reason}", SimulationWarning, stacklevel=2)
 
-    def _compare(self) -> None:
+    def _compare(self, *, earlier: bool = False) -> None:
         """SimulationError where the second training has given other bits. Waits for it."""
         job, wanted = self._job, self._found
         if self._pool is None or job is None or wanted is None:
@@ -139,10 +169,9 @@ class CheckedEngine:
             self._give_up(body.get("failed", "the second training of a client did not end"))
             return
         if body["digests"] != [wanted, wanted]:
-            raise SimulationError(_sentence(job, body["changed"][:5]))
+            raise SimulationError(_sentence(job, earlier, body["changed"][:5]))
         if not self._left:
-            self._pool.close()
-            self._pool = None
+            self._end()
 
     def _serve(self, number: int, channel: Channel) -> None:
         """The process that never trains: each task is done in a fork of it."""
@@ -174,11 +203,13 @@ class CheckedEngine:
             os._exit(status)
 
 
-def _sentence(job: Job, changed: Sequence[str]) -> str:
+def _sentence(job: Job, earlier: bool, changed: Sequence[str]) -> str:
+    when = f"as in round {job.round} of an earlier call" if earlier else f"in round {job.round}"
+    more = ", or it, the client's data or a library is not what it was then" if earlier else ""
     where = f" While it trained it changed {', '.join(changed)}." if changed else ""
     return (
-        f"client {job.device!r} was trained again in round {job.round}, in a fresh process from the same inputs, and "
-        "gave other bits: the learner keeps state from one training to the next, or draws chance of its own."
-        f"{where} A resumed run, or another engine, would give another model. Where that is meant, set "
+        f"client {job.device!r} was trained again {when}, in a fresh process from the same inputs, and gave other "
+        "bits: the learner keeps state from one training to the next, or draws chance of its own"
+        f"{more}.{where} A resumed run, or another engine, would give another model. Where that is meant, set "
         "deterministic = False on the learner"
     )

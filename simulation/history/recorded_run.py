@@ -43,6 +43,8 @@ TRAINING = "training"
 
 
 NOT_DETERMINISTIC = "; its learner is declared not deterministic"
+RESUMED_UNCHECKED = "simulate.resume, not deterministic"
+"""The action in the audit where a run was resumed with such a learner."""
 UNMASKED = "; secure rounds are simulated without masks"
 """The end of the origin of a simulated run whose secure rounds were only quantized."""
 
@@ -100,7 +102,8 @@ class RecordedRun:
     @property
     def deterministic(self) -> bool:
         """Whether the learner was to be checked for state: False where it is declared ``deterministic = False``."""
-        return NOT_DETERMINISTIC not in self._row().origin
+        resumed = (row.action for row in self._store.audit(self.run))
+        return NOT_DETERMINISTIC not in self._row().origin and RESUMED_UNCHECKED not in resumed
 
     @property
     def unmasked(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -35,13 +36,15 @@ from coordinator.runtime.insight.fleet_views import class_of as class_in
 from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
+from coordinator.store.port import AuditRow
 from simulation.clients import Clients
 from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
 from simulation.engines.checked import CheckedEngine, is_deterministic
 from simulation.engines.port import Engine
+from simulation.errors import SimulationWarning
 from simulation.history import History
 from simulation.history.ledger import Copied, copy_run
-from simulation.history.recorded_run import NOT_DETERMINISTIC, UNMASKED
+from simulation.history.recorded_run import NOT_DETERMINISTIC, RESUMED_UNCHECKED, UNMASKED
 from simulation.history.rounds import current_state
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.authority import EPOCH, SimulatedAuthority
@@ -49,6 +52,7 @@ from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.enrolment import label_of
+from simulation.virtual.noted import note, noted
 from simulation.virtual.secure_world import SecureWorld
 from simulation.virtual.sizes import UpdateSizes
 from simulation.virtual.unfinished import unfinished
@@ -88,6 +92,7 @@ class Simulation:
         self._exits.enter_context(garbage_frozen())
         try:
             self._folder: Store | None = None
+            self._path = folder
             if folder is None:
                 self.blobs: PatientBlobs = TemporaryBlobs()
             else:
@@ -120,8 +125,9 @@ class Simulation:
             self._listed: dict[str, str] | None = None
             layout = Layout.of(manifest, plan.task.averaged, roles)
             self.kernel = Kernel(plan, learner, clients, layout, weight_unit=unit)
-            self.engine: Engine = CheckedEngine(make_engine(self.kernel), self.kernel)
+            self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
+            self._parent = ""
             self.coordinator = Coordinator(
                 self.store,
                 self.blobs,
@@ -157,6 +163,7 @@ class Simulation:
             )
             self._exits.callback(self.world.close)
             if before is not None:
+                self._require_as_before(is_deterministic(learner))
                 self.world.resume(unfinished(self.store, self.run, plan, clients, habits, planned))
         except BaseException:
             self._exits.close()
@@ -212,6 +219,8 @@ class Simulation:
         if self._folder is not None:
             self.blobs.keep()
             self._copied = copy_run(self.store, self._folder, self.run, since=self._copied)
+            if self.engine.noted is not None and self._path is not None:
+                note(self._path, self.run, self._parent, *self.engine.noted)
         self.blobs.delete_marked()
 
     def model(self) -> Tensors:
@@ -252,11 +261,30 @@ class Simulation:
         request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin, roles=dict(roles))
         return self.coordinator.operators.create_run(request, taken=taken, usual=_usual(plan, clients)).run
 
+    def _require_as_before(self, deterministic: bool) -> None:
+        """SimulationError where a client gives other bits now than in an earlier call: see ``CheckedEngine``. A learner
+        that is declared not deterministic is not checked, and the history shows that."""
+        state, found = self.state, None if self._path is None else noted(self._path, self.run)
+        if state.over:
+            return
+        if not deterministic:
+            row = AuditRow(run=self.run, at=self._agenda.now, by="", action=RESUMED_UNCHECKED, detail="")
+            with self.store.transaction() as tx:
+                tx.insert_audit([row])
+        elif found is not None and self.blobs.has(found[0]):
+            self.engine.require_as_before(self._tensors(found[0]), *found[1:])
+        elif state.version:
+            what = "whether the learner keeps state that a resumed run forgets"
+            warnings.warn(
+                f"{what} is not checked: the folder notes no training of this run", SimulationWarning, stacklevel=4
+            )
+
     def _tensors(self, name: str) -> Tensors:
         with self.blobs.open(name) as file:
             return from_bytes(file.read())
 
     def _begin(self, state: RunState) -> None:
+        self._parent = state.checkpoint
         self.engine.begin(state.round_number, self._tensors(state.checkpoint))
 
 
