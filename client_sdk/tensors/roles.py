@@ -122,8 +122,8 @@ def _floating(model: Manifest) -> list[str]:
     return [name for name, spec in model.items() if spec.dtype in FLOATING]
 
 
-def told(roles: Roles) -> str:
-    """A sentence for people about roles that names told."""
+def told(roles: Roles, why: str = "By their names") -> str:
+    """A sentence for people about roles that nobody has said."""
     names = [name + (" (never below 0)" if role == "non-negative" else "") for name, role in sorted(roles.items())]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f"By their names these tensors are statistics, not parameters: {', '.join(names[:4])}{more}."
+    return f"{why} these tensors are statistics, not parameters: {', '.join(names[:4])}{more}."

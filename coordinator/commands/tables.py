@@ -149,8 +149,9 @@ def _why(view: RoundView) -> str | None:
         parts.append(f"{view.lease.worker} (lease {view.lease.attempt}): step {view.lease.step}{metrics}")
     elif view.kind == "datacenter" and view.status == "open":
         parts.append("no worker has it yet: 'quorate worker list' shows the workers; each one logs what it lacks")
-    if view.missed > 1:
-        parts.append(f"too few devices {view.missed} times, the last time at {moment(view.missed_at)}")
+    if view.missed > (view.status == "open"):  # of an open round's first one the reason tells
+        often = "once" if view.missed == 1 else f"{view.missed} times, the last time"
+        parts.append(f"too few devices {often} at {moment(view.missed_at)}")
     treated = [] if view.treatment is None else view.treatment.words(view.funnel.reported)
     return "; ".join(part for part in (*parts, view.reason, *treated, view.departures) if part) or None
 

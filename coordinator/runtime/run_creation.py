@@ -115,7 +115,7 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         raise problem("invalid-request", f"the blob {init} is not a checkpoint: it carries metadata")
     try:
         model = header.manifest
-        roles = by_name(model) if request.roles is None else stated(model, request.roles)
+        roles = _unsaid(core, plan, init, model, sees) if request.roles is None else stated(model, request.roles)
     except ManifestMismatch as error:
         raise problem("invalid-request", f"roles: {error}") from None
     try:
@@ -144,6 +144,14 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         raise _refused_field("task", "codec", str(error)) from None
     _require_short(core, plan, header, layout, wire)
     return header, layout.roles
+
+
+def _unsaid(core: Core, plan: Plan, init: str, model: Manifest, sees: Sees) -> Roles:
+    """The statistics of a checkpoint of which nobody says roles: those of the runs that have it and average the same
+    tensors, where these agree; else those that their names tell."""
+    rows = map(core.store.run, filter(sees, core.store.runs_with_checkpoint(init)))
+    same = [row.roles for row in rows if row is not None and Plan.parse(row.plan).task.averaged == plan.task.averaged]
+    return cast("Roles", same[0]) if same and same.count(same[0]) == len(same) else by_name(model)
 
 
 def _require_short(core: Core, plan: Plan, header: TensorHeader, layout: Layout, wire: Manifest) -> None:

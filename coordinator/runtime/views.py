@@ -108,6 +108,11 @@ def authority_at(authorities: Sequence[AuthorityRow], at: float) -> AuthorityPla
     return ("inside" if before[-1].inside else "apart") if before else None
 
 
+def missed_of(row: RoundRow) -> int:
+    """How often the round's selection found too few devices."""
+    return cast("int", row.body.get("missed", 0))
+
+
 def round_view(
     reader: Reader, row: RoundRow, state: RunState | None, authorities: Sequence[AuthorityRow] | None = None
 ) -> RoundView:

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from client_sdk.protocol.problems import Problem
+from coordinator.runtime.views import missed_of
 from coordinator.service.request_times import RequestTimes
 
 if TYPE_CHECKING:
@@ -116,20 +117,24 @@ class RoundCounts:
         self._lock = threading.Lock()
         self._ended: dict[str, Count[tuple[str, str]]] = {}
         self._devices: dict[str, Count[str]] = {}
+        self._missed: Count[str] = Count()
         self._counted_to: dict[str, int] = {}
 
-    def of(self, runs: list[str]) -> tuple[Count[tuple[str, str]], Count[str]]:
-        """Rounds by (outcome, kind), and their devices by outcome, of these runs together."""
+    def of(self, runs: list[str]) -> tuple[Count[tuple[str, str]], Count[str], int]:
+        """Rounds by (outcome, kind), their devices by outcome, and selections that found too few devices, those of
+        rounds under way included, of these runs together."""
         ended: Count[tuple[str, str]] = Count()
         devices = Count(dict.fromkeys(_OUTCOMES, 0))
+        missed = 0
         with self._lock:
             for run in runs:
-                self._count(run)
+                missed += self._count(run)
                 ended.update(self._ended[run])
                 devices.update(self._devices[run])
-        return ended, devices
+        return ended, devices, missed
 
-    def _count(self, run: str) -> None:
+    def _count(self, run: str) -> int:
+        """Counts the rounds that ended since. Returns the missed selections."""
         ended = self._ended.setdefault(run, Count())
         devices = self._devices.setdefault(run, Count())
         while True:
@@ -137,10 +142,13 @@ class RoundCounts:
             for row in page:
                 self._counted_to[run] = row.round
                 ended[row.status, row.kind] += 1
+                self._missed[run] += row.missed
                 for outcome in _OUTCOMES:
                     devices[outcome] += getattr(row.funnel, outcome)
             if len(page) < _PAGE:
-                return
+                break
+        under_way = self._coordinator.core.store.round(run, self._counted_to.get(run, 0) + 1)
+        return self._missed[run] + (0 if under_way is None else missed_of(under_way))
 
 
 class _OfRuns(Collector):
@@ -156,11 +164,16 @@ class _OfRuns(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         views = self._coordinator.operators.runs(*([] if self._sees is None else [self._sees]))
-        ended, by_outcome = self._counts.of([view.run for view in views])
+        ended, by_outcome, missed = self._counts.of([view.run for view in views])
         rounds = CounterMetricFamily("quorate_rounds", "Rounds that ended", labels=["outcome", "kind"])
         for labels, count in sorted(ended.items()):
             rounds.add_metric(labels, count)
         yield rounds
+        yield CounterMetricFamily(
+            "quorate_missed_selections",
+            "Selections of rounds that found too few devices when their time was over",
+            value=missed,
+        )
         devices = CounterMetricFamily(
             "quorate_round_devices",
             "Selected devices of rounds that ended, by what became of them",

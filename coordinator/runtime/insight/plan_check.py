@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from client_sdk import codecs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
+from client_sdk.tensors.roles import told
 from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure import plan as secure_plan
@@ -34,7 +35,10 @@ class PlanCheck:
         if request.init is None:
             warnings.append("The costs in bytes are not known without an initial checkpoint.")
         else:
-            cost = RoundCost.of(plan, *checked_initial(self._core, plan, request, sees))
+            header, roles = checked_initial(self._core, plan, request, sees)
+            cost = RoundCost.of(plan, header, roles)
+            if request.roles is None and roles:
+                warnings.append(told(roles, "Since nobody says otherwise,"))
             tensors = tensors_of(self._core.blobs, plan, request.init)
             spent = self._core.store.marked_devices(tensors, kinds_against(plan)) if tensors else 0
         if registered - spent < plan.cohort.quorum_count:

@@ -1,5 +1,6 @@
 // What one device's rounds say when they are counted: by hour, and why its updates were refused.
 import type { DeviceDetail, DeviceView } from "./api/types";
+import { sentence } from "./format";
 import type { Tone } from "./progress";
 
 export type DeviceRound = DeviceDetail["rounds"][number];
@@ -9,6 +10,8 @@ export type Certificate = NonNullable<DeviceDetail["certificate"]>;
 export const STATE_TONES: Readonly<Record<DeviceView["state"], Tone>> = { waiting: "good", unfit: "warn", assigned: "busy", away: "idle", left: "bad" };
 /** A state for people: an *unfit* device waits, and fits no run. */
 export const stateName = (state: DeviceView["state"]): string => (state === "unfit" ? "waiting, fits no run" : state);
+/** What keeps a device from working, and that two processes use its identity, in sentences; empty: nothing is known. */
+export const amiss = (device: DeviceView): string => [device.unfit, device.warning].filter((one): one is string => !!one).map(sentence).join(" ");
 export const RESULTS: Readonly<Record<Result, Tone>> = { counted: "good", refused: "bad", late: "warn" };
 const HOUR_S = 3600;
 const HOURS = 24;

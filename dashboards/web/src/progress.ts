@@ -1,6 +1,6 @@
 // What a run's rounds say of its pace and its health. Pure functions of what the API said and of the time.
 import type { RoundView, RunView } from "./api/types";
-import { roughly, sentence } from "./format";
+import { clock, count, roughly, sentence } from "./format";
 
 const PACE_OF = 10;
 
@@ -95,4 +95,11 @@ export function eta(run: RunView, rounds: readonly RoundView[], now: number): st
 
 function learner(run: RunView): string | undefined {
   return (run.plan as { task?: { learner?: string } }).task?.learner;
+}
+
+/** How often the selection of a round found too few devices. Of an open round's first time its reason tells. */
+export function missed(round: RoundView, now: number): string {
+  const often = round.missed ?? 0;
+  if (often <= (round.status === "open" ? 1 : 0)) return "";
+  return `too few devices ${often === 1 ? "once" : `${count(often)} times, the last time`} at ${clock(round.missed_at ?? 0, now)}`;
 }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { byHour, type DeviceRound, reasons, standing } from "../src/device";
+import type { DeviceView } from "../src/api/types";
+import { amiss, byHour, type DeviceRound, reasons, standing } from "../src/device";
 
 const HOUR = 3600;
 const round = (at: number | null, result: DeviceRound["result"], reason = ""): DeviceRound => ({ run: "wine", round: 1, at, result, version: null, reason, secure: false });
@@ -32,5 +33,13 @@ describe("a certificate", () => {
     expect(standing(certificate("expired-certificate"), -1).word).toBe("not valid yet");
     expect(standing(certificate("not-certified"), 0)).toEqual({ tone: "bad", word: "not taken" });
     expect(standing(null, 0).word).toBe("none");
+  });
+});
+
+describe("what is amiss with a device", () => {
+  it("is why it fits no run, and that two processes are it", () => {
+    const device = (more: Partial<DeviceView>): DeviceView => ({ unfit: "", warning: "", ...more }) as DeviceView;
+    expect(amiss(device({}))).toBe("");
+    expect(amiss(device({ unfit: "run a: it lacks b", warning: "two processes use it" }))).toBe("Run a: it lacks b. Two processes use it.");
   });
 });

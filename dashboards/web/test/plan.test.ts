@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { brief, field, lean } from "../src/plan/fields";
+import { statisticsOf } from "../src/plan/statistics";
 import { TEMPLATE } from "../src/plan/template";
 import { changed, lineFor, lineOf, read, written } from "../src/plan/text";
 
@@ -75,5 +76,15 @@ describe("the fields of a plan", () => {
   it("need not be written where they say nothing new, but a section that asks for something is", () => {
     expect(lean({ name: "a", cohort: { goal: 256, pool: null } }, SCHEMA)).toEqual({ name: "a" });
     expect(lean({ name: "a", cohort: { goal: 3, pool: null }, secure: { profile: "strict" } }, SCHEMA)).toEqual({ name: "a", cohort: { goal: 3 }, secure: {} });
+  });
+});
+
+describe("statistics that somebody types", () => {
+  it("are what --statistic of `run create` takes", () => {
+    expect(statisticsOf("")).toBeNull();
+    expect(statisticsOf(" , ")).toBeNull();
+    expect(statisticsOf("none")).toEqual({});
+    expect(statisticsOf("*.mean, *.var >= 0\nbn.count>=0")).toEqual({ "*.mean": "statistic", "*.var": "non-negative", "bn.count": "non-negative" });
+    expect(statisticsOf("none bn.mean")).toEqual({ none: "statistic", "bn.mean": "statistic" });
   });
 });

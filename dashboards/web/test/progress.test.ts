@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { RoundView, RunView } from "../src/api/types";
-import { eta, health, left, pace } from "../src/progress";
+import { eta, health, left, missed, pace } from "../src/progress";
 import { parse, runPath } from "../src/route";
 
 function rounds(...closed: (number | null)[]): RoundView[] {
@@ -11,6 +11,16 @@ function run(more: Partial<RunView>): RunView {
   const plain = { run: "mnist", clock: "wall", status: "running", phase: "collecting", stalled: "", trouble: "", exhausted: "", reason: "", plan: {} };
   return { ...plain, rounds_committed: 3, rounds_wanted: 10, ...more } as RunView;
 }
+
+describe("a missed selection", () => {
+  const round = (status: RoundView["status"], missed: number) => ({ round: 1, status, missed, missed_at: 60 }) as RoundView;
+  it("is said of each round, once its reason tells something else", () => {
+    expect(missed(round("open", 0), 90)).toBe("");
+    expect(missed(round("open", 1), 90)).toBe("");
+    expect(missed(round("open", 1200), 90)).toMatch(/^too few devices 1.200 times, the last time at /);
+    expect(missed(round("committed", 1), 90)).toMatch(/^too few devices once at /);
+  });
+});
 
 describe("pace", () => {
   it("is the median of the last gaps, without abandoned rounds", () => {

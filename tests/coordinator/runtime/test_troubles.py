@@ -15,6 +15,7 @@ from coordinator.runtime import core, sweeping
 from coordinator.runtime.coordinator import Task
 from coordinator.service.observe import Meters
 from coordinator.store.port import StoreError
+from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
 
 
@@ -189,3 +190,26 @@ def test_meters_count_the_rounds_of_a_run_that_is_not_handled(world: World) -> N
     spoil(world)
     text = Meters(world.coordinator).text().decode()
     assert 'quorate_rounds_total{kind="federated",outcome="abandoned"} 2.0' in text
+
+
+def test_meters_count_selections_that_found_too_few_devices(make_world: MakeWorld) -> None:
+    """An unchanged failure is one row, so its repetitions were in no meter."""
+    world = make_world(4)
+    world.create()
+    meters = Meters(world.coordinator)
+
+    def missed() -> float:
+        (line,) = [
+            one for one in meters.text().decode().splitlines() if one.startswith("quorate_missed_selections_total")
+        ]
+        return float(line.split()[-1])
+
+    assert missed() == 0
+    for found in (1, 2):
+        world.pass_time(10)
+        assert missed() == found, "of the round under way"
+    assert world.play_round(1)
+    assert missed() == 2
+    world.pass_time(10)
+    assert missed() == 3
+    assert Meters(world.replica()).text().count(b"quorate_missed_selections_total 3.0") == 1

@@ -1,7 +1,8 @@
 // The small pieces of which screens are made.
-import { type ReactNode, useId, useState } from "react";
+import { Fragment, type ReactNode, useId, useState } from "react";
 import { sentence } from "../format";
 import type { Tone } from "../progress";
+import { devicePath } from "../route";
 
 /** Each tone has a shape as well as a colour. */
 const SHAPES: Readonly<Record<Tone, ReactNode>> = {
@@ -81,6 +82,26 @@ export function EmptyState({ title, children, command }: { title: string; childr
       {command && <Command text={command} />}
     </div>
   );
+}
+
+/** Devices whose identity two processes use. */
+export function SharedIdentities({ devices }: { devices: readonly string[] }) {
+  return devices.length ? (
+    <div className="lead-box tone-warn" data-fact="shared-identities">
+      <p className="lead">
+        Two processes use the identity of{" "}
+        {devices.map((device, i) => (
+          <Fragment key={device}>
+            {i > 0 && ", "}
+            <a href={devicePath(device)}>
+              <code>{device}</code>
+            </a>
+          </Fragment>
+        ))}
+        : a folder was copied, so they take turns as one device. Stop one of them, and let it enrol with a folder of its own.
+      </p>
+    </div>
+  ) : null;
 }
 
 export function Fact({ label, value, note, children }: { label: string; value: ReactNode; note?: ReactNode; children?: ReactNode }) {

@@ -4,6 +4,7 @@ import { type FieldProblem, post, Refusal } from "../api/client";
 import type { PlanView } from "../api/types";
 import { useSession } from "../live/context";
 import type { Initial } from "../screens/StartFrom";
+import type { Statistics } from "./statistics";
 import type { Plan } from "./text";
 
 const QUIET_MS = 350;
@@ -22,9 +23,9 @@ export interface Check {
 const NONE: Check = { view: null, fields: [], problem: null, current: false };
 
 /** `plan`: null where the text is none. */
-export function useCheck(plan: Plan | null, initial: Initial | null): Check {
+export function useCheck(plan: Plan | null, initial: Initial | null, roles: Statistics | null): Check {
   const { ended } = useSession();
-  const asked = plan && JSON.stringify({ plan, init: initial?.digest ?? null, init_proof: initial?.proof ?? null, roles: null });
+  const asked = plan && JSON.stringify({ plan, init: initial?.digest ?? null, init_proof: initial?.proof ?? null, roles });
   const [found, setFound] = useState<{ asked: string; check: Check } | null>(null);
   useEffect(() => {
     if (asked === null) return undefined;
@@ -32,7 +33,7 @@ export function useCheck(plan: Plan | null, initial: Initial | null): Check {
     const answer = (check: Partial<Check>) => !stopping.signal.aborted && setFound({ asked, check: { ...NONE, ...check } });
     const ask = async () => {
       try {
-        answer({ view: await post("/v1/plans/check", JSON.parse(asked) as { plan: Plan; init: string | null; init_proof: string | null; roles: null }, {}, stopping.signal) });
+        answer({ view: await post("/v1/plans/check", JSON.parse(asked) as { plan: Plan; init: string | null; init_proof: string | null; roles: Statistics | null }, {}, stopping.signal) });
       } catch (error) {
         if (error instanceof Refusal && error.needsLogin) ended();
         else if (error instanceof Refusal) answer({ fields: error.fields, problem: error.fields.length ? null : error.message });

@@ -4,7 +4,7 @@ import type { DeviceDetail } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Fact, Figure, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
-import { byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, standing, stateName } from "../device";
+import { amiss, byHour, type DeviceRound, RESULTS, type Result, reasons, STATE_TONES, standing, stateName } from "../device";
 import { ago, clock, count, date, hour, many, sentence } from "../format";
 import { useResource } from "../live/context";
 import { roundPath, runPath } from "../route";
@@ -55,6 +55,11 @@ export default function Device({ id }: { id: string }) {
           {!detail?.device.label && "A "}device of the <a href="#/fleet">fleet</a>. Its network address is not kept.
         </p>
       </header>
+      {detail && amiss(detail.device) && (
+        <div className="lead-box tone-warn" data-fact="amiss">
+          <p className="lead">{amiss(detail.device)}</p>
+        </div>
+      )}
       <Problem text={error} />
       {!data && !error && <p className="note">Loading …</p>}
       {data && !detail && <EmptyState title={`There is no device ${id} in your scope.`} command="quorate devices" />}

@@ -4,7 +4,7 @@ import { get } from "../api/client";
 import type { DeviceView } from "../api/types";
 import { Badge, Panel, Problem } from "../components/parts";
 import { Table } from "../components/Table";
-import { STATE_TONES, stateName } from "../device";
+import { amiss, STATE_TONES, stateName } from "../device";
 import { ago, count } from "../format";
 import { useResource } from "../live/context";
 import { devicePath, runPath } from "../route";
@@ -37,7 +37,9 @@ export function Devices({ classes }: { classes: readonly string[] }) {
         <select aria-label="State" value={state} onChange={filter(setState)}>
           <option value="">every state</option>
           {STATES.map((one) => (
-            <option key={one}>{one}</option>
+            <option key={one} value={one}>
+              {stateName(one)}
+            </option>
           ))}
         </select>
         <select aria-label="Class" value={ofClass} onChange={filter(setOfClass)}>
@@ -67,6 +69,7 @@ export function Devices({ classes }: { classes: readonly string[] }) {
             { name: "label", cell: (device) => device.label },
             { name: "class", cell: (device) => device.device_class },
             { name: "state", cell: (device) => <Badge tone={STATE_TONES[device.state]}>{stateName(device.state)}</Badge> },
+            { name: "why", cell: (device) => <span className="two-lines" title={amiss(device)}>{amiss(device)}</span> },
             { name: "in", cell: (device) => (device.run ? <a href={runPath(device.run)}>{`${device.run}, round ${device.round ?? ""}`}</a> : "") },
             { name: "seen", cell: (device) => (device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)), figures: true },
             { name: "rounds joined", cell: (device) => count(device.rounds_joined), figures: true },

@@ -2,7 +2,7 @@
 import { get } from "../api/client";
 import type { FleetView } from "../api/types";
 import { axis, Chart } from "../components/Chart";
-import { EmptyState, Fact, Panel, Problem } from "../components/parts";
+import { EmptyState, Fact, Panel, Problem, SharedIdentities } from "../components/parts";
 import { count, hour } from "../format";
 import { useLive, useResource } from "../live/context";
 import { useNow } from "../useNow";
@@ -47,6 +47,7 @@ export default function Fleet() {
               <Fact key={state} label={state === "unfit" ? "waiting, fits no run" : state} value={<span data-state={state}>{count(counts[state] ?? 0)}</span>} note={meaning} />
             ))}
           </dl>
+          <SharedIdentities devices={found.shared_identities ?? []} />
           <div className="panels">
             <Availability fleet={found} />
             <Classes fleet={found} />

@@ -3,8 +3,8 @@ import type { RoundView } from "../api/types";
 import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Panel } from "../components/parts";
 import { Table } from "../components/Table";
-import { bytes, clock, count, duration } from "../format";
-import { roundSeconds, type Tone } from "../progress";
+import { bytes, count, duration } from "../format";
+import { missed, roundSeconds, type Tone } from "../progress";
 import { roundPath } from "../route";
 import { treated } from "../treatment";
 import { useNow } from "../useNow";
@@ -116,10 +116,4 @@ export function LastRounds({ run, rounds }: { run: string; rounds: readonly Roun
       )}
     </Panel>
   );
-}
-
-/** How often the selection found too few devices, where it did more than once. */
-function missed(round: RoundView, now: number): string {
-  if ((round.missed ?? 0) < 2) return "";
-  return `too few devices ${count(round.missed ?? 0)} times, the last time at ${clock(round.missed_at ?? 0, now)}`;
 }

@@ -4,7 +4,7 @@ import { Funnel } from "../components/Funnel";
 import { Fact, Figure, Panel, Problem, Progress } from "../components/parts";
 import { curves, firstMetric, newest, type Trend, trend } from "../curves";
 import { section, speed } from "../datacenter";
-import { ago, bytes, count, duration, metric, sentence } from "../format";
+import { ago, bytes, count, duration, many, metric, sentence } from "../format";
 import { drawn, eta, goal, health, pace, roundSeconds } from "../progress";
 import { runPath } from "../route";
 import type { SecureRound } from "../secure";
@@ -118,6 +118,7 @@ function Facts({ run, rounds, current, shown }: { run: RunView; rounds: RoundVie
   const closed = rounds.filter((round) => round.closed_at != null);
   const last = closed.at(-1);
   const going = current && current.closed_at == null;
+  const missed = rounds.reduce((sum, round) => sum + (round.missed ?? 0), 0);
   return (
     <dl className="facts">
       {run.kind === "datacenter" ? (
@@ -127,7 +128,11 @@ function Facts({ run, rounds, current, shown }: { run: RunView; rounds: RoundVie
           <Progress part={run.funnel.reported} whole={wanted ?? run.funnel.selected} label="Reports of this round" tone={state.tone} />
         </Fact>
       )}
-      <Fact label="Rounds committed" value={<Figure name="rounds" text={`${count(run.rounds_committed)} / ${count(run.rounds_wanted)}`} />}>
+      <Fact
+        label="Rounds committed"
+        value={<Figure name="rounds" text={`${count(run.rounds_committed)} / ${count(run.rounds_wanted)}`} />}
+        note={missed ? <span data-fact="missed">{`${many(missed, "selection")} found too few devices`}</span> : ""}
+      >
         <Progress part={run.rounds_committed} whole={run.rounds_wanted} label="Rounds committed" tone={state.tone} />
       </Fact>
       <Fact

@@ -6,7 +6,7 @@ import { Badge, EmptyState, Fact, Figure, Panel, Problem, Shape } from "../compo
 import { bytes, count, duration, sentence } from "../format";
 import { type Exit, ended, exits, TONES } from "../lanes";
 import { type Resource, useLive, useResource } from "../live/context";
-import { goal, roundSeconds, type Tone } from "../progress";
+import { goal, missed, roundSeconds, type Tone } from "../progress";
 import { roundPath, runPath } from "../route";
 import { type SecureRound, seen } from "../secure";
 import { treated } from "../treatment";
@@ -62,6 +62,7 @@ function useRound(run: RunView, number: number): Resource<Seen> {
 
 function OfRun({ run, number }: { run: RunView; number: number }) {
   const { data, error } = useRound(run, number);
+  const now = useNow();
   return (
     <>
       <header className="screen-head">
@@ -74,7 +75,7 @@ function OfRun({ run, number }: { run: RunView; number: number }) {
           </nav>
         </div>
         <p className="lead">
-          Of run <a href={runPath(run.run)}>{run.run}</a>. {data && sentence(data.round.reason || data.round.because)}
+          Of run <a href={runPath(run.run)}>{run.run}</a>. {data && [data.round.reason || data.round.because, missed(data.round, now)].filter(Boolean).map(sentence).join(" ")}
         </p>
       </header>
       <Problem text={error} />

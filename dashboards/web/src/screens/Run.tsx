@@ -1,6 +1,6 @@
 // One run: its heading with what operators may do, and the section that the address names.
 import type { RunView } from "../api/types";
-import { Badge, Command, EmptyState } from "../components/parts";
+import { Badge, Command, EmptyState, SharedIdentities } from "../components/parts";
 import { count } from "../format";
 import { useLive } from "../live/context";
 import { health } from "../progress";
@@ -68,6 +68,7 @@ function Heading({ run }: { run: RunView }) {
           </p>
         )}
       </div>
+      <SharedIdentities devices={run.shared_identities ?? []} />
     </header>
   );
 }

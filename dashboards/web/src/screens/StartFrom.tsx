@@ -1,5 +1,5 @@
 // What a new run starts from: a checkpoint of a run that is here, or a file.
-import { type ChangeEvent, useEffect, useState } from "react";
+import { type ChangeEvent, useEffect, useId, useState } from "react";
 import { get, put, Refusal } from "../api/client";
 import type { CheckpointView } from "../api/types";
 import { Command, Panel, Problem } from "../components/parts";
@@ -21,11 +21,15 @@ interface Props {
   from: Start | null;
   initial: Initial | null;
   onInitial: (initial: Initial | null) => void;
+  /** As they are typed. */
+  statistics: string;
+  onStatistics: (typed: string) => void;
 }
 
 const FILE = "a file";
 
-export function StartFrom({ from, initial, onInitial }: Props) {
+export function StartFrom({ from, initial, onInitial, statistics, onStatistics }: Props) {
+  const id = useId();
   const live = useLive();
   const runs = inOrder(live.runs).filter((run) => !run.flower);
   const [source, setSource] = useState(from?.run ?? "");
@@ -48,6 +52,15 @@ export function StartFrom({ from, initial, onInitial }: Props) {
         {source === FILE && <Upload onInitial={onInitial} />}
       </div>
       {run && <p className="note">The new run has a line of checkpoints of its own, which begins with this one. The line of {run.run} stays as it is: a line never forks.</p>}
+      {source && (
+        <div className="plan-field">
+          <label htmlFor={id}>statistics</label>
+          <input id={id} spellCheck={false} autoComplete="off" placeholder={run ? `as in ${run.run}, else by names` : "by names"} value={statistics} onChange={(event) => onStatistics(event.target.value)} />
+          <p className="note">
+            Tensors that are no parameters, such as running means: names or patterns, as in <code>*.mean *.var{">"}=0</code>, where one is never below 0; <code>none</code> where there are none. What the learner of the devices says must be the same.
+          </p>
+        </div>
+      )}
       {!source && (
         <p className="note">
           Or let the learner make it, on a machine that has the learner: <Command text="quorate run create plan.toml" />

@@ -8,6 +8,7 @@ import { sentence } from "../format";
 import { useLive, useResource, useSession } from "../live/context";
 import { lean } from "../plan/fields";
 import { TEMPLATE } from "../plan/template";
+import { type Statistics, statisticsOf } from "../plan/statistics";
 import { at, lineFor, type Plan, read, written } from "../plan/text";
 import { type Check, useCheck } from "../plan/useCheck";
 import { mayStart } from "../roles";
@@ -53,7 +54,9 @@ function Editing({ schema, from, source }: { schema: Plan; from: Start | null; s
   const [text, setText] = useState(() => (source ? written(lean(source.plan as Plan, schema)) : TEMPLATE));
   const [initial, setInitial] = useState<Initial | null>(null);
   const found = useMemo(() => read(text), [text]);
-  const check = useCheck(found.plan, initial);
+  const [typed, setTyped] = useState("");
+  const roles = useMemo(() => statisticsOf(typed), [typed]);
+  const check = useCheck(found.plan, initial, roles);
   const mistakes = useMemo(() => mistakesOf(text, check), [text, check.fields]);
   const wrong = new Map(check.fields.map((one) => [one.field.join("."), one.detail]));
   return (
@@ -65,9 +68,9 @@ function Editing({ schema, from, source }: { schema: Plan; from: Start | null; s
         <Panel title="The same plan as text" note="TOML">
           <TomlEditor label="The plan as TOML" text={text} mistakes={found.mistake ? [found.mistake] : mistakes} onChange={setText} />
         </Panel>
-        <StartFrom from={from} initial={initial} onInitial={setInitial} />
+        <StartFrom from={from} initial={initial} onInitial={setInitial} statistics={typed} onStatistics={setTyped} />
         <PlanCost checked={check.view} secure={at(check.view?.plan, ["secure"]) !== undefined} />
-        <Begin plan={found.plan} initial={initial} check={check} />
+        <Begin plan={found.plan} initial={initial} roles={roles} check={check} />
       </div>
     </div>
   );
@@ -77,7 +80,7 @@ function mistakesOf(text: string, check: Check): Mistake[] {
   return check.fields.map((one) => ({ line: lineFor(text, one.field), what: one.field.length ? `${one.field.join(".")}: ${one.detail}` : sentence(one.detail) }));
 }
 
-function Begin({ plan, initial, check }: { plan: Plan | null; initial: Initial | null; check: Check }) {
+function Begin({ plan, initial, roles, check }: { plan: Plan | null; initial: Initial | null; roles: Statistics | null; check: Check }) {
   const { ended } = useSession();
   const live = useLive();
   const [busy, setBusy] = useState(false);
@@ -88,7 +91,7 @@ function Begin({ plan, initial, check }: { plan: Plan | null; initial: Initial |
     setBusy(true);
     setProblem(null);
     try {
-      setMade((await post("/v1/runs", { plan, init: initial.digest, init_proof: initial.proof ?? null, roles: null, origin: initial.origin })).run);
+      setMade((await post("/v1/runs", { plan, init: initial.digest, init_proof: initial.proof ?? null, roles, origin: initial.origin })).run);
     } catch (error) {
       if (error instanceof Refusal && error.needsLogin) ended();
       else setProblem((error as Error).message);

@@ -149,3 +149,20 @@ def test_devices_that_weigh_less_than_their_examples_are_said() -> None:
     (said,) = check(world, uploaded(world), aggregation={"weight_cap": 100}).warnings
     assert said.startswith("8 of 8 registered devices that told their size hold more than weight_cap = 100 examples")
     assert check(world, uploaded(world), aggregation={"weight_cap": 1000}).warnings == []
+
+
+def test_a_checkpoint_of_a_run_keeps_its_statistics_where_nobody_says_others() -> None:
+    """A run from a checkpoint whose statistics were said by pattern took them for parameters."""
+    world = World(8)
+    digest = uploaded(world)
+    create = world.coordinator.operators.create_run
+    assert check(world, digest).warnings == []
+    said = create(CreateRun(plan=world.plan(), init=digest, origin="test", roles={"mar*": "non-negative"}))
+    assert world.store.run(said.run).roles == {"marks": "non-negative"}  # type: ignore[union-attr]
+    (word,) = check(world, digest).warnings
+    assert word == ("Since nobody says otherwise, these tensors are statistics, not parameters: marks (never below 0).")
+    again = create(CreateRun(plan=world.plan(), init=digest, origin="test"))
+    assert world.store.run(again.run).roles == {"marks": "non-negative"}  # type: ignore[union-attr]
+    none = create(CreateRun(plan=world.plan(), init=digest, origin="test", roles={}))
+    assert world.store.run(none.run).roles == {}  # type: ignore[union-attr]
+    assert check(world, digest).warnings == [], "its runs say different things, and its names nothing"
