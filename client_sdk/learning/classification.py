@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from client_sdk.learning.errors import LearnerFailed
 
@@ -24,9 +26,11 @@ def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     =================== ============================= ===========================================================
     [n, c], c > 1       [n], [n, 1]                   the class of the highest output with the label, 0 to c - 1
     [n, c, ...]         [n, ...], [n, 1, ...]         the same at each position, as in ``cross_entropy``
-    [n, ..., c]         [n, ...]                      the same, where the shape is not the one above
+    [n, ..., c]         [n, ...]                      the same, where the shape is not the one above; of [n, c, c] with
+                                                      [n, c] a learner's loss tells which it is
     as [n, c, ...]      one-hot, of the same shape    the class of the highest output with that of the 1
-    [n], [n, 1], one c  [n], [n, 1] of 0 and 1        one logit: above 0 is class 1
+    [n], [n, 1], one c  [n], [n, 1] of 0 and 1        one logit: above 0 is class 1; above 0.5 where a learner's loss
+                                                      takes probabilities, as ``BCELoss`` and ``MSELoss`` do
     =================== ============================= ===========================================================
 
     Labels are whole numbers of any type; -100 is not counted. NaN where nothing counts. Raises LearnerFailed, in a
@@ -36,8 +40,53 @@ def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return right / counted
 
 
-def right_and_counted(outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many labels are right, and how many count."""
+class AccuracyBeside:
+    """``accuracy`` as a pair (right, counted), beside the learner's loss, which tells what shapes do not."""
+
+    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+        self._loss = loss
+        self._middle: float | None = None
+        self._last: bool | None = None
+
+    def __call__(self, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raises as ``accuracy``."""
+        if isinstance(outputs, torch.Tensor) and isinstance(targets, torch.Tensor) and outputs.ndim and len(outputs):
+            shape = tuple(outputs.shape)
+            if self._middle is None and (len(shape) == 1 or 1 in (shape[1], shape[-1])):
+                self._middle = self._middle_of(outputs, targets)
+            if self._last is None and len(shape) > 2 and shape[:1] + shape[2:] == tuple(targets.shape) == shape[:-1]:
+                self._last = self._is_last(targets.long(), shape[1])
+        return right_and_counted(outputs, targets, self._middle, bool(self._last))
+
+    def _middle_of(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | None:
+        """0.0 where the outputs are logits: of labels that are all 0, their loss at 0 is not near none, and less below.
+        The losses of probabilities are near none there; below 0 they fail, or grow, or have no meaning."""
+        nothing = torch.zeros_like(targets)
+        below, at, above = (self._at(torch.full_like(outputs, value), nothing) for value in (-1.0, 0.0, 1.0))
+        if at is None or above is None or at == above:
+            return None
+        return 0.0 if below is not None and below < at and at > above / 1000 else 0.5
+
+    def _is_last(self, labels: torch.Tensor, classes: int) -> bool:
+        """Whether the last dimension is that of the classes: the loss of right outputs is less."""
+        right = functional.one_hot(labels.clamp(0, classes - 1), classes) * 9.0
+        last, first = self._at(right, labels), self._at(right.movedim(-1, 1), labels)
+        return last is not None and first is not None and last < first
+
+    def _at(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | None:
+        try:
+            with torch.no_grad():
+                found = self._loss(outputs, targets)
+            return float(found[0] / found[1]) if isinstance(found, tuple) else float(found)
+        except Exception:  # noqa: BLE001 - a user's loss may raise anything, as BCELoss does below 0
+            return None
+
+
+def right_and_counted(
+    outputs: Any, targets: Any, middle: float | None = None, last: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many labels are right, and how many count. ``middle``: above which one output is class 1; None: not known,
+    and 0. ``last``: whether the last dimension is that of the classes where the first may be, too."""
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         raise LearnerFailed(
             f"accuracy takes a tensor of outputs and one of targets, not a {type(outputs).__name__} and a "
@@ -54,10 +103,11 @@ def right_and_counted(outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.T
                 return _compared(outputs.argmax(dim), targets.to(torch.uint8).argmax(dim), shape[dim])
     columns = [targets.squeeze(dim) for dim in (1, -1) if targets.ndim > 1 and targets.shape[dim] == 1]
     for labels in (targets, *columns):
-        for dim, positions in ((1, shape[:1] + shape[2:]), (-1, shape[:-1])):
+        readings = ((1, shape[:1] + shape[2:]), (-1, shape[:-1]))
+        for dim, positions in reversed(readings) if last else readings:
             if positions == tuple(labels.shape):
                 if shape[dim] == 1:
-                    return _of_one_logit(outputs.squeeze(dim), labels)
+                    return _of_one_logit(outputs.squeeze(dim), labels, middle)
                 return _compared(outputs.argmax(dim), labels, shape[dim])
     raise LearnerFailed(
         f"accuracy does not know outputs of shape {list(outputs.shape)} with targets of shape {list(targets.shape)}: "
@@ -80,17 +130,19 @@ def _compared(found: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[
     return ((found == whole) & counted).sum(), counted.sum()
 
 
-def _of_one_logit(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _of_one_logit(
+    logits: torch.Tensor, labels: torch.Tensor, middle: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     counted = labels != IGNORED
     if not bool(((labels == 0) | (labels == 1) | ~counted).all()):
         raise LearnerFailed("accuracy of one logit takes targets 0 and 1, and there are others: use integers 0 and 1.")
-    if logits.numel() >= _SUSPECTED and 0 <= float(logits.min()) < float(logits.max()) <= 1:
+    if middle is None and logits.numel() >= _SUSPECTED and 0 <= float(logits.min()) < float(logits.max()) <= 1:
         warnings.warn(
             "accuracy takes one logit, above 0 for class 1, and all these outputs are from 0 to 1: are they "
             "probabilities of a sigmoid? Then give a metric of your own, with 0.5.",
             stacklevel=2,
         )
-    return (((logits > 0) == (labels == 1)) & counted).sum(), counted.sum()
+    return (((logits > (middle or 0.0)) == (labels == 1)) & counted).sum(), counted.sum()
 
 
 def _is_one_hot(targets: torch.Tensor, dim: int) -> bool:

@@ -38,7 +38,7 @@ def score(
     ``defined``. Raises Diverged for a loss that is not finite, naming ``what`` was scored, and LearnerFailed when model
     or metric fails. The module stays in eval mode.
     """
-    total, measures = len(examples), Measurement(metrics)
+    total, measures = len(examples), Measurement(metrics, metrics.get("loss"))
     module.eval()
     with torch.no_grad():
         for start in range(0, total, batch):

@@ -198,7 +198,7 @@ def group_sgd(
     module.to(group.device)
     whole = for_group(module, group, smallest=smallest)
     unreached = Unreached.ZERO if optimizer is PlainSGD else Unreached.ABSENT  # plain SGD does not move by zero
-    measures = Measurement(metrics) if metrics else None
+    measures = Measurement(metrics, loss) if metrics else None
     gradient = GlobalGradient(whole, params, loss, group, floating=floating, measures=measures, unreached=unreached)
     batches = batch_order(count, task.batch_size, seed=task.seed, round=round, device=device, drop_last=task.drop_last)
     received = [weight.detach().clone() for weight in params] if task.mu else []

@@ -65,7 +65,7 @@ def local_sgd(
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
-    measures = Measurement(metrics)
+    measures = Measurement(metrics, loss)
     losses = weights = 0.0
     steps = seen = 0
     module.train()

@@ -27,7 +27,7 @@ import torch
 from torch.nn import functional
 
 from client_sdk.learning import states
-from client_sdk.learning.classification import IGNORED, accuracy, right_and_counted
+from client_sdk.learning.classification import IGNORED, AccuracyBeside, accuracy, right_and_counted
 from client_sdk.learning.errors import LearnerFailed
 from client_sdk.tensors import Tensors, from_bytes, read_header, to_bytes
 
@@ -55,11 +55,12 @@ class Measured:
 class Measurement:
     """``update`` with each batch, then ``results`` once. Raises LearnerFailed, and what the learner's code raises."""
 
-    def __init__(self, metrics: Mapping[str, Any]) -> None:
-        """``metrics`` by name, one called ``loss`` among them or not."""
-        self._metrics = dict(metrics)
+    def __init__(self, metrics: Mapping[str, Any], loss: Callable[[Any, Any], Any] | None = None) -> None:
+        """``metrics`` by name, one called ``loss`` among them or not. ``loss``: the learner's, by which
+        ``accuracy`` reads outputs."""
+        self._metrics, self._loss = dict(metrics), loss
         self._states = {name: states.fresh(name, one) for name, one in metrics.items() if states.has_state(one)}
-        self._functions = {name: _pairing(one) for name, one in metrics.items() if name not in self._states}
+        self._functions = {name: _pairing(one, loss) for name, one in metrics.items() if name not in self._states}
         self._pairs: dict[str, list[float]] = {}
         self._first: dict[str, float] = {}
         """The values of functions of all examples, on the first batch."""
@@ -130,7 +131,7 @@ class Measurement:
 
     def absorbed(self, parts: Sequence[bytes]) -> Measurement:
         """What the processes measured that exported ``parts``, together."""
-        total = Measurement(self._metrics)
+        total = Measurement(self._metrics, self._loss)
         for part in parts:
             about, kept = json.loads(read_header(part).metadata[_ABOUT]), from_bytes(part)
             for name, (found, weight) in about["pairs"].items():
@@ -211,10 +212,10 @@ def _seen(name: str, function: Any, outputs: Any, wide: Any) -> Any:
 # ------------------------------------------------------------ known functions
 
 
-def _pairing(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _pairing(function: Callable[[Any, Any], Any], loss: Callable[[Any, Any], Any] | None) -> Callable[[Any, Any], Any]:
     """The function as one that gives pairs, where it is known to be a mean."""
     if function is accuracy:
-        return right_and_counted
+        return AccuracyBeside(loss) if loss is not None else right_and_counted
     if any(function is one for one in _OF_LABELS):
         return _Mean(function, by_labels=True)
     return _Mean(function, by_labels=False) if any(function is one for one in _OF_EXAMPLES) else function

@@ -28,8 +28,8 @@ class Treatment(Message):
     statistics_cut: int | None = 0
     """With values of statistics (such as a running mean) that were cut to ``aggregation.statistics_range``."""
     rounding: float | None = 0.0
-    """The largest rounding error: half a unit of the exact sum, relative to the largest value of the update. 0 below
-    0.001."""
+    """The largest rounding error: half a unit of the exact sum, relative to the largest value of the update; 0 below
+    0.001. In secure rounds about how much of the step is rounding; None below 0.3."""
     zero_sum: bool = False
     """Whether the sum was zero in every value, so that the round moved nothing by itself."""
     raised: int = 0
@@ -46,7 +46,17 @@ class Treatment(Message):
         counts = {text: getattr(self, name) for name, text in TREATED.items()}
         found = [f"{count} of {updates} updates {text}" for text, count in counts.items() if count]
         if self.rounding:
-            found.append(f"rounding errors up to {self.rounding:.2g} of an update's largest value")
+            found.append(rounding_words(self.rounding, masked=self.clipped is None))
         found += ["the sum of the updates was zero"] * self.zero_sum
         found += [f"{self.duplicates} second updates of a device, which may be two"] * (self.duplicates > 0)
         return found + [f"{self.raised} values of statistics would have been below 0"] * (self.raised > 0)
+
+
+def rounding_words(rounding: float, *, masked: bool) -> str:
+    """``Treatment.rounding`` in words. ``masked``: of a secure round."""
+    if masked:
+        return (
+            f"rounding is about {rounding:.2g} of the step: lower max_abs and max_norm of [secure] towards what "
+            "devices send, or raise q"
+        )
+    return f"rounding errors up to {rounding:.2g} of an update's largest value"

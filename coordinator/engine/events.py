@@ -210,6 +210,8 @@ class Committed:
     """How many values of non-negative statistics are 0 in it because what devices sent would have made them less."""
     evidence: Evidence = NO_EVIDENCE
     """Of the bytes that it was made of."""
+    rounding: float = 0.0
+    """Of a secure round: about how much of the mean is rounding; 0 below 0.3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +291,13 @@ _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
     "Created": (("weight_unit", 1), ("tensors", ""), ("roles", {}), ("roles_digest", "")),
     "Drawn": (("declined", 0), ("barred", 0)),
     "Reported": (("treated", asdict(UNTREATED)), ("held_out_weights", {}), ("held_out_states", {})),
-    "Committed": (("tensors", ""), ("zero_sum", False), ("raised", 0), ("evidence", asdict(NO_EVIDENCE))),
+    "Committed": (
+        ("tensors", ""),
+        ("zero_sum", False),
+        ("raised", 0),
+        ("evidence", asdict(NO_EVIDENCE)),
+        ("rounding", 0.0),
+    ),
     "Delivered": (("tensors", ""),),
     "FleetReturned": (("left_out", 0),),
 }

@@ -63,6 +63,8 @@ class NewCheckpoint(NamedTuple):
     sent."""
     evidence: Evidence = NO_EVIDENCE
     """Of the bytes that it was made of."""
+    rounding: float = 0.0
+    """Under masks: about how much of the mean is rounding; 0 below 0.3."""
 
 
 class MeanBlocks(Protocol):

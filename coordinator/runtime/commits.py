@@ -66,6 +66,7 @@ class Commits:
                             zero_sum=made.zero_sum,
                             raised=made.raised,
                             evidence=made.evidence,
+                            rounding=made.rounding,
                         ),
                         fence=fence,
                     )

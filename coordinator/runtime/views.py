@@ -161,7 +161,8 @@ def _treatment(
     of_sum = {"zero_sum": body.get("zero_sum", False), "raised": body.get("raised", 0)}
     of_sum["duplicates"] = len({(item.device, item.digest) for item in every if item.kind == "duplicate"})
     if not shows_counts_of_data(kind):
-        return Treatment(**dict.fromkeys(_OF_DATA), **of_sum)
+        of_sum["rounding"] = body.get("rounding")
+        return Treatment(**{**dict.fromkeys(_OF_DATA), **of_sum})
     reasons = Counter(item.reason for item in refusals if item.kind != "late")
     common = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS]
     return Treatment(**body.get("treatment", {}), partial=body.get("partial", 0), **of_sum, refused=dict(common))

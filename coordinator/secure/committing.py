@@ -24,6 +24,8 @@ from coordinator.engine.evidence import Evidence
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, HashedReads, NewCheckpoint
 
 _COPIED = 1 << 20
+_LARGE_SHARE = 0.3
+"""From this on it is said how much of a step is rounding: the error is then a third of the step or more."""
 _MOST_DOUBLINGS = 160
 """From 2^-32 up to float32's largest values."""
 
@@ -80,7 +82,9 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    return aggregator.apply(round, parent, _MeanBlocks(mean), optimizer, updates)
+    made = aggregator.apply(round, parent, _MeanBlocks(mean), optimizer, updates)
+    share = quantizer.rounding_share(total[:first], survivors)
+    return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 
 
 def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:

@@ -73,7 +73,8 @@ class RoundSummary:
     statistics_cut: int | None = None
     """Updates with statistics that were cut to ``aggregation.statistics_range``."""
     rounding: float | None = None
-    """The largest rounding error of an update, relative to its largest value; 0 below 0.001."""
+    """The largest rounding error of an update, relative to its largest value; 0 below 0.001. Of a secure round about
+    how much of the step is rounding; None below 0.3."""
     zero_sum: bool = False
     """Whether the updates added up to zero in every value."""
     raised: int = 0

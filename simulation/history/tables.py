@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from client_sdk.protocol.participation import DeviceParticipation
-from client_sdk.protocol.treatment import TREATED
+from client_sdk.protocol.treatment import TREATED, rounding_words
 from coordinator.engine.secure.plan import said_of_bits
 from coordinator.pictures.curve import Curve
 from coordinator.runtime.insight.lateness import lateness
@@ -198,11 +198,11 @@ def treatment_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]
         if done:
             count, updates = sum(number for number, _ in done), sum(row.reported for _, row in done)
             found.append((f"{count} of {updates} updates {text}", _numbers([row.round for _, row in done])))
-    rounded = [row for row in rounds if row.rounding]
-    if rounded:
-        largest = max(row.rounding or 0.0 for row in rounded)
-        text = f"rounding errors up to {largest:.2g} of an update's largest value"
-        found.append((text, _numbers([row.round for row in rounded])))
+    for is_masked in (False, True):
+        rounded = {row.round: row.rounding for row in rounds if row.rounding and (row.kind == "secure") == is_masked}
+        if rounded:
+            text = rounding_words(max(rounded.values()), masked=is_masked)
+            found.append((text, _numbers(list(rounded))))
     secure = history.plan.secure
     masked = [row for row in rounds if row.kind == "secure" and row.status == "committed" and row.counted]
     if secure is not None and masked:

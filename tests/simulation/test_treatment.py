@@ -60,3 +60,30 @@ def test_small_and_zero_sums_are_said() -> None:
     history = simulate({**PLAN, "aggregation": {}}, learner, nothing, init=INIT)
     assert [row.zero_sum for row in history.rounds] == [True, True]
     assert "the sum of the updates was zero: rounds 1, 2" in history.summary()
+
+
+@pytest.mark.parametrize(("size", "said"), [(1e-2, False), (1e-3, True), (1e-4, True)])
+def test_a_secure_step_that_is_mostly_rounding_is_said(size: float, said: bool) -> None:
+    values = np.random.default_rng(0).normal(size=(6, 256)) * size
+
+    def noise(model: Any, data: Any, task: Any) -> Update:
+        return Update({"w": values[int(data[0][0, 0])]}, examples=5)
+
+    plan = {
+        "cohort": {"select": 6, "goal": 6},
+        "aggregation": {"partial": "refuse"},
+        "secure": {"max_norm": 4.0, "max_abs": 4.0, "minimum_cohort": 3, "weight_cap": 5, "q": 12},
+        "finish": {"rounds": 1},
+    }
+    clients = {f"c{number}": client(5, number) for number in range(6)}
+    history = simulate(plan, noise, clients, init={"w": np.zeros(256, np.float32)}, secure="quantized")
+    error = float(np.linalg.norm(history.checkpoint()["w"] - values.mean(axis=0)))
+    share = error / float(np.linalg.norm(history.checkpoint()["w"]))
+    (row,) = history.rounds
+    assert (share >= 0.3) == said
+    assert ("of the step: lower max_abs and max_norm" in history.summary()) == said
+    if said:
+        assert row.rounding is not None
+        assert row.rounding == pytest.approx(min(share, 1.0), abs=0.15)
+    else:
+        assert row.rounding is None

@@ -41,6 +41,7 @@ def committed(state: RunState, event: ev.Committed) -> Step:
         raised=event.raised,
         origin=origin_of_advance(current) if current.advancing else "",
         zero_sum=event.zero_sum,
+        rounding=event.rounding,
     )
 
 
@@ -98,6 +99,7 @@ def advance(
     raised: int = 0,
     origin: str = "",
     zero_sum: bool = False,
+    rounding: float = 0.0,
 ) -> Step:
     """The round under way is committed: this durable checkpoint is the model."""
     version, current = state.version + 1, state.current
@@ -112,7 +114,16 @@ def advance(
             contributions=current.contributions,
             origin=origin,
         ),
-        record(state, "committed", closed_at=at, version=version, digest=digest, zero_sum=zero_sum, raised=raised),
+        record(
+            state,
+            "committed",
+            closed_at=at,
+            version=version,
+            digest=digest,
+            zero_sum=zero_sum,
+            raised=raised,
+            rounding=rounding,
+        ),
         *forget(state),
     ]
     examples = sum(member.held_out_examples for member in scored_by(current))

@@ -93,6 +93,7 @@ def record(
     digest: str | None = None,
     zero_sum: bool = False,
     raised: int = 0,
+    rounding: float = 0.0,
 ) -> fx.RecordRound:
     """The round's row: the public view, and the cohort and its pool, which are not public."""
     current = state.current
@@ -113,6 +114,7 @@ def record(
             **({"zero_sum": True} if zero_sum else {}),
             **({"states": states} if status == "committed" and (states := added_states(current)) else {}),
             **({"raised": raised} if raised else {}),
+            **({"rounding": rounding} if rounding else {}),
             **({"left_out": dict(current.excluded)} if current.excluded else {}),
         },
         kind=current.kind,

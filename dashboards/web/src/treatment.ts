@@ -14,7 +14,7 @@ export function treated(round: RoundView): string[] {
   const done = round.treatment;
   if (!done) return [];
   const found = COUNTS.filter(([name]) => done[name]).map(([name, words]) => `${count(done[name] ?? 0)} of ${count(round.funnel?.reported ?? 0)} updates ${words}`);
-  if (done.rounding) found.push(`rounding errors up to ${done.rounding.toPrecision(2)} of an update's largest value`);
+  if (done.rounding) found.push(done.clipped === null ? `rounding is about ${done.rounding.toPrecision(2)} of the step` : `rounding errors up to ${done.rounding.toPrecision(2)} of an update's largest value`);
   if (done.zero_sum) found.push("the sum of the updates was zero");
   if (done.raised) found.push(`${count(done.raised)} values of statistics would have been below 0`);
   if (done.duplicates) found.push(`${count(done.duplicates)} second updates of a device, which may be two`);

@@ -22,6 +22,7 @@ describe("what was done to updates", () => {
     expect(treated(round(NOTHING))).toEqual([]);
     expect(treated(round(null))).toEqual([]);
     expect(treated(round({ clipped: null, capped: null, partial: null, statistics_cut: null, rounding: null, zero_sum: false, raised: 0, duplicates: 0, refused: null }))).toEqual([]);
+    expect(treated(round({ ...NOTHING, clipped: null, rounding: 0.5 }))).toEqual(["rounding is about 0.50 of the step"]);
   });
 });
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from client_sdk.learning import LearnerFailed, accuracy
+from client_sdk.learning.measures import Measurement
 
 N, C, T = 40, 3, 5
 
@@ -109,3 +111,54 @@ def test_a_logit_that_looks_like_a_probability_is_said() -> None:
         warnings.simplefilter("error")
         accuracy(torch.zeros(N), BITS)
         accuracy(logit(BITS), BITS)
+
+
+def beside(loss: Callable[[torch.Tensor, torch.Tensor], object], outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """accuracy as a learner's metric, in batches of 7."""
+    measures = Measurement({"accuracy": accuracy}, loss)
+    for rows in torch.arange(len(outputs)).split(7):
+        measures.update(outputs[rows], targets[rows], len(rows))
+    return measures.results()["accuracy"].value
+
+
+of_torch = torch.nn.functional
+SIGNS = BITS.float() * 2 - 1
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        of_torch.binary_cross_entropy,
+        torch.nn.BCELoss(),
+        of_torch.mse_loss,
+        lambda o, t: (of_torch.binary_cross_entropy(o, t, reduction="sum"), len(t)),
+        lambda o, t: -(t * o.log() + (1 - t) * (1 - o).log()).mean(),
+        lambda o, t: -(t * (o + 1e-7).log() + (1 - t) * (1 - o + 1e-7).log()).mean(),
+        lambda o, t: of_torch.binary_cross_entropy(o.clamp(0, 1), t),
+    ],
+)
+def test_one_output_is_a_probability_where_the_loss_takes_one(loss: Callable[..., object]) -> None:
+    assert beside(loss, torch.sigmoid(logit(BITS)), BITS.float()) == pytest.approx(1 - 1 / N)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        of_torch.binary_cross_entropy_with_logits,
+        torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(20.0)),
+        lambda o, t: of_torch.binary_cross_entropy_with_logits(o, t * 0.8 + 0.1),
+        lambda o, t: (1 - (2 * t - 1) * o).clamp(min=0).mean(),
+        lambda o, t: (o - (2 * t - 1)).pow(2).mean(),
+        lambda o, t: (o * 0).sum(),
+        lambda o, t: 1 / 0,
+    ],
+)
+def test_one_output_is_a_logit_else(loss: Callable[..., object]) -> None:
+    assert beside(loss, logit(BITS) / 10, BITS.float()) == pytest.approx(1 - 1 / N)  # some are between 0 and 0.5
+
+
+def test_a_square_shape_is_read_as_the_loss_reads_it() -> None:
+    labels = (drawn(N, C) * 10).long().abs() % C
+    assert beside(of_torch.cross_entropy, sure(labels, 1), labels) == pytest.approx(1 - 1 / N)
+    of_last = beside(lambda o, t: of_torch.cross_entropy(o.transpose(1, 2), t), sure(labels, 2), labels)
+    assert of_last == pytest.approx(1 - 1 / N)

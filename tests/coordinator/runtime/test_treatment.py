@@ -115,6 +115,11 @@ def test_of_secure_rounds_nothing_is_told_that_depends_on_data() -> None:
     assert found == Treatment(**unknown, zero_sum=True)
     assert found is not None
     assert found.words(5) == ["the sum of the updates was zero"]
+    body["rounding"] = 0.75  # of the opened sum
+    found = views.round_view(World().store, row, None).treatment
+    assert found is not None
+    assert found.rounding == 0.75
+    assert found.words(5)[0].startswith("rounding is about 0.75 of the step")
 
 
 def test_who_withdraws_or_sends_what_is_not_valid_is_not_late_for_weights_of_1_over_p(make_world: MakeWorld) -> None:
