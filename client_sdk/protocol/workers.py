@@ -191,6 +191,9 @@ class ResultReport(Message):
     """Describes a result's tensors, in ``RESULT_HEADER``."""
 
     fence: int = Field(ge=1)
+    parent: Literal[""] | Digest = ""
+    """SHA-256 of the checkpoint that training started from, of the bytes as they were read. Another one than the
+    lease's is refused; the run's log keeps it. Empty: not said, and `quorate verify` names the round."""
     steps: int = Field(ge=0, le=2**53)
     """Optimizer steps of the result."""
     examples: int = Field(ge=0, le=2**53)

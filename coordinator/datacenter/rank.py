@@ -7,6 +7,7 @@ done, with 1 where it is not. Torch is imported only once it is clear that the p
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from functools import partial
 from pathlib import Path
@@ -100,7 +101,10 @@ def _loaded(spec: JobSpec, group: Any) -> tuple[Any, Any, Any]:
             model = learner.initial(spec.recipe.seed)
         else:
             try:
-                model = untied(learner, from_bytes(spec.init.read_bytes()))
+                content = spec.init.read_bytes()
+                if spec.init_digest and hashlib.sha256(content).hexdigest() != spec.init_digest:
+                    raise Failure(f"{spec.init} is damaged: it has another SHA-256 than what was received.")
+                model = untied(learner, from_bytes(content))
             except TensorError as wrong:
                 raise Failure(f"{spec.init} is no checkpoint, which is a safetensors file: {wrong}.") from None
         found = (learner, data, model)

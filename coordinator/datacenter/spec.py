@@ -29,6 +29,8 @@ class JobSpec(BaseModel):
     recipe: Recipe
     init: Path | None = None
     """The first checkpoint, safetensors. None: the learner's own, drawn by the recipe's seed."""
+    init_digest: str = ""
+    """SHA-256 that its bytes must have. Empty: any."""
     out: Path | None = None
     """Where the trained model is written, atomically, as safetensors."""
     checkpoints: Path | None = None

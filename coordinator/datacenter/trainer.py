@@ -105,6 +105,8 @@ class JobTrainer:
         steps = int(result.report["steps"])
         return TrainedCheckpoint(
             path=_written(result.out),
+            digest=result.digest,
+            parent=spec.init_digest,
             steps=steps,
             examples=examples_in(steps, spec.recipe.batch_size, examples) if examples else 0,
             metrics=known,
@@ -135,6 +137,7 @@ class JobTrainer:
                 data=source,
                 recipe=recipe_of(lease),
                 init=checkpoint.resolve(),
+                init_digest=lease.checkpoint.digest,
                 out=folder / "result.safetensors",
                 checkpoints=folder / "steps",
                 checkpoint_every=steps_between_saves(lease.datacenter.steps, self._machine.checkpoint_every),

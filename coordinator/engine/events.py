@@ -298,7 +298,7 @@ _LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
         ("evidence", asdict(NO_EVIDENCE)),
         ("rounding", 0.0),
     ),
-    "Delivered": (("tensors", ""),),
+    "Delivered": (("tensors", ""), ("evidence", asdict(NO_EVIDENCE))),
     "FleetReturned": (("left_out", 0),),
 }
 """Kind -> fields that are left out of the log where they have this value: older logs do not have them."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from coordinator.engine.evidence import NO_EVIDENCE, Evidence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leased:
@@ -76,6 +78,8 @@ class Delivered:
     """Eligible devices in the pool at that moment. None: they were not counted."""
     tensors: str = ""
     """As that of ``Committed``."""
+    evidence: Evidence = NO_EVIDENCE
+    """The worker's word for the parent that it trained from, which the coordinator has compared with the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

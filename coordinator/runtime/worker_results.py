@@ -14,6 +14,7 @@ from client_sdk.tensors import SHORT_HEADER, TensorError, canonical_digest, head
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.evidence import Evidence
 from coordinator.engine.phases.training import reason_lost
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, run_creation
@@ -47,6 +48,9 @@ class WorkerResults:
         before = self._result_receipt(worker.worker, run, round, report.fence, spool.digest)
         if before is not None:
             return before
+        if round == log.state.round_number and report.parent not in ("", log.state.checkpoint):
+            started, wanted = report.parent[:12], log.state.checkpoint[:12]
+            raise problem("invalid-update", f"it was trained from {started}, and the round is one from {wanted}")
         self._check_result(spool, log.state.checkpoint)
         tensors = "" if log.state.plan.secure is None else canonical_digest(spool.handle)
         size, digest = spool.size, spool.commit()
@@ -69,6 +73,7 @@ class WorkerResults:
                 metrics=dict(report.metrics),
                 optimizer=state.optimizer,
                 tensors=tensors,
+                evidence=Evidence(parent=report.parent),
                 waiting=None if state.fallback.away_since is None else len(self._fleet.waiting(tx, state, at)),
             )
 

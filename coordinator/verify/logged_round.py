@@ -63,5 +63,6 @@ class LoggedRound:
                 self.committed = body["digest"]
                 self.taken = (body["worker"], body["fence"], body["digest"])
                 self.optimizer = body.get("optimizer")
+                self.evidence = body.get("evidence", {})
             case _:  # other kinds change nothing of this account
                 pass

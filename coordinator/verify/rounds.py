@@ -73,10 +73,10 @@ class RoundChecks:
         if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
             yield RunViolation("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
         yield from self._check_carried(row, logged, checkpoint)
+        yield from self._check_evidence(row, logged, counted, checkpoint)
         if row.kind == "datacenter":
             yield from self._check_delivered(row.round, logged, counted, checkpoint)
             return
-        yield from self._check_evidence(row, logged, counted, checkpoint)
         if logged.advanced:
             if counted:
                 yield RunViolation("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
@@ -107,11 +107,13 @@ class RoundChecks:
         parent = next((item for item in self._line if item.version == checkpoint.version - 1), None)
         if parent is None:
             return  # named with the line
-        state, updates = "" if logged.advanced else parent.optimizer or "", ""
+        state, updates = "", ""
+        if row.kind != "datacenter" and not logged.advanced:
+            state = parent.optimizer or ""
         if row.kind == "secure" and not logged.advanced:
             survivors = ((item.device, item.digest) for item in counted)
             updates = sum_digest(logged.secure.header, survivors, max(logged.secure.opened, default=""))
-        elif not logged.advanced:
+        elif row.kind == "federated" and not logged.advanced:
             updates = updates_digest((item.device, item.digest, item.weight) for item in counted)
         for name, what, stands in (
             ("parent", f"version {parent.version}", parent.digest),

@@ -309,7 +309,15 @@ class ExplorerWorker:
         body = world.register.result_of(lease.run, lease.round, lease.fence, self._fetched, wrong=self._wrong)
         digest = hashlib.sha256(body).hexdigest()
         self._bodies = {digest: body}
-        self._end_job(ticket, Finished(digest=digest, bytes=len(body), steps=10, examples=640, at=self.sender.now()))
+        done = Finished(
+            digest=digest,
+            parent=hashlib.sha256(self._fetched).hexdigest(),
+            bytes=len(body),
+            steps=10,
+            examples=640,
+            at=self.sender.now(),
+        )
+        self._end_job(ticket, done)
 
     def _end_job(self, ticket: tuple[int, int], reply: WorkerReply) -> None:
         if ticket != (self.life, self._job) or not self.up:

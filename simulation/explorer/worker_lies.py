@@ -66,7 +66,7 @@ class WorkerLies:
             route=Route.RESULT,
             answers=(ResultReceipt,),
             path={"run": lease.run, "round": lease.round, "attempt": attempt},
-            message=ResultReport(fence=fence, steps=1, examples=1),
+            message=ResultReport(fence=fence, parent=lease.checkpoint.digest, steps=1, examples=1),
             update=hashlib.sha256(body).hexdigest(),
         )
         self._sender.send(send, _ignore, body=body)

@@ -68,7 +68,13 @@ class SimulatedDatacenter:
         if not self._time_passes(lease, report.steps * STEP_S):
             return True
         metrics = {"loss": report.loss} if math.isfinite(report.loss) else {}
-        result = ResultReport(fence=lease.fence, steps=report.steps, examples=report.examples_seen, metrics=metrics)
+        result = ResultReport(
+            fence=lease.fence,
+            parent=lease.checkpoint.digest,
+            steps=report.steps,
+            examples=report.examples_seen,
+            metrics=metrics,
+        )
         request = self._request(RESULT, result, lease, attempt=lease.attempt)
         with self._coordinator.core.blobs.spool() as spool:
             spool.write(to_bytes(model))

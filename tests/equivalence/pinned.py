@@ -491,8 +491,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     ),
     "result-report": (
         workers.ResultReport,
-        {"fence": 3, "steps": 40, "examples": 2560, "metrics": {"loss": 0.5}},
-        ("metrics",),
+        {"fence": 3, "parent": _D["a"], "steps": 40, "examples": 2560, "metrics": {"loss": 0.5}},
+        ("parent", "metrics"),
     ),
     "result-receipt": (
         workers.ResultReceipt,

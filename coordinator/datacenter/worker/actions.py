@@ -112,6 +112,8 @@ class Finished:
     """Training is done; the driver holds the result's bytes under their digest."""
 
     digest: str
+    parent: str
+    """SHA-256 of the checkpoint that training started from, as it was read."""
     bytes: int
     steps: int
     examples: int

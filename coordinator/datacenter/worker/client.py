@@ -261,6 +261,8 @@ class DatacenterWorker:
                 lease, self._files.path(lease.checkpoint.digest), running.note, running.halted.is_set
             )
             digest, size = self._files.hold(result.path)
+            if digest != result.digest:
+                raise TrainingFailed(f"The result {result.path} is damaged: it has another SHA-256 than was written.")
         except (Halted, Interrupted):
             return Failed("The training was stopped.", self._now())
         except NotNow as error:
@@ -274,6 +276,7 @@ class DatacenterWorker:
             return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}", self._now())
         return Finished(
             digest=digest,
+            parent=result.parent,
             bytes=size,
             steps=result.steps,
             examples=result.examples,

@@ -40,6 +40,10 @@ class TrainedCheckpoint:
     """The result: a safetensors file without metadata, of the names, shapes and dtypes that training started from."""
 
     path: Path
+    digest: str
+    """SHA-256 of the bytes that were written there."""
+    parent: str
+    """SHA-256 of the checkpoint that training started from, of the bytes as each process read them."""
     steps: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)

@@ -233,7 +233,11 @@ class _WorkerSession:
     def _deliver(self, lease: Lease, trained: Finished) -> Generator[WorkerAction, WorkerReply, Ended]:
         """Send the result until it is answered: that answer decides, not those of the heartbeats."""
         report = ResultReport(
-            fence=lease.fence, steps=trained.steps, examples=trained.examples, metrics=dict(trained.metrics)
+            fence=lease.fence,
+            parent=trained.parent,
+            steps=trained.steps,
+            examples=trained.examples,
+            metrics=dict(trained.metrics),
         )
         send = Send(
             method="PUT",

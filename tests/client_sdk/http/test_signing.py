@@ -94,7 +94,7 @@ def test_the_header_of_a_workers_result_is_signed_too() -> None:
         server._signer = lambda handler, body: ""  # type: ignore[method-assign]
         signing = RequestSigner(server.url, server.now)
         signing.signer = key
-        report = ResultReport(fence=3, steps=5, examples=7, metrics={"loss": 0.5})
+        report = ResultReport(fence=3, parent=digest, steps=5, examples=7, metrics={"loss": 0.5})
         path: dict[str, str | int] = {"run": "r", "round": 1, "attempt": 1}
         send = Send(
             method="PUT", route=Route.RESULT, answers=(ResultReceipt,), path=path, message=report, update=digest

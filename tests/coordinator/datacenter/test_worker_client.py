@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import stat
 import threading
@@ -62,8 +63,13 @@ class Trainer:
             time.sleep(0.01)
         model = from_bytes(checkpoint.read_bytes())
         path = self.folder / "result.safetensors"
-        path.write_bytes(to_bytes({**model, "weights": model["weights"] + np.float32(1)}))
-        return TrainedCheckpoint(path=path, steps=self.steps, examples=99, metrics={"loss": 0.25})
+        trained = to_bytes({**model, "weights": model["weights"] + np.float32(1)})
+        path.write_bytes(trained)
+        parent = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+        digest = hashlib.sha256(trained).hexdigest()
+        return TrainedCheckpoint(
+            path=path, digest=digest, parent=parent, steps=self.steps, examples=99, metrics={"loss": 0.25}
+        )
 
 
 class Center:

@@ -69,7 +69,7 @@ LEASE = Lease(
     within_s=300,
     max_result_bytes=1000,
 )
-TRAINED = Finished(digest=DIGEST, bytes=90, steps=100, examples=2560, metrics={"loss": 0.5}, at=50.0)
+TRAINED = Finished(digest=DIGEST, parent=DIGEST, bytes=90, steps=100, examples=2560, metrics={"loss": 0.5}, at=50.0)
 RECEIPT = ResultReceipt(run="r", round=4, attempt=2, worker="w1", digest=DIGEST, version=4)
 KNOWN = Record(key_seed="11" * 32, coordinator="https://c.example", registered=Registered(device="w1", examples_cap=0))
 """The record of a worker that is registered."""
@@ -203,7 +203,7 @@ def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
     assert beat == Heartbeat(attempt=2, fence=7, step=2, metrics={"loss": 0.5})
     put = script.sent[3]
     assert (put.method, put.url, put.update) == ("PUT", "/v1/runs/r/rounds/4/attempts/2/result", DIGEST)
-    assert put.message == ResultReport(fence=7, steps=100, examples=2560, metrics={"loss": 0.5})
+    assert put.message == ResultReport(fence=7, parent=DIGEST, steps=100, examples=2560, metrics={"loss": 0.5})
 
 
 def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
@@ -286,7 +286,7 @@ def test_a_result_that_is_refused(refused: str, result: str, ends: bool) -> None
 
 
 def test_a_result_longer_than_allowed_is_not_sent() -> None:
-    script = Script(train=[Finished(digest=DIGEST, bytes=1001, steps=1, examples=1, at=9.0)])
+    script = Script(train=[Finished(digest=DIGEST, parent=DIGEST, bytes=1001, steps=1, examples=1, at=9.0)])
     assert script.play()[0].reason == "The result has 1001 bytes; the coordinator takes 1000."
     assert "result" not in script.log
 

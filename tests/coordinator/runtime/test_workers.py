@@ -49,7 +49,8 @@ class Center(World):
         return {**self.model(), "marks": np.full(self.size, 100.0 + version, np.float32), **more}
 
     def deliver(self, worker: WorkerRow, lease: Lease, body: bytes, **more: Any) -> ResultReceipt:
-        usual = {"fence": lease.fence, "steps": 100, "examples": 25_600, "metrics": {"loss": 0.5}}
+        parent = lease.checkpoint.digest
+        usual = {"fence": lease.fence, "parent": parent, "steps": 100, "examples": 25_600, "metrics": {"loss": 0.5}}
         report = ResultReport.model_validate({**usual, **more})
         where = (lease.run, lease.round, lease.attempt, report)
         limit = self.coordinator.workers.result_limit(worker, *where)
@@ -230,6 +231,18 @@ def test_a_result_that_is_no_checkpoint_of_the_run_is_refused(
         center.deliver(worker, lease, to_bytes(center.trained(), {"a": "b"}))
     assert center.coordinator.operators.run("marks").phase == "training", "the lease is still there"
     center.deliver(worker, lease, to_bytes(center.trained()))
+
+
+def test_a_result_that_was_trained_from_other_bytes_is_refused_and_the_log_has_the_right_ones(center: Center) -> None:
+    center.fall_back()
+    worker = center.worker()
+    lease = center.poll(worker)
+    with center.refuses("invalid-update", "trained from"):
+        center.deliver(worker, lease, to_bytes(center.trained()), parent="0" * 64)
+    center.deliver(worker, lease, to_bytes(center.trained()))
+    (row,) = (row for row in center.store.events("marks", 0) if row.kind == "Delivered")
+    assert row.body["evidence"] == {"parent": lease.checkpoint.digest, "optimizer": "", "updates": ""}
+    assert list(verify(center.store, center.blobs)) == []
 
 
 def test_a_refused_result_with_the_committed_bytes_does_not_take_them_away(center: Center) -> None:

@@ -204,3 +204,15 @@ def made_of_other_updates(d: Doctor) -> int:
 def commit_without_evidence(d: Doctor) -> int:
     d.sql("UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?", d.event("Committed", 5))
     return 5
+
+
+@doctoring
+def result_of_another_parent(d: Doctor) -> int:
+    d.set_in("events", "body", "evidence.parent", "0" * 64, "seq = ?", d.event("Delivered", 3))
+    return 3
+
+
+@doctoring
+def result_without_evidence(d: Doctor) -> int:
+    d.sql("UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?", d.event("Delivered", 3))
+    return 3
