@@ -219,10 +219,11 @@ class Assignment(Message):
     max_update_bytes: int = Field(ge=0)
     """The longest body that the coordinator accepts for this update."""
     warning: str = ""
-    """A sentence for the device's owner: what the coordinator noticed about the device. Likewise in Wait."""
+    """A sentence for the device's owner: what the coordinator noticed about the device, such as a folder that was
+    copied. Empty: nothing."""
     roles: dict[str, StatisticRole] = Field(default_factory=dict)
-    """The statistics of the model: they travel as float32 beside what the codec makes of the parameters. Not sent if
-    empty, likewise the next: all tensors are parameters then."""
+    """The statistics of the model: they travel as float32 beside what the codec makes of the parameters. Empty: all
+    tensors are parameters, and neither this nor ``roles_digest`` is sent."""
     roles_digest: Literal[""] | Digest = ""
     """SHA-256 over name, dtype, shape and role of all tensors (``client_sdk.tensors.roles.digest_of``). A device whose
     learner knows its roles refuses another one."""
@@ -245,6 +246,7 @@ class Wait(Message):
     min_s: float = Field(ge=0)
     max_s: float = Field(ge=0)
     warning: str = ""
+    """As in ``Assignment``."""
 
 
 class Started(Message):

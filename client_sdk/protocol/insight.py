@@ -216,8 +216,9 @@ class CheckPlan(Message):
     init: Digest | None = None
     """The initial checkpoint, which must be uploaded. None: costs in bytes are not known."""
     init_proof: Digest | None = None
-    """As in ``CreateRun``; likewise the next."""
+    """As in ``CreateRun``."""
     roles: dict[str, StatisticRole] | None = Field(default=None, max_length=100_000)
+    """As in ``CreateRun``."""
 
 
 class CostLine(Message):

@@ -34,7 +34,7 @@ class DeviceParticipation(Message):
 
 
 class ClassParticipation(Message):
-    """The same of all devices of one class."""
+    """How often all devices of one class together took part."""
 
     device_class: str
     devices: int

@@ -43,12 +43,13 @@ class SecureBounds(Message):
     """Number of devices that may collude with the coordinator: rosters that withstand fewer are refused. None: as many
     as rosters of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The widest L2 clip accepted. None: any; likewise the next two."""
+    """The widest L2 clip accepted. None: any."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
-    There ``largest_norm`` alone bounds what a coordinate of the model can move. Of statistics likewise, as they are."""
+    There ``largest_norm`` alone bounds what a coordinate of the model can move. The ranges of statistics, which no
+    codec changes, are held to it too. None: any."""
     largest_weight_cap: int | None = Field(default=None, ge=1)
-    """The highest weight cap accepted."""
+    """The highest weight cap accepted. None: any."""
     smallest_sigma: int = Field(default=80, ge=1, le=128)
     """Fewest bits of secrecy accepted of rounds of the profile *fast*."""
     strict_only: bool = False

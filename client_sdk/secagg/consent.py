@@ -33,7 +33,8 @@ class SecurePolicy:
     """The widest L2 clip accepted. None: any."""
     largest_range: float | None = None
     """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
-    There ``largest_norm`` alone bounds what a coordinate of the model can move. Of statistics likewise, as they are."""
+    There ``largest_norm`` alone bounds what a coordinate of the model can move. The ranges of statistics, which no
+    codec changes, are held to it too."""
     largest_weight_cap: int | None = None
     """The highest weight cap accepted."""
     smallest_sigma: int = 80

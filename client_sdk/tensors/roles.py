@@ -40,8 +40,9 @@ class Layout:
     """The flat vector of an update: which tensors it has, in which order, and which of them are statistics."""
 
     parameters: Manifest
-    """All F32, in the order of their names; likewise the next."""
+    """All F32, in the order of their names."""
     statistics: Manifest
+    """All F32, in the order of their names."""
     non_negative: frozenset[str]
     """Which statistics are non-negative."""
 
@@ -96,7 +97,7 @@ def by_name(model: Manifest) -> dict[str, StatisticRole]:
 def stated(model: Manifest, said: Mapping[str, StatisticRole]) -> dict[str, StatisticRole]:
     """The statistics of a model of which somebody says roles by names, or by shell patterns of names, as ``named``
     takes them. Where both roles are said of a tensor, it is non-negative. ManifestMismatch for a pattern that matches
-    no floating-point tensor, and for what is no ``as_roles``."""
+    no floating-point tensor, and as ``as_roles``."""
     found: dict[str, StatisticRole] = {}
     for pattern, role in as_roles(said).items():
         for name in named(_floating(model), (pattern,)):

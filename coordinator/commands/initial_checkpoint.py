@@ -114,7 +114,7 @@ def given(plan: Plan, path: Path) -> tuple[Path | bytes, dict[str, StatisticRole
 def _check_scores(plan: Plan, learner: object) -> None:
     """Failure where devices shall score a metric whose states cannot be added up."""
     if plan.task.score_held_out and callable(unaddable := getattr(learner, "unaddable", None)) and unaddable():
-        fail(f"{unaddable()} It is for task.score_held_out = true.")
+        fail(f"{unaddable()} The plan asks devices for it: task.score_held_out = true.")
 
 
 def initial(

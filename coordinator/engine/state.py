@@ -192,7 +192,7 @@ class RunState:
     weight_unit: int = 1
     """In how many parts of an example updates are weighed: set when the run begins, and the same for all its rounds."""
     roles: Mapping[str, StatisticRole] = field(default_factory=dict)
-    """The model's statistics, likewise; its other tensors are parameters."""
+    """The model's statistics, set when the run begins; its other tensors are parameters."""
     roles_digest: str = ""
     """What devices agree to about them: see ``events.Created``."""
 

@@ -168,8 +168,8 @@ class Aggregator:
     def apply(
         self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None, updates: str = ""
     ) -> NewCheckpoint:
-        """The same for a mean of deltas from elsewhere: under secure aggregation the updates are unknown. ``updates``:
-        what the evidence says of them."""
+        """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
+        the updates are unknown. ``updates``: what the evidence says of them."""
         with self._lock, _final_errors():
             return self._write(round, parent, optimizer, mean, updates)
 

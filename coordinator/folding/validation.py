@@ -153,7 +153,7 @@ def measure(source: Source, plan: Plan, layout: Layout) -> Measures:
 
 
 def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
-    """The same for values in blocks of any source. ``blocks`` may be called several times."""
+    """``measure`` for values in blocks of any source. ``blocks`` may be called several times."""
     try:
         return _measured(blocks, plan, bounds)
     except (NotFinite, OutOfRange) as error:

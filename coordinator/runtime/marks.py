@@ -45,7 +45,7 @@ def helped_by_another_model(counts: Counter[Why]) -> int:
 
 def tensors_of(blobs: Blobs, plan: Plan, checkpoint: str) -> str:
     """The digest of a checkpoint's canonical tensors, by which devices know a model; empty where the plan has no secure
-    rounds. Reads the whole file. Missing."""
+    rounds. Reads the whole file. Gone, BlobError."""
     if plan.secure is None:
         return ""
     with blobs.open(checkpoint) as file:

@@ -256,8 +256,8 @@ def create_run(
 
 
 def begin_run(core: Core, log: RunLog) -> None:
-    """Logs the first event of a run whose rows are there; nothing where it has begun. Missing, where its first
-    checkpoint is gone."""
+    """Logs the first event of a run whose rows are there; nothing where it has begun. Gone, where its first
+    checkpoint is damaged or missing."""
     tensors = tensors_of(core.blobs, log.state.plan, log.row.init)
     roles = cast("dict[str, StatisticRole]", log.row.roles)
     with core.blobs.open(log.row.init) as file:

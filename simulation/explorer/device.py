@@ -74,8 +74,9 @@ class ExplorerDevice:
         """How many enrolment tokens it has had, beyond the first."""
         self._waiting_for = 0
         self._read = ("", b"")
-        self._fetched = False
         """Digest and bytes of the checkpoint that this process fetched last."""
+        self._fetched = False
+        """Whether that is what it did last."""
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
         self._offer = CheckIn(examples=self.examples, learners={learner: "1"}, hold_s=HOLD_S)

@@ -55,9 +55,9 @@ class World:
         self.used_fences: dict[str, int] = {}
         """The fence under which each run was committed last."""
         self.revoked_here: dict[str, float] = {}
-        self.listed_at: dict[int, float] = {}
-        """When a revocation list was stored, by its counter."""
         """When an operator of the coordinator has revoked these workers, in the world's time."""
+        self.listed_at: dict[int, float] = {}
+        """When a revocation list was stored, by its counter, in the world's time."""
         self.waiting: dict[tuple[str, object], list[WaitingRow]] = {}
         """For each draw, by run and round: who waited, and was free."""
         self.interruptions = 0

@@ -77,12 +77,9 @@ def local_only(
         ]
         found = by_source(members, own, of, learner)
         if test is not None:
-            scores = [
-                Score(
-                    examples=one.examples, metrics=one.metrics
-                )  # a mean over models, whose states say nothing together
-                for one in (evaluate(learner, NAME, models[client], test, device=client) for client in members)
-            ]
+            found_on_all = [evaluate(learner, NAME, models[client], test, device=client) for client in members]
+            # A mean over models: their states, or weights, say nothing together.
+            scores = [Score(examples=one.examples, metrics=one.metrics) for one in found_on_all]
             central = by_source(members, scores, lambda _: "")
             found |= {CENTRAL: central[CLIENTS], f"{CENTRAL}.p10": central[LOW], f"{CENTRAL}.p90": central[HIGH]}
         made.scores.update({(version, source): score for source, score in found.items()})

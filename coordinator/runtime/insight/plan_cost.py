@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from client_sdk import codecs
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
-from client_sdk.secagg.quantize import Quantizer
 from client_sdk.tensors import Layout, ManifestMismatch, Roles, TensorHeader, shown
 from coordinator.engine.plan import Plan
-from coordinator.engine.secure.plan import EXCHANGES
+from coordinator.engine.secure.plan import EXCHANGES, quantizer
 from coordinator.runtime.insight.traffic import Traffic, of_secure_round, of_update
 from coordinator.secure.announcing import statistics_of
 
@@ -84,14 +83,8 @@ def _traffic(plan: Plan, averaged: Layout) -> Traffic:
     if secure is None:
         return of_update(plan.name, plan.task.codec, averaged)
     terms = secure.terms(plan.aggregation, averaged.statistics)
-    quantizer = Quantizer(
-        q=terms.q,
-        max_norm=terms.max_norm,
-        max_abs=terms.max_abs,
-        weight_cap=terms.weight_cap,
-        statistics=statistics_of(averaged, terms),
-    )
-    lanes = codecs.linear(plan.task.codec).count(averaged.parameters.elements) + quantizer.extra_lanes
+    used = replace(quantizer(secure, plan.aggregation), statistics=statistics_of(averaged, terms))
+    lanes = codecs.linear(plan.task.codec).count(averaged.parameters.elements) + used.extra_lanes
     n = secure.most_advertisers(plan.cohort)
     return of_secure_round(secure.rule.parameters(n), packed_bytes(lanes, lane_bits(n, terms.q)))
 
