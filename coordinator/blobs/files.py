@@ -327,6 +327,7 @@ class FileBlobs:
         """Renames the file that was found damaged, unless another one has its name by now."""
         name = self._file(digest)
         with self._lock:
+            new = digest not in self._damaged
             with suppress(FileNotFoundError):
                 if os.stat(name).st_ino != inode:  # noqa: PTH116 - see _file
                     return
@@ -334,8 +335,8 @@ class FileBlobs:
                 if os.stat(name + _DAMAGED).st_ino != inode:  # noqa: PTH116 - another process has just repaired it
                     Path(name + _DAMAGED).replace(name)
                     return
+                new = True  # also where it was damaged before, and another process has repaired it
                 self.sync_folder(Path(name).parent)
-            new = digest not in self._damaged
             self._damaged.add(digest)
         if new:
             kept = name + _DAMAGED

@@ -6,12 +6,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from coordinator.blobs import blocks, files
 from coordinator.runtime import run_log
 from simulation.explorer.secure.quick_crypto import quick_crypto
 from simulation.explorer.shape import Shape
 
 PAGE = 3
 """Events of a page of the log."""
+BLOCK = 96
+"""Bytes of a block of a blob, where bits flip."""
 
 
 def crypto_of(shape: Shape) -> AbstractContextManager[None]:
@@ -20,14 +23,18 @@ def crypto_of(shape: Shape) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def small_pages() -> Iterator[None]:
-    """Replicas catch up with the log page by page, and a schedule's log is shorter than a page of the product."""
-    real = vars(run_log)["_PAGE"]
-    vars(run_log)["_PAGE"] = PAGE
+def small_pages(*, small_blocks: bool) -> Iterator[None]:
+    """Replicas catch up with the log page by page, and a schedule's log is shorter than a page of the product. Nor
+    does a blob of a schedule have several blocks."""
+    small = [(run_log, "_PAGE", PAGE)] + ([(blocks, "BLOCK", BLOCK), (files, "BLOCK", BLOCK)] if small_blocks else [])
+    real = [(module, name, vars(module)[name]) for module, name, _ in small]
+    for module, name, value in small:
+        vars(module)[name] = value
     try:
         yield
     finally:
-        vars(run_log)["_PAGE"] = real
+        for module, name, value in real:
+            vars(module)[name] = value
 
 
 @contextmanager

@@ -6,6 +6,7 @@
     commit   crash, pause                                         before and after the blob is durable
              lost acknowledgement (BlobError, stored)             after
     delete   crash                                                before and after
+    open     a flipped bit (``flips``)                            before it is opened, and before it is read
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ class FaultyBlobs:
     def __init__(self, blobs: Blobs, replica: Process) -> None:
         self._blobs = blobs
         self._replica = replica
+        self._flips = replica.durable.flips if "bit-flip" in replica.world.possible else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._blobs, name)
+
+    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+        if self._flips is None:
+            return self._blobs.open(digest, keep=keep)
+        return self._flips.open(self._blobs, digest, keep, self._replica)
 
     def put(self, data: bytes) -> str:
         with self.spool() as spool:

@@ -20,6 +20,7 @@ from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Store
 from coordinator.store.sql import SqlStore
 from simulation.explorer.faults import Broken
+from simulation.explorer.flips import Flips
 from simulation.explorer.power import UnsyncedFiles
 from simulation.explorer.shape import Shape
 from simulation.explorer.world import World
@@ -36,16 +37,35 @@ class Durable:
         self._left: list[Store] = []
         """Stores of files that were copied, and are not written any more."""
         self.blobs: Blobs = MemoryBlobs()
+        self.flips: Flips | None = None
+        """Of bits in its files; None without files."""
         if files is not None and folder is not None:
             self.folder = folder / "blobs"
             self.blobs = FileBlobs(self.folder)
+            self.flips = Flips(world, self.folder, self.looked_at)
 
     def open_blobs(self, die_at: Callable[[str], None]) -> Blobs:
         """The blobs as a process opens them when it starts; ``die_at`` is called where it may die."""
         if self._files is None:
             return self.blobs
         self._files.die_at = die_at
-        return FileBlobs(self.folder)
+        return FileBlobs(self.folder, notice=lambda line: None if self.flips is None else self.flips.told(line))
+
+    def read(self, digest: str) -> bytes:
+        """The bytes of a blob; of one that a flipped bit has damaged the right ones. BlobError."""
+        found = None if self.flips is None else self.flips.bytes_of(digest)
+        if found is None:
+            with self.looked_at(), self.blobs.open(digest) as file:
+                found = file.read()
+        return found
+
+    def has(self, digest: str) -> bool:
+        """Whether the bytes of the blob are there, damaged perhaps."""
+        return self.blobs.has(digest) if self.flips is None else self.flips.has(digest)
+
+    def digests(self) -> Iterator[str]:
+        """Of all blobs, damaged ones included."""
+        return self.blobs.digests() if self.flips is None else self.flips.digests()
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:

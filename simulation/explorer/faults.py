@@ -15,7 +15,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Fault:
     family: str
-    """network, device, authority, coordinator, store, blobs, clock, operator, secure or datacenter."""
+    """network, device, authority, coordinator, store, blobs, clock, operator, secure, datacenter or disk."""
     rate: float
     """Probability at each opportunity in a schedule of average weather."""
     description: str
@@ -55,6 +55,7 @@ FAULTS: dict[str, Fault] = {
     "blob-full": Fault("blobs", 0.01, "a blob cannot be written: the disk is full"),
     "blob-torn": Fault("blobs", 0.005, "a blob is written in part, and the disk reports an error"),
     "blob-lost-ack": Fault("blobs", 0.008, "a blob is durable, and its writer gets an error"),
+    "bit-flip": Fault("disk", 0.1, "a bit of a stored file flips; the right bytes come back later"),
     "clock-ahead": Fault("clock", 0.5, "a coordinator's clock jumps ahead"),
     "clock-back": Fault("clock", 0.5, "a coordinator's clock falls back"),
     "op-pause": Fault("operator", 0.5, "the operator pauses the run"),
@@ -81,7 +82,9 @@ SECURE_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.fam
 """Those of secure rounds alone."""
 CENTER_FAULTS = tuple(sorted(name for name, fault in FAULTS.items() if fault.family == "datacenter"))
 """Those of schedules with a datacenter alone."""
-FLEET_FAULTS = tuple(sorted(FAULTS.keys() - {*SECURE_FAULTS, *CENTER_FAULTS}))
+DISK_FAULTS = ("bit-flip",)
+"""Those of schedules with files, in a fixed share of them."""
+FLEET_FAULTS = tuple(sorted(FAULTS.keys() - {*SECURE_FAULTS, *CENTER_FAULTS, *DISK_FAULTS}))
 """Those of all rounds with devices."""
 
 

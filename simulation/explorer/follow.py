@@ -65,8 +65,7 @@ class Followed(SecureFollowing, CenterFollowing):
             case "Committed":
                 return self._committed(event, body)
             case "CommitFailed":
-                what = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
-                raise Broken("ack-durable", f"{what}: {body['reason']}")
+                return self._commit_failed(body["reason"])
             case "Paused":
                 if self.status != "running":
                     raise self._odd(event, f"the run is {self.status}")
@@ -216,6 +215,16 @@ class Followed(SecureFollowing, CenterFollowing):
             have = f"{len(self.reported)} of {self.quorum} updates"
             raise Broken("quorum", f"round {self.round} was committed with {have}")
         return self._advance(body)
+
+    def _commit_failed(self, reason: str) -> list[RoundEnding]:
+        """Only where an update is damaged, and by its name; of a run that was stopped, also another file."""
+        damaged = {digest for digest in self.flipped if digest in reason}
+        if damaged.isdisjoint(digest for digest, _ in self.reported.values()) and not (
+            damaged and self.ending == "stopped"
+        ):
+            what = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
+            raise Broken("ack-durable", f"{what}: {reason}")
+        return self._abandon()
 
     def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
         self.version += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ class FollowedRun:
     row: RunRow
     clocks_jump: bool = True
     """Whether clocks may jump in this schedule; they differ by less than the product allows in any case."""
+    flipped: Collection[str] = ()
+    """Digests of the blobs that have been damaged."""
     run: str = field(init=False)
     plan: dict[str, Any] = field(init=False)
     head: int = 0

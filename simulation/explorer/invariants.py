@@ -225,8 +225,7 @@ def whole(durable: Durable, digest: str, size: int | None, what: str, name: str 
 
 def read(durable: Durable, digest: str, what: str = "a checkpoint", name: str = "whole-blob") -> bytes:
     try:
-        with durable.looked_at(), durable.blobs.open(digest) as file:
-            return file.read()
+        return durable.read(digest)
     except BlobError as error:
         raise Broken(name, f"{what} is not on the disk: {error}") from None
 
@@ -287,7 +286,7 @@ def retained(register: Register, durable: Durable, run: Followed, ended: int) ->
         if number >= oldest:
             may_stay |= {digest for digest, _ in ending.reported.values()}
             may_stay |= {item.digest or "" for item in durable.store.refusals(run.run, number)}
-    for digest in durable.blobs.digests():
+    for digest in durable.digests():
         made = register.made.get(digest)
         if made is not None and made.run == run.run and digest not in may_stay:
             raise Broken(
@@ -303,7 +302,7 @@ def optimizer_states(durable: Durable, run: Followed, ended: int) -> None:
     oldest = ended - int(run.plan["retention"]["rounds"]) + 1
     needed = {line[-1].optimizer} | {before.optimizer for before, row in pairwise(line) if (row.round or 0) >= oldest}
     for row in line:
-        if row.optimizer is not None and row.optimizer not in needed and durable.blobs.has(row.optimizer):
+        if row.optimizer is not None and row.optimizer not in needed and durable.has(row.optimizer):
             what = f"the server optimizer's state of version {row.version} of {run.run}"
             raise Broken("retention", f"{what} is stored after round {ended}")
 
@@ -338,7 +337,7 @@ def still_retained(durable: Durable, run: Followed) -> None:
         if ending is None or not ending.committed or ending.kind != "federated":
             continue
         for device, (digest, _) in ending.reported.items():
-            if not durable.blobs.has(digest):
+            if not durable.has(digest):
                 raise Broken("retention", f"the update of {device} in round {number} of {run.run} was deleted early")
 
 

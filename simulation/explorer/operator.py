@@ -80,6 +80,24 @@ class ExplorerOperator:
         elif not self._watch.runs:
             world.agenda.after(2.0, self.create)
 
+    def store_again(self, digest: str, right: bytes) -> bool:
+        """Stores the right bytes of a damaged checkpoint, whose answer says so. Returns whether they are stored."""
+        if all(row.digest != digest for name in self._watch.runs for row in self._durable.store.checkpoints(name)):
+            return False
+
+        def work(coordinator: Coordinator) -> bool:
+            with coordinator.core.blobs.spool() as spool:
+                spool.write(right)
+                return coordinator.operators.put_checkpoint(spool, digest)
+
+        before = self._world.interruptions
+        answer = self._ask("put-again", work)
+        if answer is False and before == self._world.interruptions:
+            raise Broken(
+                "whole-blob", f"the damaged checkpoint {digest} was stored again, and the answer does not say so"
+            )
+        return answer is True
+
     def resume_all(self) -> None:
         """After the storm: nothing stays paused, and an exhausted run is advanced by its owner."""
         for run in list(self._watch.runs.values()):

@@ -11,6 +11,8 @@ from simulation.explorer.chance import Chance
 
 DATA = "proxy"
 LEARNER = "explorer:marks"
+ADAM = {"server_optimizer": "fedadam", "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25}}
+"""Keys of a plan's aggregation: a server optimizer that has a state."""
 
 
 def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
@@ -47,8 +49,9 @@ def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, 
                 "partial", ("full", "refuse") if median or trimmed else ("full", "examples_seen", "refuse")
             ),
             "clip_norm": 0.5 if clip < 0.15 else None,
-            "server_optimizer": "fedadam" if adam else "average",
-            "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25} if adam else {},
+            "server_optimizer": "average",
+            "server_optimizer_parameters": {},
+            **(ADAM if adam else {}),
             "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
         },
         "finish": {

@@ -72,7 +72,11 @@ class UnsyncedFiles:
                 # The kernel may have written either back by itself, without the other.
                 name_written, bytes_written = self._chance.unit("power") < 0.3, self._chance.unit("power bytes") < 0.3
                 if synced.get(entry.name) != entry.inode() and not name_written:
-                    Path(entry.path).unlink()
+                    older = [name for name, inode in synced.items() if inode == entry.inode()]
+                    if older and not (inside / older[0]).exists():
+                        Path(entry.path).rename(inside / older[0])  # the name before is the one on the disk
+                    else:
+                        Path(entry.path).unlink()
                 elif self._contents.get(entry.inode()) != entry.stat().st_size and not bytes_written:
                     _tear(Path(entry.path), short=self._chance.unit("power short") < 0.5)
 

@@ -92,7 +92,7 @@ class Schedule:
         world, shape = self.world, self.shape
         with (
             opened(world) as self.durable,
-            small_pages(),
+            small_pages(small_blocks="bit-flip" in world.possible),
             quiet_failures(),
             log_read(world.wrote) if shape.secure else nullcontext(),
             parsed_once(),
@@ -169,6 +169,9 @@ class Schedule:
             self.world.agenda.after(self.world.chance.between("worker start", 0.0, 3.0), worker.start)
         if self.world.stormy:
             self.operator.plan_storm()
+            if "bit-flip" in self.world.possible and self.durable.flips is not None:
+                self.durable.flips.put = self.operator.store_again
+                self.durable.flips.plan_storm()
             for worker in self.workers:
                 worker.plan_storm()
             Credentials(self.world, self.replicas, self.devices, self.workers).plan_storm()
@@ -236,6 +239,8 @@ class Schedule:
             self.world.agenda.after(0.5, self._heal)
             return
         self.world.log("the storm is over")
+        if self.durable.flips is not None:
+            self.durable.flips.heal()
         first = self.replicas[0]  # its clock is wrong perhaps; the others differ from it as at the beginning
         right = bool(self.world.authority.short) or self.shape.secure  # validity and expiry are compared with it
         wrong_s = 0.0 if right else first.clock_offset_s - first.skew_s
@@ -321,6 +326,9 @@ class Schedule:
     def _check_everything(self) -> None:
         """At the end: checks every run, and the records of devices and workers."""
         self.watch.finish()
+        for replica in self.replicas:
+            if self.durable.flips is not None and replica.up:
+                self.durable.flips.settled(replica.coordinator.core.blobs)
         if self.flower is not None:
             self.flower.account.finish()
         for device in self.devices:

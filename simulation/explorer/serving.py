@@ -223,5 +223,5 @@ def _read(replica: Replica, coordinator: Coordinator, request: SentRequest, fetc
     caller: Caller = identify(coordinator, Permission.PEER, credentials)
     admission.served(replica, request, caller)
     coordinator.operators.require_checkpoint(fetch.checkpoint.digest)
-    with coordinator.core.blobs.open(fetch.checkpoint.digest) as file:
+    with coordinator.core.blobs.open(fetch.checkpoint.digest, keep=True) as file:
         return file.read()

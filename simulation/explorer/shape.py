@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from simulation.explorer.chance import Chance
 from simulation.explorer.faults import CENTER_FAULTS, FAULTS, FLEET_FAULTS, SECURE_FAULTS
-from simulation.explorer.plans import plan_of, with_datacenter
+from simulation.explorer.plans import ADAM, plan_of, with_datacenter
 from simulation.explorer.secure.account import SECURE_PHASES
 from simulation.explorer.secure.plans import FAST, LARGEST, SMALLEST_FLEET, SMALLEST_RING, secured
 
@@ -30,7 +30,7 @@ DATACENTER = 0.1
 SECURE_CENTER = 0.12
 """The part of these whose rounds with devices are secure."""
 EACH = 40
-RARE = {3: "files", 7: "http", 11: "flower", 17: "sqlite", 23: "files", 31: "flower"}
+RARE = {3: "files", 7: "http", 11: "flower", 13: "flips", 17: "sqlite", 23: "files", 31: "flower", 37: "flips"}
 """Of so many seeds in a row, those of small schedules that go over ``FileBlobs``, the real ASGI application or SQLite,
 each of which takes several times as long, or that have a Flower run beside the others: the same share in each search.
 """
@@ -116,7 +116,7 @@ class Shape:
             devices = 60 + chance.below("devices", 241)
         rare = RARE.get(seed % EACH, "")
         devices = min(devices, 7) if rare else devices
-        blobs: Literal["memory", "files"] = "files" if rare == "files" else "memory"
+        blobs: Literal["memory", "files"] = "files" if rare in ("files", "flips") else "memory"
         store: Literal["memory", "sqlite", "sqlite-file"] = "memory"
         if rare == "sqlite":
             store = "sqlite-file" if seed // EACH % 2 else "sqlite"
@@ -158,8 +158,30 @@ class Shape:
             shape.rates.update(corrupt=0.1, truncate=0.1)
         if chance.unit("datacenter") < DATACENTER:
             both = chance.unit("both") < SECURE_CENTER and not shape.http
-            return _in_a_datacenter(made_secure(shape) if both else shape, chance)
-        return made_secure(shape) if chance.unit("secure") < SECURE and not shape.http else shape
+            shape = _in_a_datacenter(made_secure(shape) if both else shape, chance)
+        elif chance.unit("secure") < (0.4 if rare == "flips" else SECURE) and not shape.http:
+            shape = made_secure(shape)
+        return flipped(shape) if rare == "flips" else shape
+
+
+def flipped(shape: Shape) -> Shape:
+    """The shape with bits that flip in files, in more rounds, half of them with a server optimizer that has a state;
+    other faults are rarer."""
+    kept = _PROLONGED.get(shape.focus[1], {})
+    rates = {name: rate if name in kept else rate / 3 for name, rate in shape.rates.items()}
+    plan = {**shape.plan, "finish": {**shape.plan["finish"], "rounds": 6}}
+    if not shape.secure and shape.seed // EACH % 2:
+        plan["aggregation"] = {**plan["aggregation"], **ADAM}
+    return replace(
+        shape,
+        blobs="files",
+        replicas=1,
+        lost_replicas=0,
+        plan=plan,
+        storm_s=max(shape.storm_s, 30.0),
+        rates=rates | {"bit-flip": FAULTS["bit-flip"].rate},
+        focus=("bit-flip", shape.focus[1]),
+    )
 
 
 def made_secure(shape: Shape) -> Shape:

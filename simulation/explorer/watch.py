@@ -90,7 +90,10 @@ class InvariantWatch:
         """Looks for runs that were created."""
         for row in self.durable.store.runs():
             if row.run not in self.runs:
-                run = self.runs[row.run] = Followed(row, clocks_jump=self._clocks_jump, marks=self.marks)
+                flips = self.durable.flips
+                run = self.runs[row.run] = Followed(
+                    row, clocks_jump=self._clocks_jump, flipped={} if flips is None else flips.right, marks=self.marks
+                )
                 self.changes += 1
                 invariants.begun(self.durable, run)
                 run.tensors = tensors_of(invariants.read(self.durable, run.digest))
@@ -112,6 +115,7 @@ class InvariantWatch:
             self.world.tally.events += 1
             self._log(run, event)
             if event.kind == "Drawn":
+                self._require_model(run)
                 draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.seq)))
             if (run.round, run.phase) != before or run.failed > failed:  # a missed selection begins anew
                 self.phases.moved(run)
@@ -129,6 +133,12 @@ class InvariantWatch:
                 if ending.committed and self.world.shape.secure:
                     run.tensors = tensors_of(invariants.read(self.durable, run.digest))
         invariants.rows_agree(self.durable, run, moved=(run.round, run.phase) != first)
+
+    def _require_model(self, run: Followed) -> None:
+        """No round is drawn on a model that is known to be damaged."""
+        flips = self.durable.flips
+        if flips is not None and flips.is_marked(run.digest) and self._is_alone:
+            raise Broken("whole-blob", f"round {run.round} of {run.run} begins, and its model {run.digest} is damaged")
 
     def _look_at_secure(self, run: Followed, event: EventRow) -> None:
         world = self.world

@@ -27,7 +27,7 @@ import typer
 
 from client_sdk.terminal import errors_as_sentences, note, say
 from simulation.explorer.counts import OF_SECURE, Coverage
-from simulation.explorer.faults import CENTER_FAULTS, FAULTS, SECURE_FAULTS
+from simulation.explorer.faults import CENTER_FAULTS, DISK_FAULTS, FAULTS, SECURE_FAULTS
 from simulation.explorer.search import collected_between_schedules, play, play_many
 from simulation.explorer.secure.account import SECURE_PHASES
 from simulation.explorer.shape import Shape
@@ -181,7 +181,8 @@ def _shaped_for(pair: Pair) -> Iterator[Known]:
     secure = phase in SECURE_PHASES or name in OF_SECURE or fault in SECURE_FAULTS
     for seed in count(FIRST):
         shape = Shape.of(seed)
-        if shape.devices <= 7 and (shape.datacenter, shape.secure) == (center, secure) and shape.rates:
+        files = fault not in DISK_FAULTS or shape.blobs == "files"
+        if files and shape.devices <= 7 and (shape.datacenter, shape.secure) == (center, secure) and shape.rates:
             yield Known(seed, fault, phase)
 
 

@@ -60,7 +60,7 @@ class Account:
         found = store.flower_replies(RUN, self.replied.keys())
         for message, digest in self.replied.items():
             reply = found.get(message)
-            if reply is None or reply.content != digest or not self._durable.blobs.has(digest):
+            if reply is None or reply.content != digest or not self._durable.has(digest):
                 raise Broken("ack-durable", f"the reply to {message[:12]} was acknowledged; there is {reply}")
 
     def pulled(self, reply: FlowerReply) -> None:

@@ -50,9 +50,8 @@ def hidden(vectors: Vectors, durable: Durable, texts: Iterable[str] = ()) -> Non
     stored, vectors.stored = vectors.stored, []
     rows, vectors.rows = vectors.rows, []
     for digest in stored:
-        if durable.blobs.has(digest):
-            with durable.blobs.open(digest) as file:
-                rows.append((digest, file.read()))
+        if durable.has(digest):
+            rows.append((digest, durable.read(digest)))
     for digest, data in rows:
         for secret, whose in vectors.secret.items():
             if secret in data:
@@ -167,7 +166,7 @@ def deleted(durable: Durable, run: Followed, ended: int) -> None:
         account = ending.secure
         if account is None or number > ended:
             continue
-        left = [digest for digest in account.blobs if durable.blobs.has(digest)]
+        left = [digest for digest in account.blobs if durable.has(digest)]
         left += [digest for digest, of in rows.items() if of == number]
         if left:
             raise Broken("retention", f"{len(left)} messages of round {number} of {run.run} are stored after it")

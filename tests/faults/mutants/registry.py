@@ -47,6 +47,7 @@ def mutant(
     """Registers a function that returns the patches; its docstring is the mutant's description."""
 
     def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
+        assert name not in MUTANTS, name
         MUTANTS[name] = Mutant(name, breaks, " ".join((patches.__doc__ or "").split()), patches, focus, shape)
 
     return register

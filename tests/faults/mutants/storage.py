@@ -87,8 +87,8 @@ def _swept_too_much() -> Patches:
     return [(sweeping, "_of_run", fewer)]
 
 
-@mutant("refused-bytes-deleted", "whole-blob", "no-bug", liars=2, rates={"lie": 0.9}, storm_s=60.0)
-def _refused_bytes_deleted() -> Patches:
+@mutant("named-bytes-deleted", "whole-blob", "no-bug", liars=2, rates={"lie": 0.9}, storm_s=60.0)
+def _named_bytes_deleted() -> Patches:
     """The deletion of a round's raw updates takes what refused devices have named as well, which may be a model."""
     known = Commits._updates
 
