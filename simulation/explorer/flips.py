@@ -29,7 +29,7 @@ READS = 4
 DAMAGED = ".damaged"
 
 
-class Reader(Protocol):
+class ReadingProcess(Protocol):
     """The process that reads."""
 
     def strikes(self, fault: str, where: str) -> bool: ...
@@ -66,7 +66,7 @@ class Flips:
             if files:
                 self._flip(self._world.chance.pick("flipped", files))
 
-    def strike(self, digest: str, reader: Reader, where: str) -> None:
+    def strike(self, digest: str, reader: ReadingProcess, where: str) -> None:
         """The process is about to read this blob. What is read often is struck no more often than what is read once."""
         self._reads[digest] += 1
         if self._reads[digest] <= READS and reader.strikes("bit-flip", where):
@@ -162,7 +162,7 @@ class Flips:
         self._world.log(line)
         self._told |= {digest for digest in self.wrong if f"{digest} is damaged" in line}
 
-    def open(self, blobs: Blobs, digest: str, keep: bool, reader: Reader) -> BinaryIO:
+    def open(self, blobs: Blobs, digest: str, keep: bool, reader: ReadingProcess) -> BinaryIO:
         """The product's ``open``, watched."""
         self.strike(digest, reader, "open")
         was = self._look(digest)

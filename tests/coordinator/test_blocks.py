@@ -247,3 +247,15 @@ def test_a_look_at_the_end_before_the_rest_is_read_costs_no_second_pass(
         while file.read(1000):
             pass
     assert sorted(read) == [0, BLOCK, 2 * BLOCK]
+
+
+def test_a_blob_that_another_process_has_repaired_is_named_when_it_is_damaged_again(tmp_path: Path) -> None:
+    lines: list[str] = []
+    blobs = FileBlobs(tmp_path / "blobs", notice=lines.append)
+    digest = blobs.put(SHORT)
+    for times in (1, 2):
+        flip(file_of(blobs, digest), 3)
+        with blobs.open(digest) as file, pytest.raises(Damaged):
+            file.read()
+        assert [f"{digest} is damaged" in line for line in lines] == [True] * times
+        FileBlobs(blobs.folder).put(SHORT)

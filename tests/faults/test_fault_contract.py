@@ -17,7 +17,7 @@ import pytest
 
 from simulation.explorer.chance import Chance
 from simulation.explorer.counts import Coverage, meets
-from simulation.explorer.faults import FAULTS
+from simulation.explorer.faults import DISK_FAULTS, FAULTS
 from simulation.explorer.schedule import Schedule
 from simulation.explorer.shape import PHASES, Shape
 from simulation.explorer.world import World
@@ -40,6 +40,7 @@ FAMILIES = {
     "operator",
     "secure",
     "datacenter",
+    "disk",
 }
 
 
@@ -99,7 +100,8 @@ def focused(fault: str) -> Iterator[Shape]:
     for number in range(MOST_SCHEDULES):
         while len(_FOCUSED[fault]) <= number:
             shape = Shape.of(next(_SEEDS))
-            if shape.devices <= MOST_DEVICES and (shape.store, shape.blobs) == IN_MEMORY:
+            in_memory = (shape.store, shape.blobs) == IN_MEMORY or shape.focus[0] in DISK_FAULTS
+            if shape.devices <= MOST_DEVICES and in_memory:
                 _FOCUSED[shape.focus[0]].append(shape)
         yield _FOCUSED[fault][number]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from coordinator.blobs import BlobError, blocks
+from coordinator.blobs import Gone, blocks
 from coordinator.blobs.blocks import CheckedFile
 from coordinator.blobs.files import FileBlobs
 from coordinator.blobs.port import damaged, is_digest
@@ -60,12 +60,11 @@ def _sums_condemn() -> Patches:
 
     judge = FileBlobs._judge
 
-    def believe(self: FileBlobs, digest: str, file: Any) -> list[bytes]:
-        path, found = Path(self._file(digest) + ".sums"), blocks.hash_file(file)
-        if path.exists() and path.read_bytes() != blocks.sums_bytes(digest, found.sums):
-            self._mark(digest, os.fstat(file.fileno()).st_ino)
+    def believe(self: FileBlobs, digest: str, file: Any) -> blocks.BlockTags:
+        path, found = Path(self._file(digest) + ".sums"), os.fstat(file.fileno())
+        if path.exists() and blocks.read_sums(path, digest, found.st_size) is None:
+            self._mark(digest, found.st_ino)
             raise damaged(digest)
-        file.seek(0)
         return judge(self, digest, file)
 
     return [(FileBlobs, "_judge", believe)]
@@ -80,7 +79,7 @@ def _damaged_model_gives_up() -> Patches:
         def made() -> Any:
             try:
                 return make()
-            except BlobError as error:
+            except Gone as error:
                 raise commits.CannotAggregate(str(error)) from None
 
         return commit(self, run, round, made)
