@@ -34,8 +34,8 @@ from client_sdk.isolation import generator, private, reads_only, seeded
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
-from client_sdk.tensors import Layout, Manifest, Roles, Tensors
-from client_sdk.tensors.roles import digest_of
+from client_sdk.tensors import FLOATING, Layout, Manifest, Roles, TensorError, Tensors
+from client_sdk.tensors.roles import as_roles, digest_of
 from client_sdk.update import Update
 
 GROUP = "quorate.learners"
@@ -287,17 +287,37 @@ def untied(learner: Any, tensors: Tensors) -> Tensors:
     return found
 
 
-def roles_of(learner: Any) -> Roles | None:
-    """Which tensors of the learner's model are statistics, where the learner knows: by its method ``roles``. None: it
-    says nothing, as a function does."""
-    found: Roles | None = learner.roles() if hasattr(learner, "roles") else None
+def roles_of(learner: Any, model: Manifest) -> Roles | None:
+    """Which tensors of ``model`` are statistics, where the learner knows: by its method ``roles``. None: it says
+    nothing, as a function does. LearnerError for what says no roles of these tensors."""
+    if not hasattr(learner, "roles"):
+        return None
+    if not callable(learner.roles):
+        raise LearnerError(
+            f"The learner's roles is a {type(learner.roles).__name__}: make it a method roles() that gives it."
+        )
+    try:
+        found = as_roles(learner.roles())
+    except TensorError as error:
+        raise LearnerError(f"roles() of the learner: {error}.") from None
+    except Exception as error:
+        raise LearnerError(
+            f"roles() of the learner failed: {type(error).__name__}: {str(error).rstrip('.')}."
+        ) from error
+    floating = [name for name, spec in model.items() if spec.dtype in FLOATING]
+    if unknown := sorted(found.keys() - floating):
+        raise LearnerError(
+            f"roles() of the learner names what is no floating-point tensor of the model: {', '.join(unknown[:3])}"
+            f"{did_you_mean(unknown[0], floating) or '.'}"
+        )
     return found
 
 
 def require_roles(learner: Any, checkpoint: Tensors, assignment: Assignment) -> None:
     """LearnerError unless the assignment gives the checkpoint's tensors the roles that they have in the learner's
     model, where it knows them, and names the digest of what it says."""
-    model, known = Manifest.of(checkpoint), roles_of(learner)
+    model = Manifest.of(checkpoint)
+    known = roles_of(learner, model)
     mine = None if known is None else Layout.of(model, assignment.task.averaged, known).roles
     said = digest_of(model, assignment.roles)
     if said != assignment.roles_digest or (mine is not None and digest_of(model, mine) != said):

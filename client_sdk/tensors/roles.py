@@ -123,6 +123,19 @@ def _floating(model: Manifest) -> list[str]:
     return [name for name, spec in model.items() if spec.dtype in FLOATING]
 
 
+def doubted(model: Manifest, roles: Roles) -> str:
+    """A sentence where a learner's ``roles`` leave out tensors whose names are those of statistics; empty where they do
+    not."""
+    left = [name for name in by_name(model) if name not in roles]
+    if not left:
+        return ""
+    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+    return (
+        f"The learner's roles() leave out {', '.join(left[:4])}{more}, named as statistics are: server optimizers and "
+        "clipping will treat them as parameters."
+    )
+
+
 def told(roles: Roles, why: str = "By their names") -> str:
     """A sentence for people about roles that nobody has said."""
     names = [name + (" (never below 0)" if role == "non-negative" else "") for name, role in sorted(roles.items())]

@@ -39,18 +39,21 @@ def said_roles(statistics: Sequence[str] | None) -> dict[str, StatisticRole] | N
 
 
 def roles_for(
-    model: Manifest, said: dict[str, StatisticRole] | None, known: dict[str, StatisticRole] | None
+    model: Manifest, said: dict[str, StatisticRole] | None, learner: object | None
 ) -> tuple[dict[str, StatisticRole], str]:
     """The statistics of a model: those that the learner knows or that options have ``said``; else those that names
-    tell, and a sentence about them. Failure where what is said does not fit the model, or the learner."""
+    tell, and a sentence about them. ``learner``: None where it is not here. LearnerError or Failure where what is said
+    does not fit the model, or the learner."""
+    from client_sdk.learners import roles_of
     from client_sdk.tensors import ManifestMismatch
-    from client_sdk.tensors.roles import by_name, stated, told
+    from client_sdk.tensors.roles import by_name, doubted, stated, told
 
+    known = roles_of(learner, model)
     if said is None and known is not None:
-        return known, ""
+        return dict(known), doubted(model, known)
     if said is None:
         found = by_name(model)
-        return found, told(found) if found else ""
+        return found, f"{told(found)} --statistic says otherwise." if found else ""
     try:
         found = stated(model, said)
     except ManifestMismatch as error:
@@ -88,25 +91,24 @@ def learner_unknown(plan: Plan, *, modules: bool = True) -> str:
         return f"{error} It is not known of version {plan.task.learner_version}."
 
 
-def given(plan: Plan, path: Path) -> tuple[Path | bytes, dict[str, StatisticRole] | None]:
-    """A safetensors file of the user's as a run begins from it, and its statistics where the plan's learner is
-    installed here and knows them. It is the file; or, where it has the learner's tied weights under further names, as
+def given(plan: Plan, path: Path) -> tuple[Path | bytes, object | None]:
+    """A safetensors file of the user's as a run begins from it, and the plan's learner where it is installed here. It
+    is the file; or, where it has the learner's tied weights under further names, as
     plain torch does, the bytes without these. Failure where it cannot start a run."""
-    from client_sdk.learners import LearnerError, catalogue_for, roles_of, tied_names, untied
+    from client_sdk.learners import LearnerError, catalogue_for, tied_names, untied
     from client_sdk.tensors import from_bytes, read_header, to_bytes
 
     check_initial(path)
     try:
         learner = catalogue_for([plan.task.learner]).load(plan.task.learner)
-        tied, roles = tied_names(learner), roles_of(learner)
+        tied = tied_names(learner)
     except Exception:  # noqa: BLE001  (a learner is user code, and need not be installed here)
         return path, None
     _check_scores(plan, learner)
-    known = None if roles is None or not roles.keys() <= read_header(path).manifest.keys() else dict(roles)
     if not tied.keys() & read_header(path).manifest.keys():
-        return path, known
+        return path, learner
     try:
-        return to_bytes(untied(learner, from_bytes(path.read_bytes()))), known
+        return to_bytes(untied(learner, from_bytes(path.read_bytes()))), learner
     except LearnerError as error:
         fail(f"{path} cannot start this run: {error}")
 
@@ -117,16 +119,13 @@ def _check_scores(plan: Plan, learner: object) -> None:
         fail(f"{unaddable()} The plan asks devices for it: task.score_held_out = true.")
 
 
-def initial(
-    plan: Plan, learner: str | None, seed: int | None
-) -> tuple[Plan, bytes, str, dict[str, StatisticRole] | None]:
-    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display, its statistics where
-    the learner knows them).
+def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, bytes, str, object]:
+    """The initial checkpoint that a learner makes: (plan, safetensors bytes, origin for display, the learner).
 
     If the plan averages everything and the learner names a subset (``averaged``), the plan that is returned averages
     that subset. Failure when the learner has another version or makes no initial checkpoint.
     """
-    from client_sdk.learners import catalogue_for, roles_of
+    from client_sdk.learners import catalogue_for
     from client_sdk.tensors import to_bytes
 
     name = learner or plan.task.learner
@@ -142,6 +141,4 @@ def initial(
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
-    known = roles_of(made)
-    roles = None if known is None else dict(known)
-    return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}", roles
+    return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}", made

@@ -110,15 +110,15 @@ def _model(
     from client_sdk.tensors import read_header
 
     if init is not None:
-        content, known = given(plan, init)
+        content, made_by = given(plan, init)
         header = read_header(content)
     else:
         try:
-            _, content, _, known = initial(plan, None, None)
+            _, content, _, made_by = initial(plan, None, None)
             header = read_header(content)
         except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
             return None, sentence_of(error)
-    return (header, roles_for(header.manifest, said, known)[0]), ""
+    return (header, roles_for(header.manifest, said, made_by)[0]), ""
 
 
 def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any]:

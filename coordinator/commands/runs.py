@@ -67,10 +67,10 @@ def create(
     content: Path | bytes
     said = said_roles(statistics)
     if init is not None:
-        (content, known), origin = given(read, init), init.name
+        (content, made_by), origin = given(read, init), init.name
     else:
-        read, content, origin, known = initial(read, learner, seed)
-    roles, word = roles_for(read_header(content).manifest, said, known)
+        read, content, origin, made_by = initial(read, learner, seed)
+    roles, word = roles_for(read_header(content).manifest, said, made_by)
     with OperatorClient(coordinator, key_file=key_file) as client:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         with counted_bytes(f"uploading {origin}", size) as on_bytes:
@@ -84,7 +84,7 @@ def create(
         if doubt:
             say(f"{doubt} Devices without it take no part.")
         if word:
-            say(f"{word} --statistic says otherwise.")
+            say(word)
         if made.devices_spent:
             say(
                 f"{who_is_spent(made)}. The ways out: start from another checkpoint, use other devices, or advance the "

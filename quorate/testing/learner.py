@@ -45,8 +45,9 @@ class LearnerContract:
 
     def roles(self) -> dict[str, StatisticRole]:
         """The statistics of the model: those of the learner's method ``roles``, else those that names tell."""
-        known = roles_of(Catalogue({NAME: self.learner}, installed=()).load(NAME))
-        return by_name(Manifest.of(self.model)) if known is None else dict(known)
+        model = Manifest.of(self.model)
+        known = roles_of(Catalogue({NAME: self.learner}, installed=()).load(NAME), model)
+        return by_name(model) if known is None else dict(known)
 
     def test_its_statistics_are_floating_point_tensors_of_the_model(self) -> None:
         model = Manifest.of(self.model)

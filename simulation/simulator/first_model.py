@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.learners import roles_of, untied
+from client_sdk.learners import LearnerError, roles_of, untied
 from client_sdk.tensors import Manifest, Roles, TensorError, Tensors, from_bytes
-from client_sdk.tensors.roles import StatisticRole, as_roles, by_name, stated, told
+from client_sdk.tensors.roles import StatisticRole, by_name, doubted, stated, told
 from simulation.simulator.options import InitLike
 
 
@@ -55,11 +55,10 @@ def first_roles(
     or the learner."""
 
     def of(model: Manifest) -> Roles:
-        known = roles_of(learner)
         try:
-            known = None if known is None else as_roles(known)
-        except TensorError as error:
-            raise ValueError(f"roles() of the learner: {error}") from None
+            known = roles_of(learner, model)
+        except LearnerError as error:
+            raise ValueError(str(error)) from error
         try:
             found = None if said is None else stated(model, said)
         except TensorError as error:
@@ -73,6 +72,8 @@ def first_roles(
             found = by_name(model)
             if found:
                 tell(told(found))
+        elif known is not None and (doubt := doubted(model, known)):
+            tell(doubt)
         return found if found is not None else (known or {})
 
     return of

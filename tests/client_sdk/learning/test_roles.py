@@ -15,6 +15,7 @@ from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Manifest, Roles, Tensors
 from client_sdk.tensors.roles import digest_of
 from client_sdk.update import Update
+from simulation import simulate
 
 NAME = "clinic:normed"
 LEARNER = Learner(
@@ -81,3 +82,42 @@ def test_what_is_not_averaged_has_no_role_in_the_run() -> None:
     assert "0.running_var" not in trained(LEARNER, asked).delta
     half = assignment({"0.running_mean": "statistic"}, averaged=("!*_var",))
     assert "0.running_mean" in trained(LEARNER, half).delta
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [
+        (lambda: ["0.running_mean"], "roles.. of the learner: a list says no roles"),
+        (lambda: {"0.running_mean": "mean"}, "'0.running_mean': 'mean' is no name and role"),
+        (lambda: {"0.running_men": "statistic"}, "the model: 0.running_men; did you mean 0.running_mean"),
+        (
+            lambda: {"0.num_batches_tracked": "statistic"},
+            "no floating-point tensor of the model: 0.num_batches_tracked",
+        ),
+        ({"0.running_mean": "statistic"}, "The learner's roles is a dict: make it a method"),
+    ],
+)
+def test_a_learner_that_says_no_roles_is_told_so_on_devices_and_in_simulations(roles: Any, words: str) -> None:
+    class Wrong:
+        def train(self, model: Tensors, data: Any, task: Task, **more: Any) -> Update:
+            raise AssertionError
+
+    learner = Wrong()
+    learner.roles = roles  # type: ignore[attr-defined]
+    with pytest.raises(LearnerError, match=words):
+        trained(learner, assignment(ROLES))
+    with pytest.raises(ValueError, match=words):
+        simulate({"cohort": {"select": 1, "goal": 1}}, learner, [DATA], init=MODEL, progress=False)
+
+
+def test_roles_that_leave_a_statistic_out_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    class Forgetful:
+        def train(self, model: Tensors, data: Any, task: Task, **more: Any) -> Update:
+            return Update({name: array * 0 for name, array in model.items() if array.dtype == np.float32}, 1)
+
+        def roles(self) -> Roles:
+            return {"0.running_mean": "statistic"}
+
+    plan = {"cohort": {"select": 1, "goal": 1}, "finish": {"rounds": 1}}
+    simulate(plan, Forgetful(), [DATA], init=MODEL)
+    assert "The learner's roles() leave out 0.running_var, named as statistics are" in capsys.readouterr().err

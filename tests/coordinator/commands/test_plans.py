@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -152,3 +153,37 @@ def test_a_learner_that_knows_its_statistics_is_not_contradicted(
     assert "; 2 are of statistics" in " ".join(capsys.readouterr().out.split())
     assert quorate("plan", "check", str(tmp_path / "plan.toml"), "--statistic", "w") == 1
     assert "leave the option out" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [
+        ("def roles(self): return ['ema']", "roles() of the learner: a list says no roles: give a dict of names"),
+        ("def roles(self): return {'ema': 'mean'}", "roles() of the learner: 'ema': 'mean' is no name and role"),
+        (
+            "def roles(self): return {'emma': 'statistic'}",
+            "no floating-point tensor of the model: emma; did you mean ema?",
+        ),
+        ("def roles(self): return {'count': 'statistic'}", "no floating-point tensor of the model: count."),
+        ("def roles(self): return 1 / 0", "roles() of the learner failed: ZeroDivisionError: division by zero."),
+        ("def roles(self, model): return {}", "roles() of the learner failed: TypeError"),
+        ("roles = {'ema': 'statistic'}", "The learner's roles is a dict: make it a method roles() that gives it."),
+    ],
+)
+def test_roles_that_are_none_are_a_sentence_before_anything_is_sent(
+    roles: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"w": np.zeros(3, np.float32), "ema": np.zeros(2, np.float32), "count": np.zeros(1, np.int64)}
+    (tmp_path / "model.safetensors").write_bytes(to_bytes(model))
+    (tmp_path / "wrongly.py").write_text(
+        "import numpy as np\nclass L:\n    def train(self, *_, **__): ...\n    def initial(self, seed):\n"
+        "        return {'w': np.zeros(3, 'f4'), 'ema': np.zeros(2, 'f4'), 'count': np.zeros(1, np.int64)}\n"
+        f"    {roles}\nlearner = L()\n"
+    )
+    monkeypatch.delitem(sys.modules, "wrongly", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "plan.toml").write_text('name = "x"\n[task]\nlearner = "wrongly:learner"\n')
+    for command in (("plan", "check"), ("run", "create")):
+        for init in ((), ("--init", str(tmp_path / "model.safetensors"))):
+            assert quorate(*command, str(tmp_path / "plan.toml"), *init) == 1
+            assert words in " ".join(capsys.readouterr().err.split())
