@@ -94,7 +94,14 @@ class TableFile:
         y = self._numbers(table, str(self.target))
         x = np.empty((table.num_rows, len(inputs)), np.float32)
         for place, name in enumerate(inputs):
-            x[:, place] = self._numbers(table, name)
+            values = self._numbers(table, name)
+            x[:, place] = values
+            is_large = values.dtype == np.int64 and max(int(values.max()), -int(values.min())) > 2**24
+            if is_large and len(np.unique(values)) != len(np.unique(x[:, place])):
+                raise TableError(
+                    f"{self.path}: the column {name} holds whole numbers, as {values[0]}, that float32 cannot tell "
+                    "apart: leave out what identifies a row, subtract an offset, or give fractions"
+                )
         return x, y if y.dtype == np.int64 else y.astype(np.float32), held_out
 
     def _check_names(self, names: list[str]) -> None:

@@ -39,6 +39,13 @@ def find_key(coordinator: str, key_file: Path | str | None = None) -> str | None
     return None if noted is None else read_key(noted)
 
 
+def noted_beside(coordinator: str) -> str:
+    """The numeric address of this URL at localhost, where a key is noted for that; else empty. The key is not sent to
+    ``localhost``, which may be another process, of another user, at ::1."""
+    other = coordinator.replace("//localhost", "//127.0.0.1", 1)
+    return other if other != coordinator and _noted(other) is not None else ""
+
+
 def read_key(path: Path) -> str:
     """The key in a file. ValueError, in a sentence, where it cannot be read or is empty."""
     try:

@@ -12,7 +12,7 @@ import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key
+from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key, noted_beside
 from client_sdk.http.transport import open_http, why_silent
 from client_sdk.http.urls import check_url
 from client_sdk.protocol.names import Route, did_you_mean
@@ -108,6 +108,8 @@ class OperatorTransport:
     def _refusal(self, response: httpx2.Response, body: bytes) -> ProblemError:
         if response.status_code == 401 and self._key is None:
             how = f"give --key-file FILE, or set {KEY_FILE} or {API_KEY}"
+            if other := noted_beside(self.coordinator):
+                how = f"yours is for {other}, which is the address to use; or {how}"
             return problem("unauthenticated", f"There is no API key for the coordinator at {self.coordinator}: {how}.")
         found = parse_problem(response.status_code, body, response.headers)
         run = _RUN.search(response.request.url.path)

@@ -28,8 +28,9 @@ class Treatment(Message):
     statistics_cut: int | None = 0
     """With values of statistics (such as a running mean) that were cut to ``aggregation.statistics_range``."""
     rounding: float | None = 0.0
-    """The largest rounding error: half a unit of the exact sum, relative to the largest value of the update; 0 below
-    0.001. In secure rounds about how much of the step is rounding; None below 0.3."""
+    """The largest rounding error: half a unit of the exact sum, or half a step of ``float16@1``, relative to the
+    largest value of the update; 0 below 0.001. In secure rounds about how much of the step is rounding; None below
+    0.3."""
     zero_sum: bool = False
     """Whether the sum was zero in every value, so that the round moved nothing by itself."""
     raised: int = 0

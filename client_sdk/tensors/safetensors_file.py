@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from client_sdk.tensors.floats import as_array
 from client_sdk.tensors.manifest import (
     NUMPY_DTYPES,
     Array,
@@ -98,7 +99,7 @@ def _header_size(prefix: bytes, total: int, limit: int) -> int:
 def _foreign(prefix: bytes) -> str:
     """What a file is that is no safetensors file, and how it becomes one."""
     convert = "to_bytes of client_sdk.tensors makes one from a dict of arrays"
-    convert_torch = ", here {name: tensor.numpy() for name, tensor in torch.load(FILE).items()}"
+    convert_torch = ", here torch.load(FILE, map_location='cpu')"
     if prefix.startswith(b"PK\x03\x04"):
         what = "this is a zip archive, as torch.save and numpy.savez make, and not a safetensors file"
         return f"{what}: {convert}{convert_torch}, or dict(numpy.load(FILE))"
@@ -217,13 +218,15 @@ def header_bytes(manifest: Manifest, metadata: Mapping[str, str] | None = None) 
 
 def to_bytes(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
     """The safetensors file of ``tensors``, byte for byte as the library writes it, ``metadata`` in the order given.
+    Tensors of torch on the CPU are taken too.
 
     ManifestMismatch for a dtype that no file can hold, MalformedTensors for a name or a header that ``read_header``
     would refuse.
     """
-    manifest = Manifest.of(tensors)
+    arrays = {name: as_array(name, array) if hasattr(array, "detach") else array for name, array in tensors.items()}
+    manifest = Manifest.of(arrays)
     head = header_bytes(manifest, metadata)
-    return b"".join([head, *(_data(tensors[name], spec) for name, spec in manifest.items())])
+    return b"".join([head, *(_data(arrays[name], spec) for name, spec in manifest.items())])
 
 
 def _data(array: Array, spec: TensorSpec) -> memoryview:

@@ -19,7 +19,8 @@ class Treated:
     statistics_cut: bool = False
     """Whether values of statistics were cut to their range."""
     rounding: float = 0.0
-    """Half a unit of the exact sum, relative to the update's largest value, at most 1; 0 below 0.001."""
+    """Half a unit of the exact sum, or half a step of ``float16@1``, relative to the update's largest value, at most 1;
+    0 below 0.001."""
 
 
 UNTREATED = Treated()

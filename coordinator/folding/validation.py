@@ -37,6 +37,8 @@ from coordinator.engine.treatment import Treated
 from coordinator.folding.bounds import Bounds
 
 _SMALLEST_ROUNDING = 1e-3
+_FLOAT16 = 2.0**-25
+"""Half a step of float16's values below 2^-14."""
 _SMALL = 2.0**-20
 """Below this the largest magnitude decides how large rounding errors are, so a bound of it is not enough."""
 
@@ -53,11 +55,13 @@ class Measures:
     cut: int = 0
     """How many values of statistics are beyond ``aggregation.statistics_range``, and are cut to it when they are
     added."""
+    coarse: float = 0.0
+    """Half a step of the codec's small values."""
 
     @property
     def treated(self) -> Treated:
         """What is done to the values of the update."""
-        rounding = rounding_of(self.peak)
+        rounding = max(rounding_of(self.peak), min(1.0, self.coarse / self.peak) if self.peak else 0.0)
         return Treated(
             clipped=self.scale is not None,
             statistics_cut=self.cut > 0,
@@ -164,7 +168,9 @@ def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bound
     most_weight = heaviest(plan.aggregation, plan.weight_unit)
     most = range_for(most_weight, plan.cohort.goal)
     limit = plan.aggregation.clip_norm
-    if limit is None and bounds.ranges is None and _SMALL <= (largest := bound(blocks())) <= most:
+    coarse = _FLOAT16 if plan.task.codec == codecs.FLOAT16.name else 0.0
+    small = max(_SMALL, coarse / _SMALLEST_ROUNDING)
+    if limit is None and bounds.ranges is None and small <= (largest := bound(blocks())) <= most:
         return Measures(peak=largest, scale=None)
     largest = peak(bounds.of_parameters(blocks()))
     scale = None
@@ -183,4 +189,4 @@ def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bound
             f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "
             f"of weight {most_weight} can be summed with"
         )
-    return Measures(peak=largest, scale=scale, cut=cut)
+    return Measures(peak=largest, scale=scale, cut=cut, coarse=coarse * (1.0 if scale is None else scale))

@@ -17,6 +17,7 @@ from tests.client_sdk.commands.run_cli import quorate
 pa: Any = import_module("pyarrow")
 pq: Any = import_module("pyarrow.parquet")
 CODES = ": give numbers, by one table of codes for all devices (each device's own would differ)."
+APART = "leave out what identifies a row, subtract an offset, or give fractions."
 FILL = ": fill them in, or leave these rows out."
 CSV = "age,dose,smokes,ill\n41,0.5,true,1\n29,1,false,0\n63,2.25,true,1\n"
 
@@ -91,6 +92,11 @@ REFUSED: dict[str, tuple[str | bytes, str | None, str]] = {
     "a column empty": ("a,b\n,1\n,0\n", "b", "{}: the column a: 2 values are missing, first in row 1" + FILL),
     "dates": ("a,b\n2024-01-01,1\n", "b", "{}: the column a holds values of the type date32[day]: give numbers."),
     "infinite": ("a,b\n1e300,1\n", "b", "{}: the column a holds 1e+300 in row 1, which is beyond float32."),
+    "numbers of rows": (
+        "a,b\n1152921504606846976,0\n1152921504606846977,1\n",
+        "b",
+        "{}: the column a holds whole numbers, as 1152921504606846976, that float32 cannot tell apart: " + APART,
+    ),
     "no header": ("1,2,0\n3,4,1\n", "y", "The first line of {} must name its columns; it is 1, 2, 0."),
     "the index of pandas": (
         ",a,b\n0,1,1\n",
@@ -191,3 +197,8 @@ def test_commands_take_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ):
         assert quorate(*command) == 1
         assert "--target names a column of a .csv or .parquet file" in capsys.readouterr().err
+
+
+def test_large_whole_numbers_that_float32_tells_apart_are_taken(tmp_path: Path) -> None:
+    found = load_data(with_target(csv(tmp_path, "a,b\n123456789,0\n223456789,1\n123456789,1\n"), "b"))
+    assert found.train.x[:, 0].tolist() == [123456792.0, 223456784.0, 123456792.0]

@@ -87,3 +87,15 @@ def test_a_secure_step_that_is_mostly_rounding_is_said(size: float, said: bool) 
         assert row.rounding == pytest.approx(min(share, 1.0), abs=0.15)
     else:
         assert row.rounding is None
+
+
+@pytest.mark.parametrize(("codec", "value", "said"), [("float16@1", 3e-7, True), ("float16@1", 1e-4, False)])
+def test_small_updates_in_float16_are_said(codec: str, value: float, said: bool) -> None:
+    tiny = dict.fromkeys(CLIENTS, client(5, value))
+    history = simulate({**PLAN, "aggregation": {}, "task": {"codec": codec}}, learner, tiny, init=INIT)
+    error = float(abs(history.checkpoint(1)["w"][0] - np.float32(value)) / value)
+    assert (error > 1e-3) == said
+    for row in history.rounds:
+        assert row.rounding is not None
+        assert (row.rounding >= error) == said
+    assert ("rounding errors up to" in history.summary()) == said

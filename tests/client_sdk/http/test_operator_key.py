@@ -110,3 +110,15 @@ def test_a_client_without_a_key_says_how_to_give_one() -> None:
     for ask in (client.runs, lambda: list(client.events("a")), lambda: client.checkpoint("0" * 64)):
         with pytest.raises(ProblemError, match=r"no API key for the coordinator at .*: give --key-file FILE, or set "):
             ask()
+
+
+def test_a_key_for_the_numeric_address_is_named_and_not_sent_to_localhost(tmp_path: Path) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert "authorization" not in request.headers
+        return httpx2.Response(401, json={"type": "/problems/unauthenticated", "title": "", "status": 401})
+
+    note_key("http://127.0.0.1:8470", written(tmp_path / "key", "a key"))
+    at_localhost = "http://localhost:8470"
+    http = httpx2.Client(base_url=at_localhost, transport=httpx2.MockTransport(answer))
+    with pytest.raises(ProblemError, match=r"yours is for http://127\.0\.0\.1:8470, which is the address"):
+        OperatorClient(at_localhost, http=http).runs()

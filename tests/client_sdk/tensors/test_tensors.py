@@ -300,3 +300,13 @@ def test_canonical_bytes_of_another_layout() -> None:
 
 def test_digest_is_sha256() -> None:
     assert digest(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_state_of_torch_is_written_as_its_arrays_are() -> None:
+    torch = pytest.importorskip("torch")
+    state = torch.nn.BatchNorm1d(3).state_dict() | {"half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16)}
+    found = from_bytes(to_bytes(dict(state)))
+    assert found.keys() == state.keys()
+    assert widen(found["half"]).tolist() == [1.5, -2.0]
+    assert found["num_batches_tracked"].shape == ()
+    assert to_bytes({"w": torch.ones(2, 3).T}) == to_bytes({"w": np.ones((3, 2), np.float32)})
