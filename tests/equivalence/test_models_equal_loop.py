@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_sdk.data import Examples
-from client_sdk.device.storage import MemoryStorage
-from client_sdk.http.client import Client
 from client_sdk.http.operator import OperatorClient
-from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.learning import Learner, batch_order
 from client_sdk.tensors import Tensors, from_bytes, to_bytes, widen
 from simulation import History, simulate
 from simulation.engines import EngineName
 from tests.coordinator.service.conftest import Server
+from tests.equivalence.test_round_equals_loop import train_over_http
 
 SIZES = (4, 7, 12)
 ROUNDS = 2
@@ -86,6 +83,16 @@ class Grouped(Plain):
         return found
 
 
+class Normed(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.norm(super().features(x))
+        return found
+
+
 class Averaged(Plain):
     """With an exponential moving average of its features in a buffer."""
 
@@ -104,8 +111,8 @@ class Averaged(Plain):
         return found - self.ema
 
 
-class Adapted(Plain):
-    """A layer with a low-rank adapter, as LoRA has it (Hu et al. 2021, arXiv:2106.09685)."""
+class Adapted(Normed):
+    """A model with BatchNorm and a low-rank adapter beside it, as LoRA has it (Hu et al. 2021, arXiv:2106.09685)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,6 +155,7 @@ KINDS = {
     "tied": Kind(Tied),
     "frozen": Kind(Frozen),
     "group norm": Kind(Grouped),
+    "batch norm": Kind(Normed, tolerance=2e-6),
     MOVING: Kind(Averaged),
     "adapters": Kind(Adapted, ("lora_*",), trained=lambda name: "lora" in name),
     "all but the head": Kind(Plain, ("!head.*",), trained=lambda name: "head" not in name),
@@ -162,6 +170,7 @@ RULES: dict[str, dict[str, Any]] = {
     "capped": {"weight_cap": 5},
     "fedavgm": {"server_optimizer": "fedavgm", "server_learning_rate": 0.5},
     "nesterov": {"server_optimizer": "fedavgm", "server_optimizer_parameters": {"nesterov": 1}},
+    "median": {"rule": "median", "weighting": "equal", "server_learning_rate": 0.5},
     "fedadagrad": {"server_optimizer": "fedadagrad", "server_learning_rate": 0.02},
     "fedadam": {"server_optimizer": "fedadam", "server_learning_rate": 0.02},
     "fedyogi": {"server_optimizer": "fedyogi", "server_learning_rate": 0.02},
@@ -218,11 +227,8 @@ def loop(kind: Kind, initial: Tensors, rule: dict[str, Any], ids: list[str]) -> 
             scale = min(1.0, rule["clip_norm"] / norm) if "clip_norm" in rule else 1.0
             deltas.append([{n: one * scale for n, one in change[0].items()}, change[1]])
         weights = [1 if rule.get("weighting") == "equal" else min(size, cap) for size in SIZES]
-        mean = [
-            {n: sum(w * d[i][n] for w, d in zip(weights, deltas, strict=True)) / sum(weights) for n in before[i]}
-            for i in (0, 1)
-        ]
-        following = {n: before[1][n] + mean[1][n] for n in before[1]}
+        mean = [{n: middle([d[i][n] for d in deltas], weights, rule) for n in before[i]} for i in (0, 1)]
+        following = {n: old + (mean[1][n] if kind.trained(n) else 0.0) for n, old in before[1].items()}
         for name, old in before[0].items():
             following[name] = old + (step(rule, mean[0][name], memory, name) if kind.trained(name) else 0.0)
         own = {name: one for tensors in parts(world) for name, one in tensors.items()}
@@ -230,6 +236,12 @@ def loop(kind: Kind, initial: Tensors, rule: dict[str, Any], ids: list[str]) -> 
             with torch.no_grad():
                 own[name].copy_(torch.from_numpy(value))
         yield {name: one.detach().double().numpy().copy() for name, one in own.items()}
+
+
+def middle(values: list[Double], weights: list[int], rule: dict[str, Any]) -> Double:
+    if rule.get("rule") == "median":
+        return np.asarray(np.median(values, axis=0))
+    return np.asarray(sum(w * one for w, one in zip(weights, values, strict=True)) / sum(weights))
 
 
 def step(rule: dict[str, Any], d: Double, memory: dict[str, tuple[Double, Double]], name: str) -> Double:
@@ -337,7 +349,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rule"), zip(KINDS, [*RULES][-len(KINDS) :], strict=True))
+@pytest.mark.parametrize(("kind", "rule"), list(zip(KINDS, [*RULES][-len(KINDS) :], strict=True)))
 def test_deployed_rounds_equal_the_loop(server: Server, kind: str, rule: str) -> None:
     """A real coordinator, and a client for each device, over HTTP."""
     chosen, name = KINDS[kind], f"tests:{kind.replace(' ', '-')}"
@@ -347,22 +359,8 @@ def test_deployed_rounds_equal_the_loop(server: Server, kind: str, rule: str) ->
         init = operator.upload_checkpoint(to_bytes(chosen.learner.initial(3)))
         run = operator.create_run(asked, init, "a test", chosen.learner.roles()).run
 
-        def device(number: int) -> None:
-            x, y = data()[number]
-            trainer = LearnerTrainer(Catalogue({name: chosen.learner}, installed=[]), Examples(x, y))
-            with Client(
-                server.url, MemoryStorage(), trainer, enrolment_token=server.token, label=f"{run}-{number}", hold_s=20
-            ) as client:
-                client.run(rounds=ROUNDS)
-
-        threads = [Thread(target=device, args=(number,), daemon=True) for number in range(len(SIZES))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        for _ in operator.events(run):
-            pass
-        labels = {one.label: one.device for one in operator.devices(limit=1000) if one.label.startswith(f"{run}-")}
+        parts_of_data = [Examples(x, y) for x, y in data()]
+        numbers_of = train_over_http(server, operator, run, name, chosen.learner, parts_of_data, ROUNDS)
         line = [from_bytes(operator.checkpoint(found.digest)) for found in operator.checkpoints(run)]
     assert len(line) == ROUNDS + 1
-    require_equal(chosen, line, RULES[rule], [labels[f"{run}-{number}"] for number in range(len(SIZES))])
+    require_equal(chosen, line, RULES[rule], sorted(numbers_of, key=lambda device: numbers_of[device]))

@@ -57,6 +57,30 @@ def shards(seed: int = 4) -> list[Examples]:
     return found
 
 
+def train_over_http(
+    server: Server, operator: OperatorClient, run: str, name: str, learner: object, data: list[Examples], rounds: int
+) -> dict[str, int]:
+    """A client in a thread for each part of the data, until the run has ended: device id -> number of its part."""
+
+    def device(number: int) -> None:
+        trainer = LearnerTrainer(Catalogue({name: learner}, installed=[]), data[number])
+        with Client(
+            server.url, MemoryStorage(), trainer, enrolment_token=server.token, label=f"{run}-{number}", hold_s=20
+        ) as client:
+            client.run(rounds=rounds)
+
+    threads = [Thread(target=device, args=(number,), daemon=True) for number in range(len(data))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for _ in operator.events(run):
+        pass
+    found = [one for one in operator.devices(limit=1000) if one.label.startswith(f"{run}-")]
+    assert len(found) == len(data)
+    return {one.device: int(one.label.rsplit("-", 1)[1]) for one in found}
+
+
 def federate(
     server: Server, learner_name: str, learner: object, initial: Tensors, rounds: int, **rule: object
 ) -> tuple[RunView, list[Tensors], dict[str, int]]:
@@ -72,30 +96,11 @@ def federate(
         }
         run = operator.create_run(plan, operator.upload_checkpoint(to_bytes(initial)), "a test").run
 
-        def device(number: int) -> None:
-            trainer = LearnerTrainer(Catalogue({learner_name: learner}, installed=[]), data[number])
-            with Client(
-                server.url, MemoryStorage(), trainer, enrolment_token=server.token, label=f"{run}-{number}", hold_s=20
-            ) as client:
-                client.run(rounds=rounds)
-
-        threads = [Thread(target=device, args=(number,), daemon=True) for number in range(len(SIZES))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        for _ in operator.events(run):
-            pass
+        ids = train_over_http(server, operator, run, learner_name, learner, data, rounds)
         view = operator.run(run)
         assert (view.status, view.version) == ("finished", rounds)
         assert [found.funnel.reported for found in operator.rounds(run)] == [len(SIZES)] * rounds
         line = [from_bytes(operator.checkpoint(found.digest)) for found in operator.checkpoints(run)]
-        ids = {
-            found.device: int(found.label.rsplit("-", 1)[1])
-            for found in operator.devices()
-            if found.label.startswith(run + "-")
-        }
-    assert len(ids) == len(SIZES)
     return view, line, ids
 
 

@@ -1,10 +1,10 @@
-"""BatchNorm in federated rounds, against a loop in plain PyTorch: under FedAvg, each server optimizer, clipping, each
-codec, robust rules and secure rounds, in every engine."""
+"""BatchNorm in federated rounds: each codec, secure rounds, a datacenter, each engine, a run that goes on; and who says
+which tensors are statistics. ``tests/equivalence/test_models_equal_loop.py`` has a loop in PyTorch beside it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,7 +15,6 @@ from torch import nn
 
 from client_sdk import codecs
 from client_sdk.learning import Learner, LearnerFailed
-from client_sdk.learning.seeding import batch_order
 from client_sdk.protocol.devices import Task
 from client_sdk.tensors import Tensors, to_bytes
 from client_sdk.update import Update
@@ -71,148 +70,12 @@ def run(aggregation: Mapping[str, Any] | None = None, rounds: int = ROUNDS, **op
     return simulate(plan, asked.pop("learner", LEARNER), CLIENTS, rounds=rounds, **asked)
 
 
-# ---------------------------------------------------------------- the loop
-
-
-def deltas_of(
-    model: Tensors, round: int, make: Callable[[], nn.Module] = network, frozen: str = ""
-) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """What each client's training changes, in plain PyTorch. Parameters whose names begin with ``frozen`` are kept."""
-    found = []
-    for name, (x, y) in CLIENTS.items():
-        module = make()
-        module.load_state_dict({key: torch.tensor(value) for key, value in model.items()})
-        module.train()
-        trained = [one for key, one in module.named_parameters() if not frozen or not key.startswith(frozen)]
-        optimizer = torch.optim.SGD(trained, lr=RATE)
-        batches = batch_order(len(x), BATCH, seed=SEED, round=round, device=name, drop_last=True)
-        for _ in range(EPOCHS * max(1, len(x) // BATCH)):
-            at = next(batches)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(torch.tensor(x)[at]), torch.tensor(y)[at]).backward()
-            optimizer.step()
-        after = {key: value.numpy().astype(np.float64) for key, value in module.state_dict().items()}
-        found.append({key: after[key] - model[key] for key in after if model[key].dtype == np.float32})
-    return found
-
-
-def clipped(delta: dict[str, Any], norm: float) -> dict[str, Any]:
-    length = np.sqrt(sum(float((delta[key] ** 2).sum()) for key in delta if key not in STATISTICS))
-    return {key: value * (1.0 if key in STATISTICS else min(1.0, norm / length)) for key, value in delta.items()}
-
-
-def require_rounds_of_the_loop(
-    history: History, optimizer: str = "average", rate: float = 1.0, clip: float = np.inf
-) -> None:
-    """Each round, from the model that it began with."""
-    memory: dict[str, Any] = {}
-    for number in range(1, len(history) + 1):
-        before, found = history.checkpoint(number - 1), history.checkpoint(number)
-        deltas = [clipped(delta, clip) for delta in deltas_of(before, number)]
-        for key in deltas[0]:
-            mean = sum(size * delta[key] for size, delta in zip(SIZES, deltas, strict=True)) / sum(SIZES)
-            step = mean if key in STATISTICS else stepped(optimizer, rate, key, mean, memory)
-            wanted, scale = before[key] + step, max(1.0, float(np.abs(found[key]).max()))
-            assert np.abs(found[key] - wanted).max() <= TOLERANCE * scale, key
-        assert float(found["1.running_var"].min()) >= 0
-        assert found["1.num_batches_tracked"] == 0
-
-
-def stepped(optimizer: str, rate: float, key: str, mean: Any, memory: dict[str, Any]) -> Any:
-    """One step of a parameter, by the formula of the paper; see ``coordinator.engine.aggregation``."""
-    if optimizer == "average":
-        return rate * mean
-    if optimizer == "fedavgm":
-        memory[key] = 0.9 * memory.get(key, 0.0) + mean
-        return rate * memory[key]
-    m, v = memory.get(key, (0.0, 1e-6))
-    beta1 = 0.0 if optimizer == "fedadagrad" else 0.9
-    m, square = beta1 * m + (1 - beta1) * mean, mean**2
-    v = {
-        "fedadagrad": v + square,
-        "fedadam": 0.99 * v + 0.01 * square,
-        "fedyogi": v - 0.01 * square * np.sign(v - square),
-    }[optimizer]
-    memory[key] = m, v
-    return rate * m / (np.sqrt(v) + 1e-3)
-
-
-OPTIMIZERS = [
-    ("average", 1.0),
-    ("average", 2.0),
-    ("fedavgm", 1.0),
-    ("fedadagrad", 0.05),
-    ("fedadam", 0.05),
-    ("fedyogi", 0.05),
-]
-
-
-@pytest.mark.parametrize(("optimizer", "rate"), OPTIMIZERS)
-def test_statistics_are_those_of_the_loop_under_each_server_optimizer(optimizer: str, rate: float) -> None:
-    history = run({"server_optimizer": optimizer, "server_learning_rate": rate})
-    require_rounds_of_the_loop(history, optimizer, rate)
-
-
-def test_a_clipped_norm_is_of_parameters() -> None:
-    require_rounds_of_the_loop(run({"clip_norm": 0.05}), clip=0.05)
-
-
 @pytest.mark.parametrize("codec", [name for name in codecs.names() if name != "float32@1"])
 def test_lossy_codecs_leave_the_first_rounds_statistics_as_they_are(codec: str) -> None:
     plain, found = run(rounds=1), run(rounds=1, codec=codec)
     for key in STATISTICS:
         assert found.checkpoint(1)[key].tobytes() == plain.checkpoint(1)[key].tobytes()
     assert found.checkpoint(1)["0.weight"].tobytes() != plain.checkpoint(1)["0.weight"].tobytes()
-
-
-ROBUST: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
-    "median": ({}, lambda rows: np.median(rows, axis=0)),
-    "trimmed-mean": ({"rule_parameters": {"fraction": 0.25}}, lambda rows: np.sort(rows, axis=0)[1:-1].mean(axis=0)),
-}
-
-
-@pytest.mark.parametrize("rule", ROBUST)
-def test_robust_rules_take_them_coordinate_by_coordinate(rule: str) -> None:
-    more, middle = ROBUST[rule]
-    history = run({"rule": rule, "weighting": "equal", "server_learning_rate": 0.5, **more}, rounds=2)
-    for number in (1, 2):
-        before, found = history.checkpoint(number - 1), history.checkpoint(number)
-        deltas = deltas_of(before, number)
-        for key in deltas[0]:
-            step = middle(np.stack([delta[key] for delta in deltas])) * (1.0 if key in STATISTICS else 0.5)
-            assert np.abs(found[key] - (before[key] + step)).max() < 1e-5, key
-        assert float(found["1.running_var"].min()) >= 0
-
-
-class Adapted(nn.Module):
-    """A base with BatchNorm, and a low-rank adapter beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = network()
-        self.lora_A = nn.Parameter(torch.randn(1, 3))
-        self.lora_B = nn.Parameter(torch.zeros(2, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.base(x) + x @ self.lora_A.T @ self.lora_B.T
-        return found
-
-
-@pytest.mark.parametrize("codec", ["float32@1", "stochastic8@1"])
-def test_adapters_alone_move_and_the_statistics_of_their_base_stay(codec: str) -> None:
-    adapters = Learner(model=Adapted, loss=nn.functional.cross_entropy, averaged=("lora_*",))
-    history = run({"clip_norm": 100.0}, learner=adapters, averaged=["lora_*"], rounds=2, codec=codec)
-    for number in (1, 2):
-        before, found = history.checkpoint(number - 1), history.checkpoint(number)
-        for key in before:
-            if key.startswith("base."):
-                assert found[key].tobytes() == before[key].tobytes(), key
-        if codec == "float32@1":
-            deltas = deltas_of(before, number, Adapted, frozen="base.")
-            for key in ("lora_A", "lora_B"):
-                mean = sum(size * delta[key] for size, delta in zip(SIZES, deltas, strict=True)) / sum(SIZES)
-                assert np.abs(found[key] - (before[key] + mean)).max() <= TOLERANCE * 10, key
-        assert found["lora_B"].any()
 
 
 def test_a_fallback_to_the_datacenter_keeps_them_as_plain_training_does() -> None:
