@@ -19,6 +19,8 @@ from client_sdk.chance import derive_seed
 
 ONE_AT_A_TIME = threading.RLock()
 """Held while global generators are swapped. Re-entrant: a learner's loss may use another learner."""
+_TWISTER = np.random.MT19937(0)
+"""Numpy's global generator during a training: to make one takes longer than all other seeding."""
 _ONLY_READS = "_only_reads"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -110,18 +112,17 @@ def _with_private_items(subset: Any) -> Any:
 
 @contextmanager
 def seeded(seed: int, round: int, device: str) -> Iterator[None]:
-    """Seeds the global generators of Python, numpy and, where it is loaded, torch (on the CPU) by these three, and
-    restores them on exit, also after an error. Trainings of other threads wait meanwhile; their own draws do not."""
+    """Seeds the global generators of Python, numpy and, where it is loaded, torch (on all its devices) by these three,
+    and restores them on exit, also after an error. Trainings of other threads wait meanwhile; their own draws do
+    not."""
     torch = sys.modules.get("torch")
     with ONE_AT_A_TIME:
         numbers: Any = np.random  # its stubs lack two functions
         states = random.getstate(), numbers.get_bit_generator(), numbers.get_state(legacy=False)
         drawn = torch.random.default_generator.get_state() if torch is not None else None
+        on_gpus = torch.cuda.get_rng_state_all() if torch is not None and torch.cuda.is_initialized() else None
         try:
-            random.seed(derive_seed("python", seed, round, device))
-            numbers.set_bit_generator(np.random.MT19937(derive_seed("numpy", seed, round, device)))
-            if torch is not None:
-                torch.random.default_generator.manual_seed(derive_seed("layers", seed, round, device))
+            seed_generators(seed, round, device)
             yield
         finally:
             random.setstate(states[0])
@@ -129,6 +130,23 @@ def seeded(seed: int, round: int, device: str) -> Iterator[None]:
             numbers.set_state(states[2])
             if torch is not None:
                 torch.random.default_generator.set_state(drawn)
+                if on_gpus is not None:
+                    torch.cuda.set_rng_state_all(on_gpus)
+                elif torch.backends.cuda.is_built():  # as ``torch.manual_seed`` has left those that nothing had used
+                    torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+def seed_generators(seed: int, round: int, device: str) -> None:
+    """Seeds them, and restores nothing: within ``seeded``. It starts no GPU."""
+    torch, numbers = sys.modules.get("torch"), np.random
+    random.seed(derive_seed("python", seed, round, device))
+    numbers.set_bit_generator(_TWISTER)  # type: ignore[attr-defined]
+    numbers.seed(divmod(derive_seed("numpy", seed, round, device), 2**32))
+    if torch is not None:
+        layers = derive_seed("layers", seed, round, device)
+        torch.random.default_generator.manual_seed(layers)
+        if torch.backends.cuda.is_built():  # it waits until a GPU is used; to ask for one would start it
+            torch.cuda.manual_seed_all(layers)
 
 
 def generator(seed: int, round: int, device: str) -> np.random.Generator:

@@ -31,7 +31,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
 from client_sdk.data import held_out_part, training_part
+from client_sdk.isolation import seeded
 from client_sdk.learners import Catalogue, LearnerError, LearnerTrainer, require_roles
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples
@@ -146,6 +148,7 @@ def train_together(
 ) -> Update:
     """One local round by all ranks, which call it together; the same update on each of them.
 
+    The global generators of Python, numpy and torch are seeded by (seed, round, device, rank) meanwhile, and restored.
     ``data``: all of the device's data, on every rank. ``deadline`` counts on rank 0 only, and so does held-out
     scoring. Raises what ``Learner.train`` raises, on the rank it concerns, and RankFailed on the others; LearnerError
     where the task's learner is none that a group can train.
@@ -161,9 +164,10 @@ def train_together(
     try:
         learner = _learner(catalogue, task.learner)
         train = partial(learner.train, checkpoint, training_part(data), task, device=device, round=round, loop=together)
-        if group.rank == 0:
-            return train(deadline=deadline, held_out=held_out_part(data))
-        return train()
+        with seeded(task.seed, round, _who(device, group)):
+            if group.rank == 0:
+                return train(deadline=deadline, held_out=held_out_part(data))
+            return train()
     except GroupLost:
         raise
     except Exception as error:
@@ -204,6 +208,7 @@ def group_sgd(
     received = [weight.detach().clone() for weight in params] if task.mu else []
     with explained("while it made the optimizer"):
         stepper = optimizer(params, lr=task.learning_rate)
+    torch.random.default_generator.manual_seed(derive_seed("layers", task.seed, round, _who(device, group)))
     losses = weights = 0.0
     steps = seen = 0
     with torch.enable_grad():
@@ -226,6 +231,11 @@ def group_sgd(
     work = Work(steps=steps, steps_planned=planned, epochs=seen / count, examples_seen=seen, complete=steps == planned)
     found = {"loss": losses / weights if weights else 0.0}
     return LocalResult(work, defined(found | (_of_all_ranks(measures, group) if measures is not None else {})))
+
+
+def _who(device: str, group: Group) -> str:
+    """Whose random numbers: those of rank 0 are the device's, as of one process."""
+    return f"{device} rank {group.rank}" if group.rank else device
 
 
 def _of_all_ranks(measures: Measurement, group: Group) -> dict[str, float]:

@@ -6,8 +6,8 @@ from torch's global generator, of which a process has one: ``private_chance`` se
 Therefore one lock serialises everything in this package that may draw: two threads of one process train one after
 another. Devices that train at the same time need separate processes.
 
-Layers on a GPU are unaffected. Python's ``random`` and numpy's global generator are seeded by who calls a learner, in
-processes of this package's own (``client_sdk.isolation``).
+Python's ``random``, numpy's generator and torch's on GPUs are seeded by who calls a learner, in processes of this
+package's own (``client_sdk.isolation``).
 """
 
 from __future__ import annotations

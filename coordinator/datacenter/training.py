@@ -20,6 +20,7 @@ from torch import nn
 
 from client_sdk.chance import derive_seed
 from client_sdk.data import training_part
+from client_sdk.isolation import seed_generators, seeded
 from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, as_examples
 from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed, LearningError
@@ -27,7 +28,6 @@ from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group
 from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.optimizer import clip, dense_gradient
-from client_sdk.learning.seeding import private_chance
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.learning.unreached import Unreached
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
@@ -106,7 +106,7 @@ def train(
     """
     ranks = group or Group()
     report: OnMessage = on_message if on_message is not None and ranks.rank == 0 else _ignore
-    with private_chance(derive_seed("layers", recipe.seed, 0, "")):
+    with seeded(recipe.seed, 0, ""):
         job = _prepared(learner, model, data, recipe, ranks)
         saved, step = None, 0
         if checkpoints is not None:
@@ -127,7 +127,7 @@ def train(
         while step < recipe.steps:
             learning_rate = recipe.learning_rate_at(step)
             set_learning_rate(job.optimizer, learning_rate)
-            _seed_layers(recipe.seed, step, ranks)
+            seed_generators(recipe.seed, step, f"rank {ranks.rank}")
             batch = job.order.at(step)
             total, weight = gradient.compute(job.examples, batch, step)
             loss = total / weight if weight else 0.0
@@ -294,14 +294,6 @@ def _about(name: str, model: Tensors, examples: int, recipe: Recipe) -> dict[str
         "examples": examples,
         "recipe": recipe.model_dump(mode="json"),
     }
-
-
-def _seed_layers(seed: int, step: int, group: Group) -> None:
-    """Seed the random numbers of layers for a step: a different stream for every rank."""
-    drawn = derive_seed("layers", seed, step, f"rank {group.rank}")
-    torch.random.default_generator.manual_seed(drawn)
-    if group.device.type == "cuda":
-        torch.cuda.manual_seed(drawn)
 
 
 def _ignore(message: dict[str, Any]) -> None:

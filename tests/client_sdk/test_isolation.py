@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from client_sdk.chance import derive_seed
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.isolation import private, seeded
 from client_sdk.learners import evaluate, train
@@ -208,3 +209,41 @@ def test_torch_tensors_are_taken(dtype: torch.dtype) -> None:
 def test_other_things_are_refused_in_a_sentence(value: Any) -> None:
     with pytest.raises(ManifestMismatch):
         Update({"w": value}, examples=1)
+
+
+class Gpus:
+    """Stands for ``torch.cuda`` with two generators; their states are numbers."""
+
+    def __init__(self, states: list[int]) -> None:
+        self.states = states
+        self.seen: list[int] = []
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def is_initialized(self) -> bool:
+        return bool(self.states)
+
+    def get_rng_state_all(self) -> list[int]:
+        return list(self.states)
+
+    def set_rng_state_all(self, states: list[int]) -> None:
+        self.states = states
+
+    def manual_seed_all(self, seed: int) -> None:
+        self.seen.append(seed)
+        self.states = [seed] * len(self.states)
+
+
+def test_generators_of_gpus_are_seeded_and_restored_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    for before in ([3, 4], []):
+        monkeypatch.setattr(torch, "cuda", gpus := Gpus(before.copy()))
+        torch.manual_seed(11)
+        gpus.states = before.copy()
+        gpus.seen.clear()
+        with pytest.raises(ZeroDivisionError), seeded(0, 1, "a"):
+            fails_after([])
+        assert gpus.states == before
+        assert gpus.seen[0] == derive_seed("layers", 0, 1, "a")
+        assert gpus.seen[1:] == ([] if before else [11]), "what nothing has used begins as the user has seeded torch"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,6 +20,7 @@ from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, LearnerFailed
 from client_sdk.learning.group import Group
 from client_sdk.learning.group_trainer import GroupTrainer, follow, train_together
+from client_sdk.protocol.devices import Task
 from tests.client_sdk.device.scripted import ScriptedCoordinator
 from tests.coordinator.datacenter.models import examples, network
 
@@ -130,3 +133,38 @@ def test_a_learner_that_fails_in_training_is_agreed_upon_once() -> None:
             device="d0",
         )
     assert len([error for error in group.agreed if error is not None]) == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Unheard(Recorded):
+    """A rank of two that hears nothing of the other."""
+
+    @property
+    def alone(self) -> bool:
+        return True
+
+    def decide(self, yes: bool) -> bool:
+        return True
+
+
+def test_the_generators_of_each_rank_are_seeded_around_its_training_and_restored() -> None:
+    drawn: list[tuple[float, float, float]] = []
+
+    def noted(outputs: Any, targets: Any) -> torch.Tensor:
+        drawn.append((random.random(), np.random.random(), torch.rand(1).item()))
+        if len(drawn) % 2 == 0:
+            raise ZeroDivisionError
+        return nn.functional.cross_entropy(outputs, targets)
+
+    learner, data = Learner(model=network, loss=noted), Examples(*examples())
+    catalogue, task = Catalogue({"clinic:risk": learner}, installed=()), Task(learner="clinic:risk", batch_size=25)
+    random.seed(5), np.random.seed(5)
+    states = random.getstate(), str(np.random.get_state()), torch.get_rng_state()
+    for rank, number in ((0, 1), (0, 1), (1, 1), (0, 2)):
+        with pytest.raises(LearnerFailed):
+            train_together(Unheard(rank, 2), catalogue, data, task, learner.initial(1), round=number, device="d")
+    assert random.getstate() == states[0]
+    assert str(np.random.get_state()) == states[1]
+    assert torch.equal(torch.get_rng_state(), states[2])
+    assert drawn[:2] == drawn[2:4]
+    assert all(len({one[place] for one in drawn}) == 6 for place in range(3)), "another rank and round draw others"

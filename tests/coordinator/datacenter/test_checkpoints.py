@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_sdk.learning import CheckpointMismatch, Learner
+from client_sdk.learning import CheckpointMismatch, Learner, LearnerFailed
 from client_sdk.tensors import Tensors
 from coordinator.datacenter import training
 from coordinator.datacenter.job import whole_steps
@@ -38,7 +39,13 @@ class Tied(nn.Module):
         return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))))
 
 
+def by_chance(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """As an augmentation that draws from the global generators."""
+    return nn.functional.cross_entropy(outputs, targets) * (random.random() + np.random.random())
+
+
 LEARNERS: dict[str, Learner] = {
+    "chance of Python and numpy": Learner(model=models.network, loss=by_chance),
     "momentum and dropout": Learner(
         model=models.dropout, loss=nn.functional.cross_entropy, optimizer=partial(torch.optim.SGD, momentum=0.9)
     ),
@@ -78,6 +85,19 @@ def test_going_on_gives_the_bits_of_never_stopping(case: str, tmp_path: Path) ->
     assert (report.began, report.steps) == (7, 12)
     assert {name: array.tobytes() for name, array in rest.items()} == {n: a.tobytes() for n, a in whole.items()}
     assert models.largest_difference(half, whole) > 0
+
+
+def test_the_generators_are_restored_also_after_an_error() -> None:
+    def fails(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        by_chance(outputs, targets)
+        raise ZeroDivisionError
+
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    wanted = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+    learner = Learner(model=models.network, loss=fails)
+    with pytest.raises(LearnerFailed):
+        train(learner, learner.initial(1), models.examples(), recipe("chance of Python and numpy"))
+    assert (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()) == wanted
 
 
 def test_a_job_at_its_end_only_hands_out_its_model(tmp_path: Path) -> None:
