@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from tests.coordinator.verify.doctorings.table import doctoring
+from tests.coordinator.verify.doctorings.table import doctoring, statement
 from tests.coordinator.verify.history import Doctor
 
 A_DEVICE = "(SELECT min(device) FROM contributions WHERE round = 4)"
 
 
-@doctoring
-def contribution_deleted(d: Doctor) -> int:
-    d.sql(f"DELETE FROM contributions WHERE round = 4 AND device = {A_DEVICE}")
-    return 4
+statement("contribution-deleted", 4, f"DELETE FROM contributions WHERE round = 4 AND device = {A_DEVICE}")
 
 
 @doctoring
@@ -23,16 +20,14 @@ def contributions_digests_swapped(d: Doctor) -> int:
     return 4
 
 
-@doctoring
-def contribution_moved_to_another_round(d: Doctor) -> int:
-    d.sql(f"UPDATE contributions SET round = 2 WHERE round = 4 AND device = {A_DEVICE}")
-    return 4
-
-
-@doctoring
-def contribution_reweighed(d: Doctor) -> int:
-    d.sql(f"UPDATE contributions SET weight = weight + 1 WHERE round = 4 AND device = {A_DEVICE}")
-    return 4
+statement(
+    "contribution-moved-to-another-round",
+    4,
+    f"UPDATE contributions SET round = 2 WHERE round = 4 AND device = {A_DEVICE}",
+)
+statement(
+    "contribution-reweighed", 4, f"UPDATE contributions SET weight = weight + 1 WHERE round = 4 AND device = {A_DEVICE}"
+)
 
 
 @doctoring
@@ -42,11 +37,12 @@ def contribution_counted_twice(d: Doctor) -> int:
     return 4
 
 
-@doctoring
-def contribution_to_a_round_that_never_was(d: Doctor) -> int:
-    d.sql(f"INSERT INTO contributions SELECT run, 99, device, digest, weight, 1 FROM contributions "
-          f"WHERE round = 4 AND device = {A_DEVICE}")  # fmt: skip
-    return 99
+statement(
+    "contribution-to-a-round-that-never-was",
+    99,
+    f"INSERT INTO contributions SELECT run, 99, device, digest, weight, 1 FROM contributions "
+    f"WHERE round = 4 AND device = {A_DEVICE}",
+)
 
 
 @doctoring

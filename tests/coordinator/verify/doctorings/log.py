@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 
 from coordinator.engine.plan import Plan
-from tests.coordinator.verify.doctorings.table import doctoring
+from tests.coordinator.verify.doctorings.table import doctoring, event_says, statement
 from tests.coordinator.verify.history import Doctor
 
-
-@doctoring
-def last_event_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)")
-    return 6
+statement("last-event-deleted", 6, "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)")
 
 
 @doctoring
@@ -23,10 +19,7 @@ def last_event_deleted_and_the_run_says_so(d: Doctor) -> int:
     return 6
 
 
-@doctoring
-def event_in_the_middle_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM events WHERE seq = ?", d.event("Reported", 4))
-    return 4
+statement("event-in-the-middle-deleted", 4, "DELETE FROM events WHERE seq = ?", lambda d: d.event("Reported", 4))
 
 
 @doctoring
@@ -48,10 +41,9 @@ def reports_swapped(d: Doctor) -> int:
     return 4
 
 
-@doctoring
-def event_of_another_time(d: Doctor) -> int:
-    d.sql("UPDATE events SET at = at - 100 WHERE seq = ?", d.event("Reported", 4) + 1)
-    return 4
+statement(
+    "event-of-another-time", 4, "UPDATE events SET at = at - 100 WHERE seq = ?", lambda d: d.event("Reported", 4) + 1
+)
 
 
 @doctoring
@@ -66,22 +58,9 @@ def newest_model_is_the_first_one_in_the_log_too(d: Doctor) -> int:
     return 5
 
 
-@doctoring
-def device_that_withdrew_without_a_reason(d: Doctor) -> int:
-    d.set_in("events", "body", "reason", "", "seq = ?", d.event("Withdrew", 6))
-    return 6
-
-
-@doctoring
-def link_changed(d: Doctor) -> int:
-    d.sql("UPDATE events SET link = ? WHERE seq = ?", "0" * 64, d.event("Reported", 4))
-    return 4
-
-
-@doctoring
-def chain_said_to_begin_later(d: Doctor) -> int:
-    d.sql("UPDATE runs SET chained_from = 5")
-    return 1
+event_says("device-that-withdrew-without-a-reason", 6, "Withdrew", "reason", "")
+statement("link-changed", 4, "UPDATE events SET link = ? WHERE seq = ?", "0" * 64, lambda d: d.event("Reported", 4))
+statement("chain-said-to-begin-later", 1, "UPDATE runs SET chained_from = 5")
 
 
 @doctoring
@@ -111,16 +90,8 @@ def event_of_an_unknown_kind(d: Doctor) -> int:
     return 6
 
 
-@doctoring
-def event_kind_changed(d: Doctor) -> int:
-    d.sql("UPDATE events SET kind = 'Started' WHERE seq = ?", d.event("Withdrew", 6))
-    return 6
-
-
-@doctoring
-def event_without_its_body(d: Doctor) -> int:
-    d.sql("UPDATE events SET body = '{' WHERE seq = ?", d.event("Reported", 4))
-    return 4
+statement("event-kind-changed", 6, "UPDATE events SET kind = 'Started' WHERE seq = ?", lambda d: d.event("Withdrew", 6))
+statement("event-without-its-body", 4, "UPDATE events SET body = '{' WHERE seq = ?", lambda d: d.event("Reported", 4))
 
 
 @doctoring
@@ -141,16 +112,8 @@ def last_event_doubled(d: Doctor) -> int:
     return 6
 
 
-@doctoring
-def report_with_more_examples(d: Doctor) -> int:
-    d.set_in("events", "body", "examples", 900, "seq = ?", d.event("Reported", 4))
-    return 4
-
-
-@doctoring
-def report_with_other_metrics(d: Doctor) -> int:
-    d.set_in("events", "body", "metrics", {"loss": 0.01}, "seq = ?", d.event("Reported", 4))
-    return 4
+event_says("report-with-more-examples", 4, "Reported", "examples", 900)
+event_says("report-with-other-metrics", 4, "Reported", "metrics", {"loss": 0.01})
 
 
 @doctoring
@@ -176,43 +139,20 @@ def fence_issued_twice(d: Doctor) -> int:
     return 3
 
 
-@doctoring
-def result_by_another_worker(d: Doctor) -> int:
-    d.set_in("events", "body", "worker", "w0", "seq = ?", d.event("Delivered", 3))
-    return 3
-
-
-@doctoring
-def made_of_another_parent(d: Doctor) -> int:
-    d.set_in("events", "body", "evidence.parent", d.digest(1), "seq = ?", d.event("Committed", 5))
-    return 5
-
-
-@doctoring
-def made_with_another_state_of_the_optimizer(d: Doctor) -> int:
-    d.set_in("events", "body", "evidence.optimizer", d.digest(1), "seq = ?", d.event("Committed", 5))
-    return 5
-
-
-@doctoring
-def made_of_other_updates(d: Doctor) -> int:
-    d.set_in("events", "body", "evidence.updates", d.digest(1), "seq = ?", d.event("Committed", 5))
-    return 5
-
-
-@doctoring
-def commit_without_evidence(d: Doctor) -> int:
-    d.sql("UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?", d.event("Committed", 5))
-    return 5
-
-
-@doctoring
-def result_of_another_parent(d: Doctor) -> int:
-    d.set_in("events", "body", "evidence.parent", "0" * 64, "seq = ?", d.event("Delivered", 3))
-    return 3
-
-
-@doctoring
-def result_without_evidence(d: Doctor) -> int:
-    d.sql("UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?", d.event("Delivered", 3))
-    return 3
+event_says("result-by-another-worker", 3, "Delivered", "worker", "w0")
+event_says("made-of-another-parent", 5, "Committed", "evidence.parent", lambda d: d.digest(1))
+event_says("made-with-another-state-of-the-optimizer", 5, "Committed", "evidence.optimizer", lambda d: d.digest(1))
+event_says("made-of-other-updates", 5, "Committed", "evidence.updates", lambda d: d.digest(1))
+statement(
+    "commit-without-evidence",
+    5,
+    "UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?",
+    lambda d: d.event("Committed", 5),
+)
+event_says("result-of-another-parent", 3, "Delivered", "evidence.parent", "0" * 64)
+statement(
+    "result-without-evidence",
+    3,
+    "UPDATE events SET body = json_remove(body, '$.evidence') WHERE seq = ?",
+    lambda d: d.event("Delivered", 3),
+)

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from coordinator.store import chain
 from coordinator.store.rows import RefusalRow
-from tests.coordinator.verify.doctorings.table import doctoring
+from tests.coordinator.verify.doctorings.table import doctoring, statement
 from tests.coordinator.verify.history import Doctor
 
-
-@doctoring
-def refusal_of_an_abandoned_update_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM refusals WHERE round = 2")
-    return 2
-
-
-@doctoring
-def refusal_with_another_reason(d: Doctor) -> int:
-    d.sql("UPDATE refusals SET reason = 'the update was invalid' WHERE round = 2")
-    return 2
-
-
-@doctoring
-def refusal_of_another_kind(d: Doctor) -> int:
-    d.sql("UPDATE refusals SET kind = 'late' WHERE round = 2")
-    return 2
-
-
-@doctoring
-def refusal_of_a_device_that_counts_nowhere(d: Doctor) -> int:
-    d.sql("UPDATE refusals SET device = 'd0' WHERE round = 4")
-    return 4
+statement("refusal-of-an-abandoned-update-deleted", 2, "DELETE FROM refusals WHERE round = 2")
+statement("refusal-with-another-reason", 2, "UPDATE refusals SET reason = 'the update was invalid' WHERE round = 2")
+statement("refusal-of-another-kind", 2, "UPDATE refusals SET kind = 'late' WHERE round = 2")
+statement("refusal-of-a-device-that-counts-nowhere", 4, "UPDATE refusals SET device = 'd0' WHERE round = 4")
 
 
 @doctoring
@@ -39,16 +20,8 @@ def late_refusal_deleted(d: Doctor) -> int:
     return 5
 
 
-@doctoring
-def last_refusal_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM refusals WHERE number = (SELECT max(number) FROM refusals)")
-    return 4
-
-
-@doctoring
-def late_refusal_with_another_reason(d: Doctor) -> int:
-    d.sql("UPDATE refusals SET reason = 'too slow' WHERE round = 4")
-    return 4
+statement("last-refusal-deleted", 4, "DELETE FROM refusals WHERE number = (SELECT max(number) FROM refusals)")
+statement("late-refusal-with-another-reason", 4, "UPDATE refusals SET reason = 'too slow' WHERE round = 4")
 
 
 @doctoring
@@ -58,59 +31,32 @@ def refusals_swapped(d: Doctor) -> int:
     return 4
 
 
-@doctoring
-def action_added_to_the_audit(d: Doctor) -> int:
-    d.sql("INSERT INTO audit (run, at, by, action, detail) VALUES ('marks', 1e6, 'olga', 'advance', '')")
-    return 6
-
-
-@doctoring
-def assignment_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM claims WHERE device = (SELECT min(device) FROM claims)")
-    return 6
-
-
-@doctoring
-def assignment_in_a_round_that_is_over(d: Doctor) -> int:
-    d.sql("UPDATE claims SET round = 5 WHERE device = (SELECT min(device) FROM claims)")
-    return 6
-
-
-@doctoring
-def assignment_of_a_device_that_was_not_drawn(d: Doctor) -> int:
-    d.sql("INSERT INTO claims SELECT min(device), 'marks', 6, 0, 1e9 FROM devices WHERE device NOT IN "
-          "(SELECT device FROM claims)")  # fmt: skip
-    return 6
-
-
-@doctoring
-def assignment_with_another_deadline(d: Doctor) -> int:
-    d.sql("UPDATE claims SET until = until + 60 WHERE device = (SELECT min(device) FROM claims)")
-    return 6
-
-
-@doctoring
-def score_changed(d: Doctor) -> int:
-    d.sql("UPDATE metrics SET value = 0.99 WHERE source = 'evaluator' AND name = 'accuracy'")
-    return 5
-
-
-@doctoring
-def score_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM metrics WHERE source = 'evaluator' AND name = 'loss'")
-    return 5
-
-
-@doctoring
-def score_invented(d: Doctor) -> int:
-    d.sql("INSERT INTO metrics VALUES ('marks', 3, 'evaluator', 'f1', 0.9, 50, 1e6)")
-    return 6
-
-
-@doctoring
-def score_of_devices_changed(d: Doctor) -> int:
-    d.sql("UPDATE metrics SET examples = examples + 1 WHERE version = 0")
-    return 1
+statement(
+    "action-added-to-the-audit",
+    6,
+    "INSERT INTO audit (run, at, by, action, detail) VALUES ('marks', 1e6, 'olga', 'advance', '')",
+)
+statement("assignment-deleted", 6, "DELETE FROM claims WHERE device = (SELECT min(device) FROM claims)")
+statement(
+    "assignment-in-a-round-that-is-over",
+    6,
+    "UPDATE claims SET round = 5 WHERE device = (SELECT min(device) FROM claims)",
+)
+statement(
+    "assignment-of-a-device-that-was-not-drawn",
+    6,
+    "INSERT INTO claims SELECT min(device), 'marks', 6, 0, 1e9 FROM devices WHERE device NOT IN "
+    "(SELECT device FROM claims)",
+)
+statement(
+    "assignment-with-another-deadline",
+    6,
+    "UPDATE claims SET until = until + 60 WHERE device = (SELECT min(device) FROM claims)",
+)
+statement("score-changed", 5, "UPDATE metrics SET value = 0.99 WHERE source = 'evaluator' AND name = 'accuracy'")
+statement("score-deleted", 5, "DELETE FROM metrics WHERE source = 'evaluator' AND name = 'loss'")
+statement("score-invented", 6, "INSERT INTO metrics VALUES ('marks', 3, 'evaluator', 'f1', 0.9, 50, 1e6)")
+statement("score-of-devices-changed", 1, "UPDATE metrics SET examples = examples + 1 WHERE version = 0")
 
 
 @doctoring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coordinator.verify.doctorings.table import DOCTORINGS, doctoring
+from tests.coordinator.verify.doctorings.table import DOCTORINGS, doctoring, statement
 from tests.coordinator.verify.history import Doctor
 
 
@@ -34,10 +34,7 @@ _round_changed("lease", 3, "body = json_set(body, '$.lease.worker', 'w0')")
 _round_changed("cohort-of-the-open-one", 6, "body = json_set(body, '$.cohort', json('[]'))")
 
 
-@doctoring
-def committed_round_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM rounds WHERE round = 4")
-    return 4
+statement("committed-round-deleted", 4, "DELETE FROM rounds WHERE round = 4")
 
 
 @doctoring
@@ -47,14 +44,10 @@ def abandoned_round_deleted_with_its_refusals(d: Doctor) -> int:
     return 2
 
 
-@doctoring
-def open_round_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM rounds WHERE round = 6")
-    return 6
-
-
-@doctoring
-def round_that_never_was(d: Doctor) -> int:
-    d.sql("INSERT INTO rounds SELECT run, 7, attempt, kind, status, reason, opened_at, collecting_at, closed_at, body "
-          "FROM rounds WHERE round = 2")  # fmt: skip
-    return 7
+statement("open-round-deleted", 6, "DELETE FROM rounds WHERE round = 6")
+statement(
+    "round-that-never-was",
+    7,
+    "INSERT INTO rounds SELECT run, 7, attempt, kind, status, reason, opened_at, collecting_at, closed_at, body "
+    "FROM rounds WHERE round = 2",
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.coordinator.verify.doctorings.table import doctoring
+from tests.coordinator.verify.doctorings.table import doctoring, statement
 from tests.coordinator.verify.history import Doctor
 
 A_DEVICE = "(SELECT min(device) FROM contributions WHERE round = 4)"
@@ -22,10 +22,7 @@ def snapshot_with_another_model(d: Doctor) -> int:
     return 6
 
 
-@doctoring
-def snapshot_deleted(d: Doctor) -> int:
-    d.sql("UPDATE runs SET snapshot = NULL, snapshot_seq = 0")
-    return 6
+statement("snapshot-deleted", 6, "UPDATE runs SET snapshot = NULL, snapshot_seq = 0")
 
 
 @doctoring
@@ -40,76 +37,18 @@ def plan_of_no_sense(d: Doctor) -> int:
     return 6
 
 
-@doctoring
-def digest_of_another_plan(d: Doctor) -> int:
-    d.sql("UPDATE runs SET plan_digest = ?", "0" * 64)
-    return 6
-
-
-@doctoring
-def selection_seed_changed(d: Doctor) -> int:
-    d.sql("UPDATE runs SET selection_seed = selection_seed + 1")
-    return 1
-
-
-@doctoring
-def run_begins_with_another_model(d: Doctor) -> int:
-    d.sql("UPDATE runs SET init = ?", d.digest(1))
-    return 1
-
-
-@doctoring
-def run_renamed(d: Doctor) -> int:
-    d.sql("UPDATE runs SET name = 'other'")
-    return 6
-
-
-@doctoring
-def run_of_another_origin(d: Doctor) -> int:
-    d.sql("UPDATE runs SET origin = 'nobody'")
-    return 1
-
-
-@doctoring
-def run_of_another_time(d: Doctor) -> int:
-    d.sql("UPDATE runs SET created_at = created_at - 1")
-    return 1
-
-
-@doctoring
-def run_ends_at_another_event(d: Doctor) -> int:
-    d.sql("UPDATE runs SET seq = seq - 1")
-    return 6
-
-
-@doctoring
-def fence_lowered(d: Doctor) -> int:
-    d.sql("UPDATE runs SET fence = 0")
-    return 6
-
-
-@doctoring
-def run_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM runs")
-    return 6
-
-
-@doctoring
-def counted_device_deleted(d: Doctor) -> int:
-    d.sql(f"DELETE FROM devices WHERE device = {A_DEVICE}")
-    return 2
-
-
-@doctoring
-def cap_of_a_device_lowered(d: Doctor) -> int:
-    d.sql(f"UPDATE devices SET examples_cap = 5 WHERE device = {A_DEVICE}")
-    return 4
-
-
-@doctoring
-def worker_deleted(d: Doctor) -> int:
-    d.sql("DELETE FROM workers")
-    return 3
+statement("digest-of-another-plan", 6, "UPDATE runs SET plan_digest = ?", "0" * 64)
+statement("selection-seed-changed", 1, "UPDATE runs SET selection_seed = selection_seed + 1")
+statement("run-begins-with-another-model", 1, "UPDATE runs SET init = ?", lambda d: d.digest(1))
+statement("run-renamed", 6, "UPDATE runs SET name = 'other'")
+statement("run-of-another-origin", 1, "UPDATE runs SET origin = 'nobody'")
+statement("run-of-another-time", 1, "UPDATE runs SET created_at = created_at - 1")
+statement("run-ends-at-another-event", 6, "UPDATE runs SET seq = seq - 1")
+statement("fence-lowered", 6, "UPDATE runs SET fence = 0")
+statement("run-deleted", 6, "DELETE FROM runs")
+statement("counted-device-deleted", 2, f"DELETE FROM devices WHERE device = {A_DEVICE}")
+statement("cap-of-a-device-lowered", 4, f"UPDATE devices SET examples_cap = 5 WHERE device = {A_DEVICE}")
+statement("worker-deleted", 3, "DELETE FROM workers")
 
 
 @doctoring
@@ -119,10 +58,7 @@ def snapshot_without_its_format(d: Doctor) -> int:
     return 6
 
 
-@doctoring
-def fence_that_no_commit_can_raise(d: Doctor) -> int:
-    d.sql("UPDATE runs SET fence = 9223372036854775807")
-    return 6
+statement("fence-that-no-commit-can-raise", 6, "UPDATE runs SET fence = 9223372036854775807")
 
 
 @doctoring
