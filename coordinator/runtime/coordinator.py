@@ -111,6 +111,7 @@ class Coordinator:
         none. A run for which that fails is noted in ``core.troubles``, and the deadlines of the others are handled."""
         try:
             self.secure.free()
+            self.identities.list()  # whom a list revokes that another replica has taken leaves the pool
             return min((at for at in (self._time.tick(), self.flower.tick()) if at is not None), default=None)
         except StoreError as error:
             self.core.failures.note(error)

@@ -12,6 +12,7 @@ from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, following
 from coordinator.access.audit import Audit
 from coordinator.runtime.clock import Clock
+from coordinator.runtime.registered_keys import TOGETHER
 from coordinator.runtime.signals import Signals, secure_key
 from coordinator.store.port import ListRow, Store
 
@@ -75,28 +76,29 @@ class HeldList:
             found = following(held, encoded, trusted)
             if found is held:
                 return found
-            devices = self._devices_new_on(found)
-            with self._store.transaction() as tx:
-                tx.put_revocations(list_row(found))
-                tx.drop_revocations(authority, found.counter, self._clock.now() - CLOCKS_APART_S)
-                tx.drop_waiting(devices)
-            self._replace(found)
+            self._replace(found, is_stored=False)
         self._audit.record("authority", "revocations.taken", f"counter={found.counter} keys={len(found.revoked)}")
         return found
 
-    def _replace(self, found: RevocationList) -> None:
-        """Holds the list from now on. What is held open for keys that are new on it is woken."""
+    def _replace(self, found: RevocationList, *, is_stored: bool = True) -> None:
+        """Holds the list from now on, and stores it before. Devices whose keys are new on it leave the pool: this
+        process may have let them in after another one had taken the list. What is held open for them is woken."""
         devices, first = self._devices_new_on(found), self._held is None
+        if devices or not is_stored:
+            with self._store.transaction() as tx:
+                if not is_stored:
+                    tx.put_revocations(list_row(found))
+                    before = self._clock.now() - CLOCKS_APART_S
+                    tx.drop_revocations(found.authority.hex(), found.counter, before)
+                tx.drop_waiting(devices)
         self._held = found
         if not first and found.revoked:
             keys = [key for device in devices for key in (f"device:{device}", secure_key(device))]
             self._signals.wake_many([*keys, "workers"])
 
     def _devices_new_on(self, found: RevocationList) -> list[str]:
-        """The registered devices whose keys are on this list, and not on the one that is held. Before the first list
-        nobody is registered."""
-        if self._held is None:
-            return []
-        new = sorted(set(found.revoked) - set(self._held.revoked))
-        rows = [self._store.device_by_key(key.hex()) for key in new]
-        return [row.device for row in rows if row is not None]
+        """The registered devices whose keys are on this list, and not on the one that is held."""
+        known = () if self._held is None else self._held.revoked
+        new = sorted(key.hex() for key in set(found.revoked).difference(known))
+        parts = (new[start : start + TOGETHER] for start in range(0, len(new), TOGETHER))
+        return sorted(row.device for part in parts for row in self._store.devices_by_keys(part))

@@ -22,6 +22,8 @@ TO_ONE = 0.5
 """The part of the lists that one of several replicas is handed."""
 TIMES = 3
 """How often each of these faults may strike."""
+READ_S = 4.0
+"""Seconds after a replica has a list in which the others may not have read it."""
 
 
 class Credentials:
@@ -73,6 +75,9 @@ class Credentials:
             told = [world.chance.pick("list to", told)]  # the others find it in the store
         for replica in told:
             after_s = world.chance.between("list-s", *LIST_S)
+            if isinstance(one, ExplorerDevice):
+                for _ in range(3):  # one may reach a replica that has not read the list
+                    world.agenda.after(after_s + world.chance.between("asks-at", 0.0, READ_S), one.asks_for_work)
             world.agenda.after(after_s, replica.take_list, found)
             if world.chance.unit("older list") < OLDER:
                 world.agenda.after(after_s + world.chance.between("older-s", 0.05, 5.0), self._hand, replica, before)

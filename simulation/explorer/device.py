@@ -33,7 +33,8 @@ from client_sdk.device.actions import (
 from client_sdk.device.performing import perform_stored
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.protocol.devices import Assignment, CheckIn, Registered, Started
+from client_sdk.protocol.devices import Assignment, CheckIn, Registered, Started, Wait
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from client_sdk.protocol.secure import SecureSigned, SecureWait
 from client_sdk.secagg.actions import Keep
@@ -50,6 +51,8 @@ from simulation.explorer.world import World
 
 URL = "http://explorer"
 HOLD_S = 25.0
+BROKEN = 0.3
+"""The part of the held requests over HTTP whose connection breaks."""
 OLD_COPIES = 6
 CLOCKS_OFF_S = (15.0, 40.0, 400.0, 90_000.0)
 """By how many seconds a clock may be wrong."""
@@ -147,6 +150,16 @@ class ExplorerDevice:
         self.vanish(self.world.chance.between("away", 0.1, 60.0))
         return True
 
+    def _breaks(self, ticket: tuple[int, int]) -> None:
+        """The connection of a held request breaks: the process has died, or asks anew while nobody knows that yet."""
+        if ticket != (self.life, self._waiting_for) or not self.up:
+            return
+        if self.world.chance.unit("dies") < 0.5:
+            self.vanish(self.world.chance.between("away", 0.1, 3.0))
+        else:
+            self.world.log(f"the connection of {self.name} breaks")
+            self._resume(ticket, Unreachable("The connection broke.", self.sender.now()))
+
     def _vanishes(self, action: Action) -> bool:
         """Whether the device vanishes in an exchange of a secure round, before it sends or while it waits."""
         if not isinstance(action, Send) or not isinstance(action.message, SecureSigned | SecureWait):
@@ -232,6 +245,9 @@ class ExplorerDevice:
                     action = self.secure.sent(action, self.storage.load_secure())
                     body = action.octets or b""
                 held = isinstance(action, Send) and isinstance(action.message, CheckIn | SecureWait)
+                broken = held and world.shape.http and world.stormy and world.chance.unit("breaks") < BROKEN
+                if broken or (held and world.strikes("device-crash", f"{self.name} waits")):
+                    world.agenda.after(world.chance.between("breaks-s", 0.1, 6.0), self._breaks, ticket)
                 self.sender.send(
                     action,
                     lambda answer: self._answered(ticket, action, answer),
@@ -261,6 +277,11 @@ class ExplorerDevice:
             """It is dropped."""
 
         self.sender.send(send, ignore, body=body)
+
+    def asks_for_work(self) -> None:
+        """Checks in once, beside its session, and does not wait: it has its place in the pool for a minute."""
+        message = self._offered().model_copy(update={"hold_s": 0.0})
+        self._also(Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=message), b"")
 
     def _update(self, action: Send, digest: str) -> bytes:
         """Returns the saved update that the record names. In one round a device sends the same bytes each time."""

@@ -114,6 +114,12 @@ def left(durable: Durable, device: str, expires: float) -> None:
         raise Broken("draw", f"{device} has gone, and waits in the pool until {expires}")
 
 
+def newer_stays(durable: Durable, device: str, expires: float, before: WaitingRow | None) -> None:
+    """The place of a newer check-in outlasts the end of an older one, whose place was until ``expires``."""
+    if before is not None and before.expires != expires and waiting_row(durable, device) is None:
+        raise Broken("draw", f"{device} has left the pool by the end of an older request than the one that it holds")
+
+
 def waiting_row(durable: Durable, device: str) -> WaitingRow | None:
     """The device's row in the pool, an expired one too."""
     return next((row for row in durable.store.waiting(EVER) if row.device == device), None)

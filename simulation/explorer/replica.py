@@ -6,7 +6,7 @@ It serves requests one at a time, lets time pass and performs tasks as ``coordin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client_sdk.credentials.errors import RolledBackList
 from client_sdk.credentials.request_signature import RequestSignature
@@ -43,6 +43,9 @@ LIST_AGAIN_S = 2.0
 """Seconds until a list that could not be taken is handed over again."""
 SOON_S = 1.0
 """Seconds in which what is held open for a revoked key ends."""
+EVERYWHERE_S = 16.0
+"""Seconds in which every replica has read a list that one of them has stored: it reads at each tick, five seconds after
+the last time."""
 
 
 class Replica(Process):
@@ -54,6 +57,8 @@ class Replica(Process):
         self.holds = HeldRequests(self)
         self.app: ServedApp | None = None
         """Its HTTP side, in schedules over HTTP, while the process lives."""
+        self.gathered: list[Any] = []
+        """Requests that are about to be served in one call: see ``serving``."""
         self._ticking_at = float("inf")
         self._working = False
         self._watched = 0
@@ -113,6 +118,9 @@ class Replica(Process):
     def stop(self) -> None:
         """Ends the process, while none of its calls stands still."""
         self.up = False
+        gathered, self.gathered = self.gathered, []
+        for _, _, _, _, answer, _ in gathered:
+            answer(None)
         self.holds.cut()
         self.end_app()
 
@@ -158,24 +166,39 @@ class Replica(Process):
         self.list_counter = max(counter, before)
         if self._stored_list() < self.list_counter:
             raise Broken("ack-durable", f"{self.name} took list {counter}, and the store does not have it")
+        is_first = self.list_counter not in world.listed_at
         world.listed_at.setdefault(self.list_counter, world.agenda.now)
-        if counter > before and not self.disturbed and world.shape.replicas == 1:
-            self._require_dropped(before)
-            if not again:
-                self._expect_ended(before)
+        if counter > before and not self.disturbed:
+            new = {name for name, first in world.authority.left_out.items() if before < first <= counter}
+            if is_first:
+                self._expect_dropped_everywhere(new)
+            if is_first or (world.shape.replicas == 2 and not world.interruptions):  # both replicas have it now
+                self._require_dropped(new)
+            if world.shape.replicas == 1 and not again:
+                self._expect_ended(new)
 
-    def _require_dropped(self, before: int) -> None:
-        """Devices whose keys are new on the list wait no more."""
-        left_out = self.world.authority.left_out
-        new = {name for name, counter in left_out.items() if before < counter <= self.list_counter}
+    def _require_dropped(self, new: set[str]) -> None:
+        """These devices, whose keys are new on the list, wait no more."""
         still = sorted(new & {row.device for row in self.durable.store.waiting(float("-inf"))})
         if still:
             raise Broken("draw", f"{still} are on list {self.list_counter}, and wait to be drawn")
 
-    def _expect_ended(self, before: int) -> None:
+    def _expect_dropped_everywhere(self, new: set[str]) -> None:
+        """Other replicas let these devices in until they have read the list, and then drop them, whichever of them had
+        let them in, where no call stands still and no process dies meanwhile."""
+        world = self.world
+        place = (world.interruptions, world.tally.crashes)
+
+        def look() -> None:
+            if place == (world.interruptions, world.tally.crashes):
+                self._require_dropped(new)
+
+        if new and world.shape.replicas > 1 and not self._stacks.suspended:
+            world.agenda.after(EVERYWHERE_S, look)
+
+    def _expect_ended(self, new: set[str]) -> None:
         """What is held open for keys that are new on the list ends soon, where nothing comes between."""
         world = self.world
-        new = {name for name, counter in world.authority.left_out.items() if before < counter <= self.list_counter}
         keys = (*(f"device:{name}" for name in sorted(new)), "workers")
         held = [one for key in keys for one in self.held_for(key) if one.peer.split()[0] in new]
         place = (self.life, self.failures, world.interruptions)

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from client_sdk.device.actions import Fetch, Send
 from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator import requests
 from coordinator.requests import (
     Body,
@@ -33,6 +33,7 @@ from coordinator.requests import (
 )
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signing import Arrived
 from coordinator.store.port import DeviceRow
@@ -42,6 +43,10 @@ from simulation.explorer.request import Respond, SentRequest
 from simulation.explorer.world import World
 
 Answered = Callable[[Any], None]
+TOGETHER = 0.15
+"""The part of the check-ins that are served together with those that arrive at the same replica"""
+GATHER_S = 0.3
+"""within so many seconds."""
 URL = "http://explorer"
 """The public URL of all replicas, for which requests are signed."""
 
@@ -115,14 +120,59 @@ def _held(
     replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered
 ) -> None:
     at = replica.now()
+    if shape.together is not None and replica.world.chance.unit("together") < TOGETHER:
+        replica.gathered.append((request, entry, shape, send, answer, at))
+        if len(replica.gathered) == 1:
+            replica.world.agenda.after(GATHER_S, _together, replica)
+        return
 
     def first(coordinator: Coordinator) -> tuple[requests.Request, SignedBy, float, Any]:
-        admitted_request, signed = _request_of(replica, coordinator, entry, request, send, at)
-        assert isinstance(signed, SignedBy)  # noqa: S101 - only devices and workers are held
-        valid_s = coordinator.identities.valid_s(signed) if replica.world.authority.short else math.inf
-        return admitted_request, signed, valid_s, admitted_request.call(shape.first, coordinator)
+        found = _admitted(replica, coordinator, entry, request, send, at)
+        return (*found, found[0].call(shape.first, coordinator))
 
-    result = replica.attempt(entry.name, first)
+    _hold(replica, request, entry, shape, send, answer, replica.attempt(entry.name, first))
+
+
+def _admitted(
+    replica: Replica, coordinator: Coordinator, entry: Entry[Shape], request: SentRequest, send: Send, at: float
+) -> tuple[requests.Request, SignedBy, float]:
+    """A request that may be held: with who has signed it, and for how long the certificate is valid."""
+    admitted_request, signed = _request_of(replica, coordinator, entry, request, send, at)
+    assert isinstance(signed, SignedBy)  # noqa: S101 - only devices and workers are held
+    valid_s = coordinator.identities.valid_s(signed) if replica.world.authority.short else math.inf
+    return admitted_request, signed, valid_s
+
+
+def _together(replica: Replica) -> None:
+    """Serves the requests that have been gathered in one call of the product for many."""
+    if replica.busy():
+        replica.world.agenda.after(GATHER_S, _together, replica)
+        return
+    gathered, replica.gathered = replica.gathered, []
+    if not gathered:
+        return
+    entry = gathered[0][1]
+
+    def first(coordinator: Coordinator) -> list[Any]:
+        found: list[Any] = []
+        for request, _, _, send, _, at in gathered:
+            try:
+                found.append(_admitted(replica, coordinator, entry, request, send, at))
+            except ProblemError as error:
+                found.append(error.problem)
+        served = [one for one in found if not isinstance(one, Problem)]
+        answers = iter(entry.together(coordinator, [one[0] for one in served]))
+        return [one if isinstance(one, Problem) else (*one, next(answers)) for one in found]
+
+    results = replica.attempt(entry.name, first)
+    for place, (request, _, shape, send, answer, _) in enumerate(gathered):
+        _hold(replica, request, entry, shape, send, answer, results[place] if isinstance(results, list) else results)
+
+
+def _hold(
+    replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered, result: Any
+) -> None:
+    """Holds a request whose first call has had this result, where that is no answer."""
     if not isinstance(result, tuple):
         answer(result)
         return
@@ -130,8 +180,11 @@ def _held(
     if found is not None and not isinstance(found, NotYet):
         answer(found)
         return
-    named = (found.hold,) if isinstance(found, NotYet) else ()
     caller, message = admitted_request.caller, send.message
+    named = (found.hold,) if isinstance(found, NotYet) else ()
+    if found is None and isinstance(message, CheckIn) and isinstance(caller, DeviceRow):  # served with others
+        row = draws.waiting_row(replica.durable, caller.device)
+        named = () if row is None else (PoolPlace(row.device, row.expires),)
     if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not replica.disturbed:
         draws.checked_in(replica.durable, caller.device, message, replica.now(), replica.world.settings.waiting_s)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
@@ -145,9 +198,13 @@ def _held(
 
     def gone(handler: Callable[..., Any]) -> holds.Call:
         def leave(coordinator: Coordinator) -> None:
+            places = [draws.waiting_row(replica.durable, hold.device) for hold in named]
+            place = replica.world.interruptions
             admitted_request.call(handler, coordinator, *named)
-            for hold in named:
+            for hold, before in zip(named, places, strict=True):
                 draws.left(replica.durable, hold.device, hold.expires)
+                if place == replica.world.interruptions:
+                    draws.newer_stays(replica.durable, hold.device, hold.expires, before)
 
         return step_name(handler), leave
 
@@ -162,7 +219,7 @@ def _held(
             answer,
             look=(step_name(shape.again), again),
             over=(step_name(shape.expired), over),
-            on_gone=None if shape.gone is None else gone(shape.gone),
+            on_gone=None if shape.gone is None or not named else gone(shape.gone),
         )
     )
 

@@ -23,8 +23,8 @@ from simulation.explorer.faults import Broken
 from simulation.explorer.request import Answer, SentRequest
 from simulation.explorer.world import World
 
-LOOK_S = 2.0
-"""Seconds between two looks of a connection whether its client has gone."""
+LOOKS_S = (0.5, 2.0, 20.0)
+"""Seconds between two looks of a connection whether its client has gone: a network may tell it late."""
 HOST = b"127.0.0.1:8470"
 URL = f"http://{HOST.decode()}"
 
@@ -47,6 +47,7 @@ class Connection:
         self.changed = ""
         """Digest of the body as it arrives, where bytes of it change on the way."""
         self._world = world
+        self._look_s = world.chance.pick("look", LOOKS_S)
         self._status = 0
         self._headers: dict[str, str] = {}
         self._body = bytearray()
@@ -155,7 +156,7 @@ class Connection:
                 return {"type": "http.disconnect"}
             if not self._parts:
                 self.held = True
-                self._world.agenda.after(LOOK_S, self._look)
+                self._world.agenda.after(self._look_s, self._look)
             return {"type": "http.request", "body": part, "more_body": bool(self._parts)}
         if not self.gone:
             await self._left
@@ -165,7 +166,7 @@ class Connection:
         if self._over or self._left.done():
             return
         if not self.request.gone():
-            self._world.agenda.after(LOOK_S, self._look)
+            self._world.agenda.after(self._look_s, self._look)
             return
         self.gone = True
         self._on_gone()

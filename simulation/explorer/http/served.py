@@ -17,6 +17,7 @@ from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import WorkerPoll
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.store.port import WaitingRow
 from simulation.explorer import admission, draws
 from simulation.explorer.faults import Broken
 from simulation.explorer.http.app import started
@@ -44,6 +45,8 @@ class ServedRequest:
     """When it arrived, by the clock of the process."""
     list_counter: int
     """Of the revocation list that the process had then: the request may have been let in by it."""
+    place: float | None = None
+    """Until when its device has its place in the pool, by this request."""
     called: tuple[int, float, bool] = (-1, 0.0, True)
     """After the last call of the coordinator for it: transactions so far, the replica's clock, whether others were
     served meanwhile."""
@@ -136,7 +139,7 @@ class ServedApp:
         process, world = self._process, self._process.world
         requests = [one for one in self._open if one.peer == served.peer]
         row = draws.waiting_row(process.durable, served.peer)
-        if row is None or requests != [served] or world.shape.replicas > 1:
+        if row is None or requests != [served] or world.shape.replicas > 1 or process.frozen:
             return
         before = (process.life, process.failures, world.interruptions)
 
@@ -160,9 +163,22 @@ class ServedApp:
                 raise
 
         life = process.life
+        waits = served is not None and isinstance(served.message, CheckIn)
+        before = draws.waiting_row(process.durable, served.peer) if served is not None and waits else None
         result = process.attempt(served.connection.request.event if served is not None else "http", work)
         if life != process.life or not process.up:
             return None
+        if served is not None and waits and not process.disturbed:
+            self._look_at_place(served, before)
         if served is not None:
             served.called = (process.watch.transactions, process.now(), process.disturbed)
         return (None, failed[0]) if failed else (result, None)
+
+    def _look_at_place(self, served: ServedRequest, before: WaitingRow | None) -> None:
+        """After a call of the replica for a check-in; ``before``: the row of its device in the pool before the call."""
+        device, durable = served.peer, self._process.durable
+        now = draws.waiting_row(durable, device)
+        if now is not None and now != before:
+            served.place = now.expires
+        elif served.place is not None and device not in self._process.world.authority.left_out:
+            draws.newer_stays(durable, device, served.place, before)

@@ -300,5 +300,6 @@ class SecureFollowing(Following):
         if not self.exhausted or self.phase not in ("selecting", "leasing") or self.status != "running":
             raise self._odd(event, f"the run is {self.status}, {self.phase}, exhausted {self.exhausted}")
         self.phase, self.kind, self.advancing = "committing", "secure", body["by"]
+        self.away = False
         self.set_deadline(None)
         return []

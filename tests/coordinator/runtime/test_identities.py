@@ -355,3 +355,29 @@ def test_after_the_clock_went_back_the_list_of_another_replica_is_seen_neverthel
     other.take_list(world.authority.list(world.clock.at, world.keys[0]))
     with world.refuses("revoked-key"):
         ours.device(signed(world.keys[0]))
+
+
+def test_whom_a_replica_let_in_before_it_had_read_a_newer_list_leaves_the_pool_when_it_has(
+    make_world: MakeWorld,
+) -> None:
+    """Its place lasts a minute beyond its hold, and the other replica dropped it before it came."""
+    world = make_world(2)
+    late = world.replica()
+    late.identities.list()
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    for row in world.rows:
+        late.devices.check_in(row, world.message())
+    assert len(world.store.waiting(world.clock.at)) == 2, "it goes by the list that it has"
+    world.clock.at += 6
+    late.tick()
+    assert [world.index(row.device) for row in world.store.waiting(world.clock.at)] == [1]
+
+
+def test_a_process_that_starts_drops_from_the_pool_whom_the_list_revokes(make_world: MakeWorld) -> None:
+    """One that had let the device in died before it had read the list."""
+    world = make_world(2)
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    for row in world.rows:
+        world.coordinator.devices.check_in(row, world.message())
+    world.replica().tick()
+    assert [world.index(row.device) for row in world.store.waiting(world.clock.at)] == [1]

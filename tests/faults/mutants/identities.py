@@ -13,6 +13,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
 from coordinator.runtime import held_list
+from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.held_list import HeldList
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.signals import Signals
@@ -60,6 +61,39 @@ def _revoked_waits_on() -> Patches:
     return [(HeldList, "_devices_new_on", lambda self, found: [])]
 
 
+@mutant("check-ins-of-many-lost", "draw", focus=("store-full", "selecting"), rates={"store-full": 0.1})
+def _check_ins_of_many_lost() -> Patches:
+    """Of check-ins that are written together and could not be, each is answered with a place in the pool."""
+
+    def wait_all(self: Fleet, arrivals: Any) -> list[PoolPlace]:
+        rows = [self._arrival(device, check_in) for device, check_in in arrivals]
+        self._arrivals.submit_all(rows)
+        self._signals.wake("fleet")
+        return [PoolPlace(row.device, row.expires) for row in rows]
+
+    return [(Fleet, "wait_all", wait_all)]
+
+
+def _any_place() -> Patches:
+    def stop_waiting(self: Fleet, place: PoolPlace) -> None:
+        with self._store.transaction() as tx:
+            tx.drop_waiting([place.device])
+
+    return [(Fleet, "stop_waiting", stop_waiting)]
+
+
+@mutant("older-request-takes-the-place", "draw", focus=("device-crash", "selecting"), replicas=3)
+def _older_request_takes_the_place() -> Patches:
+    """The end of an older request takes the device out of the pool in which its newer one holds it."""
+    return _any_place()
+
+
+@mutant("older-http-request-takes-the-place", "draw", http=True, replicas=3)
+def _older_http_request_takes_the_place() -> Patches:
+    """The same, over HTTP."""
+    return _any_place()
+
+
 @mutant(
     "stored-list-not-read",
     "permission",
@@ -91,10 +125,10 @@ def _revoked_poll_held() -> Patches:
     """What is held open for a revoked key stays open until it is looked at again."""
     replace_list = HeldList._replace
 
-    def silent(self: HeldList, found: RevocationList) -> None:
+    def silent(self: HeldList, found: RevocationList, **stored: bool) -> None:
         signals, self._signals = self._signals, Signals()
         try:
-            replace_list(self, found)
+            replace_list(self, found, **stored)
         finally:
             self._signals = signals
 
