@@ -11,12 +11,16 @@ function round(treatment: RoundView["treatment"]): RoundView {
 
 describe("what was done to updates", () => {
   it("is said with counts, and nothing where nothing was done or is known", () => {
-    const done = { ...NOTHING, clipped: 2, capped: 1, rounding: 0.388, zero_sum: true, refused: { "NaN in w": 2 } };
+    const done = { ...NOTHING, clipped: 2, capped: 1, partial: 3, statistics_cut: 4, rounding: 0.388, zero_sum: true, raised: 5, duplicates: 1, refused: { "NaN in w": 2 } };
     expect(treated(round(done))).toEqual([
       "2 of 6 updates scaled down to clip_norm",
       "1 of 6 updates weighed less than their examples",
+      "3 of 6 updates of work cut short by a deadline",
+      "4 of 6 updates with statistics cut to their range",
       "rounding errors up to 0.39 of an update's largest value",
       "the sum of the updates was zero",
+      "5 values of statistics would have been below 0",
+      "1 second updates of a device, which may be two",
       "2 refused: NaN in w",
     ]);
     expect(treated(round(NOTHING))).toEqual([]);

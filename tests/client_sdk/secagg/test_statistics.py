@@ -118,11 +118,21 @@ def test_a_sum_that_no_survivors_can_have_is_refused(place: int) -> None:
         plan.require_possible(total, 3)
 
 
-def test_a_value_beyond_the_range_of_these_weights_is_refused() -> None:
-    plan = quantizer()
-    light = summed(plan, [np.full(5, 100, np.float32)] * 3, [5_000] * 3)
+def test_the_highest_digit_of_a_value_has_the_bits_that_are_left() -> None:
+    plan = quantizer(22)  # 48 bits: 22, 22 and 4
+    total = summed(plan, [np.ones(5, np.float32)] * 3, [5_000] * 3)
+    total[2 * 5] = 3 * 15 + 1
+    with pytest.raises(BadVector, match="a lane of a statistic sums to more"):
+        plan.require_possible(total, 3)
+
+
+@pytest.mark.parametrize("value", [100, -100])
+def test_a_value_beyond_the_range_of_these_weights_is_refused(value: int) -> None:
+    plan = quantizer(16, 10_000, MEAN, replace(VARIANCE, range=100.0))
+    light = summed(plan, [np.full(5, value, np.float32)] * 3, [5_000] * 3)
     plan.require_possible(light, 3)
-    heavy = summed(plan, [np.full(5, 100, np.float32)] * 3, [10_000] * 3)
+    heavy = summed(plan, [np.full(5, value, np.float32)] * 3, [10_000] * 3)
+    plan.require_possible(heavy, 3)
     forged = np.concatenate([heavy[: plan.of_statistics.count], light[plan.of_statistics.count :]])
     with pytest.raises(BadVector, match="a statistic is out of the range"):
         plan.require_possible(forged, 3)

@@ -11,7 +11,7 @@ import pytest
 
 from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import Roles, Tensors, from_bytes, read_header
+from client_sdk.tensors import OutOfRange, Roles, Tensors, from_bytes, read_header
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.parameters import Parameter, Settings
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS, Installed, Registry
@@ -157,8 +157,9 @@ def test_every_codec_leaves_them_as_they_are(codec: str) -> None:
 # ---------------------------------------------------------------- their own bound
 
 
-def test_beyond_their_range_they_are_cut_and_that_is_counted() -> None:
-    at = bench(statistics_range={"*_mean": 10.0, "*running*": 50.0})
+@pytest.mark.parametrize("of_all", [{"*running*": 50.0}, {}])
+def test_beyond_their_range_they_are_cut_and_that_is_counted(of_all: dict[str, float]) -> None:
+    at = bench(statistics_range={"*_mean": 10.0, **of_all})
     items = at.update("a", ONE), at.update("b", TWO)
     layout = at.aggregator.layout
     assert [measure(at.blobs.open(item.digest), at.plan, layout).cut for item in items] == [1, 1]
@@ -169,12 +170,22 @@ def test_beyond_their_range_they_are_cut_and_that_is_counted() -> None:
     assert found["fc.weight"].tolist() == [[4, 6], [1, 1]]
 
 
-def test_a_range_is_no_reason_to_take_what_no_sum_can_hold() -> None:
+def test_what_is_cut_may_be_beyond_what_the_rounds_sum_could_hold() -> None:
+    heavy, far = {"weight_cap": 2**20}, {**ONE, "bn.running_mean": np.array([60_000, 0], np.float32)}
+    at = bench(**heavy, statistics_range=10.0)
+    assert measure(at.blobs.open(at.update("a", far).digest), at.plan, at.aggregator.layout).peak == 10.0
+    at = bench(**heavy)
+    with pytest.raises(OutOfRange, match="60000 is above"):
+        measure(at.blobs.open(at.update("a", far).digest), at.plan, at.aggregator.layout)
+
+
+@pytest.mark.parametrize(("value", "why"), [(np.nan, "NaN"), (np.inf, "NaN or infinity"), (1e6, "above 65536")])
+def test_a_range_is_no_reason_to_take_what_no_sum_can_hold(value: float, why: str) -> None:
     at = bench(statistics_range=1.0)
-    bad = {**ONE, "bn.running_var": np.array([np.nan, 0, 0], np.float32)}
+    bad = {**ONE, "bn.running_var": np.array([value, 0, 0], np.float32)}
     body = encode_update(Update(bad, 1), _Unchecked(), "story", 1)
     source = at.blobs.open(at.blobs.put(body))
-    with pytest.raises(ProblemError, match="NaN"):
+    with pytest.raises(ProblemError, match=why):
         check(source, at.aggregator.layout, at.plan, run="story", round=1, attempt=0)
 
 

@@ -250,6 +250,19 @@ def test_the_peak_bounds_what_is_added_after_clipping_in_float32(value: float, c
     assert float(scaled(block, measures.scale)[0]) <= measures.peak <= 1.001 * clip_norm
 
 
+def test_one_long_block_is_clipped_as_several_are() -> None:
+    block, clipping = np.ones(70_000, np.float32), plan(aggregation={"clip_norm": 1.0})
+    assert measure_blocks(lambda: [block], clipping, Bounds(70_000, None)).scale == pytest.approx(70_000**-0.5)
+
+
+def test_of_small_values_the_largest_says_how_much_is_rounded_away() -> None:
+    block = np.array([1e-7, -3e-8], np.float32)
+    measures = measure_blocks(lambda: [block], plan(), Bounds(2, None))
+    assert measures.peak == float(block[0])
+    assert measures.treated.rounding == pytest.approx(2.0**-33 / 1e-7)
+    assert measure_blocks(lambda: [2 * block], plan(), Bounds(2, None)).treated.rounding == 0.0, "below 0.001"
+
+
 def test_clipping_lets_in_what_the_sum_could_not_hold_otherwise(tmp_path: Path) -> None:
     heavy = {"weight_cap": 2**20}
     cohort = {"select": 256, "goal": 256}
