@@ -191,8 +191,7 @@ class Aggregator:
     def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks, updates: str) -> NewCheckpoint:
         first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
         rate = self._plan.aggregation.server_learning_rate
-        places, raised = self.layout.whole.slices(), 0
-        zero_sum = bool(places)
+        places, raised, zero_sum = self.layout.whole.slices(), 0, True
         with ExitStack() as stack:
             file = stack.enter_context(self._blobs.open(parent))
             header = read_header(file)

@@ -23,6 +23,7 @@ from client_sdk.tensors import (
     Tensors,
     TruncatedTensors,
     flatten,
+    from_bytes,
     read_header,
     to_bytes,
 )
@@ -121,6 +122,33 @@ def test_blocks_are_the_flat_vector_in_order(codec: Codec, block: int, tmp_path:
         found = [part.copy() for part in codec.blocks(source, header, block)]
         assert all(part.dtype == np.float32 and 0 < part.size <= block for part in found)
         assert np.concatenate(found).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_statistics_travel_beside_each_codec_as_they_are(name: str) -> None:
+    delta, plain, codec = deltas(), codecs.get(name), codecs.beside(name, ("b", "scale"))
+    origin = codecs.Origin(seed=1, round=2, device="d", plan="ab" * 32)
+    of_parameters = {name: delta[name] for name in ("empty", "w")}
+    of_statistics = {name: delta[name] for name in ("b", "scale")}
+    body = to_bytes(codec.encode(delta, origin))
+    header, wire = read_header(body), codec.wire(Manifest.of(delta))
+    assert list(header.manifest.items()) == list(wire.items())
+    assert codec.lossless == plain.lossless == (name == "float32@1")
+    found = [part.copy() for part in codec.blocks(body, header, 7)]
+    assert max(part.size for part in found) <= 7
+    there = plain.decode(plain.encode(of_parameters, origin))
+    expected = (*(flatten(part, Manifest.of(part).select(("*",))) for part in (there, of_statistics)),)
+    assert np.concatenate(found).tobytes() == np.concatenate(expected).tobytes()
+    back = codec.decode(from_bytes(body))
+    assert {key: array.tobytes() for key, array in back.items()} == {
+        key: array.tobytes() for key, array in (there | of_statistics).items()
+    }
+
+
+def test_a_statistic_that_is_called_as_what_a_codec_keeps_is_refused() -> None:
+    delta = {"w": np.ones(3, np.float32), "stochastic8.scales": np.ones(2, np.float32)}
+    with pytest.raises(ManifestMismatch, match=r"keeps its own data under the name 'stochastic8\.scales'"):
+        codecs.beside("stochastic8@1", ("stochastic8.scales",)).wire(Manifest.of(delta))
 
 
 def test_blocks_follow_the_names_even_where_the_file_does_not() -> None:

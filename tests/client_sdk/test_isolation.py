@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
@@ -65,6 +66,32 @@ def test_arrays_in_containers_objects_and_subsets_are_copies() -> None:
     assert not whole.tensors[0].any()
     assert not pair[0].any()
     assert not pair[1][0].any()
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    y: torch.Tensor
+
+
+class Loader:
+    """Whoever calls it gets its data."""
+
+    def __call__(self) -> Any:
+        return [1]
+
+
+def test_a_copy_is_what_it_was() -> None:
+    pair = Pair(np.zeros((2, 3), order="F"), torch.ones(1, requires_grad=True))
+    mine = private(pair)
+    assert type(mine) is Pair
+    assert mine.x.flags.f_contiguous
+    assert mine.y.requires_grad
+    table = pandas.DataFrame({"a": [1.0]})
+    other = private(table)
+    other.loc[0, "a"] = 7.0
+    assert table.loc[0, "a"] == 1.0
+    loader = Loader()
+    assert private(loader) is loader
 
 
 def test_a_mapped_file_is_mapped_anew_and_its_bytes_stay(tmp_path: Path) -> None:

@@ -131,6 +131,15 @@ def test_metrics_are_means_over_the_examples_of_those_that_gave_them() -> None:
     assert (marked(0) + marked(0)).held_out is None
 
 
+def test_a_score_counts_by_its_weight() -> None:
+    def scored(examples: int, value: float, weight: float) -> Update:
+        score = Score(examples=examples, metrics={"loss": value, "share": value}, weights={"loss": weight})
+        return Update({"w": np.ones(1, np.float32)}, 1, held_out=score)
+
+    total = scored(1, 2.0, 3.0) + scored(3, 6.0, 1.0)
+    assert total.held_out == Score(examples=4, metrics={"loss": 3.0, "share": 5.0})
+
+
 def test_work_adds_up() -> None:
     work = (marked(1) + marked(3)).work
     assert (work.steps, work.steps_planned, work.examples_seen, work.complete) == (4, 12, 12, True)

@@ -173,6 +173,26 @@ def test_sums_of_another_blob_condemn_nothing(blobs: FileBlobs) -> None:
     assert FileBlobs(blobs.folder).open(digest).read() == DATA
 
 
+def test_another_blob_with_its_sums_under_this_name_is_damaged(blobs: FileBlobs) -> None:
+    """A backup that was copied back under a wrong name."""
+    other = blobs.put(DATA[::-1])
+    blobs.put(DATA)
+    for tail in ("", ".sums"):
+        Path(f"{file_of(blobs, DIGEST)}{tail}").write_bytes(Path(f"{file_of(blobs, other)}{tail}").read_bytes())
+    with blobs.open(DIGEST) as file, pytest.raises(Damaged, match=DIGEST):
+        file.read(1)
+
+
+def test_blocks_for_the_next_reader_are_the_newest_and_no_more() -> None:
+    kept = blocks.CheckedBlocks(most=2)
+    for index in (0, 1):
+        kept.put("a", index, bytes([index]))
+    assert kept.get("a", 0) == b"\0"
+    kept.put("a", 2, b"2")
+    assert [kept.get("a", index) for index in range(3)] == [b"\0", None, b"2"]
+    assert kept.get("b", 2) is None
+
+
 def test_nothing_of_a_deleted_blob_is_left(blobs: FileBlobs) -> None:
     kept, damaged = blobs.put(DATA), blobs.put(DATA + b"x")
     flip(file_of(blobs, damaged), 0)

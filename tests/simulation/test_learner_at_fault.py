@@ -146,7 +146,11 @@ def test_a_learner_is_told_whose_examples_it_scores() -> None:
         def evaluate(self, model: Any, data: Any) -> Score:  # type: ignore[override]
             return Score(examples=1, metrics={"x": 1.0})
 
+    class Wide(Mine):
+        def evaluate(self, *arguments: Any, **options: Any) -> Score:
+            return super().evaluate(*arguments, **options)
+
     clients = {name: type("Data", (), {"train": (X, Y), "test": (X, Y)})() for name in "ab"}
-    for learner in (Mine(), Short()):
+    for learner in (Mine(), Short(), Wide()):
         simulate(PLAN, learner, clients, test=(X, Y), score_clients="all", init=FIRST, progress=False)
-    assert told == ["", "a", "b"] * 2
+    assert told == ["", "a", "b"] * 4

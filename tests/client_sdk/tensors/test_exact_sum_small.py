@@ -193,6 +193,7 @@ def test_one_tiny_tensor_beside_a_large_one_keeps_its_values_in_the_sum_of_updat
         Update({"a": np.full(2, 3e-10), "b": np.array([1.0, -2.0]), "c": np.array([x])}, 5) for x in (1e-12, -3e-12)
     ]
     mean = (updates[0] + updates[1]).mean()
+    assert updates[0].mean()["c"] == pytest.approx([1e-12], rel=0.01)
     assert mean["a"] == pytest.approx([3e-10, 3e-10], rel=0.01)
     assert mean["b"].tolist() == [1.0, -2.0]
     assert mean["c"] == pytest.approx([-1e-12], rel=0.01)

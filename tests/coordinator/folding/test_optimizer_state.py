@@ -50,6 +50,9 @@ def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_
     assert {name: array.shape for name, array in state.items()} == {
         name: (model[name].size, 2) for name in ("z", "a", "scalar", "none")
     }
+    following = committed(blobs, model, delta, made)
+    assert (made.evidence.optimizer, following.evidence.optimizer) == ("", made.optimizer)
+    assert following.evidence.parent == made.digest
     for name, array in delta.items():
         np.testing.assert_allclose(state[name][:, 0], np.float32(0.5) * array.reshape(-1), atol=2**-32)
         v = np.float32(0.25) * np.float32(0.99) + array.reshape(-1) ** 2 * np.float32(1 - 0.99)

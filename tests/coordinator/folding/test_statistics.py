@@ -170,6 +170,19 @@ def test_beyond_their_range_they_are_cut_and_that_is_counted(of_all: dict[str, f
     assert found["fc.weight"].tolist() == [[4, 6], [1, 1]]
 
 
+def test_a_statistic_that_may_be_below_0_goes_there() -> None:
+    found, made = bench().made({**ONE, "bn.running_mean": np.array([-100, 2], np.float32)})
+    assert found["bn.running_mean"].tolist() == [-99, 0]
+    assert made.raised == 0
+
+
+def test_a_sum_is_zero_where_it_is_zero_in_every_tensor() -> None:
+    nothing = {name: np.zeros_like(array) for name, array in ONE.items()}
+    assert bench().made(nothing)[1].zero_sum
+    for name in ONE:
+        assert not bench().made({**nothing, name: ONE[name]})[1].zero_sum
+
+
 def test_what_is_cut_may_be_beyond_what_the_rounds_sum_could_hold() -> None:
     heavy, far = {"weight_cap": 2**20}, {**ONE, "bn.running_mean": np.array([60_000, 0], np.float32)}
     at = bench(**heavy, statistics_range=10.0)
