@@ -71,6 +71,8 @@ def test_a_reader_gives_what_a_file_gives(blobs: FileBlobs) -> None:
         file.seek(-4, os.SEEK_END)
         assert file.readinto(buffer) == 4  # type: ignore[attr-defined]
         assert buffer[:4] == DATA[-4:]
+        with pytest.raises(OSError, match="before the beginning"):
+            file.seek(-1)
 
 
 @pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 2 * BLOCK, len(DATA) - 1])
