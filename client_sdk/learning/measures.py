@@ -19,6 +19,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,7 @@ class Measurement:
         self._functions = {name: _pairing(one, loss) for name, one in metrics.items() if name not in self._states}
         self._pairs: dict[str, list[float]] = {}
         self._first: dict[str, float] = {}
-        """The values of functions of all examples, on the first batch."""
+        """The values of functions of all examples, on the first batch; NaN where a function failed on it."""
         self._kept: list[tuple[Any, Any]] = []
         self._bytes = self._examples = self._batches = 0
         self._passed_on = False
@@ -75,7 +76,12 @@ class Measurement:
         for name, function in self._functions.items():
             if name in self._first:
                 continue
-            found = function(_seen(name, function, outputs, wide), targets)
+            try:
+                found = function(_seen(name, function, outputs, wide), targets)
+            except (ZeroDivisionError, ValueError):
+                if name == "loss" or name in self._pairs:
+                    raise
+                found = math.nan  # as of one label: on all examples it may have a value
             if isinstance(found, tuple):
                 total, weight = pair_of(name, found)
                 mine = self._pairs.setdefault(name, [0.0, 0.0])
@@ -95,10 +101,11 @@ class Measurement:
         if self._kept:
             outputs, targets = self._joined()
             wide = widened(outputs)
-            if self._batches > 1:
-                for name, function in self._functions.items():
-                    if name in self._pairs:
-                        continue
+            for name, function in self._functions.items():
+                if name in self._pairs or (self._batches == 1 and not math.isnan(values[name])):
+                    continue
+                with suppress(ZeroDivisionError):  # undefined
+                    values[name] = math.nan
                     values[name] = number(name, function(_seen(name, function, outputs, wide), targets))
             for state in self._states.values():
                 state.update(wide, targets)

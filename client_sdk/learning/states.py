@@ -102,10 +102,13 @@ def computed(name: str, metric: Any, state: Sequence[float]) -> Any:
 
 
 def value_of(used: Any) -> Any:
-    """``used.compute()``. One that has seen no example is not warned about."""
+    """``used.compute()``; NaN where it divides by zero. One that has seen no example is not warned about."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*was called before the ``update`` method.*")
-        return used.compute()
+        try:
+            return used.compute()
+        except ZeroDivisionError:
+            return math.nan
 
 
 def _numbers(first: Any, used: Any) -> Numbers | None:

@@ -278,3 +278,51 @@ def test_wrong_labels_are_named(y: Any, words: str) -> None:
     for use in (lambda: one.evaluate(MODEL, (X, y)), lambda: one.train(MODEL, (X, y), task)):
         with pytest.raises(Exception, match=words):
             use()
+
+
+def recall(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    found = outputs[:, 1] > outputs[:, 0]
+    return int((found & (targets == 1)).sum()) / int((targets == 1).sum())
+
+
+def one_kind(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    if len(set(targets.tolist())) < 2:
+        raise ValueError("only one class is present")
+    return recall(outputs, targets)
+
+
+@pytest.mark.parametrize("function", [recall, one_kind])
+def test_a_function_that_fails_on_the_first_batch_is_that_of_the_whole_set(function: Any) -> None:
+    order = np.argsort(Y, kind="stable")
+    assert not Y[order][:64].any(), "the first batch has one label"
+    whole = learner(function).evaluate(MODEL, (X, Y), batch=len(Y)).metrics["m"]
+    for batch in (64, len(Y)):
+        assert learner(function).evaluate(MODEL, (X[order], Y[order]), batch=batch).metrics["m"] == whole
+    with pytest.raises(LearnerFailed, match="on all examples of the held-out data: ValueError: only one class"):
+        learner(one_kind).evaluate(MODEL, (X, Y * 0))
+
+
+class Recall:
+    def __init__(self) -> None:
+        self.found = self.positive = 0
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.found += int(((outputs[:, 1] > outputs[:, 0]) & (targets == 1)).sum())
+        self.positive += int((targets == 1).sum())
+
+    def merge(self, other: Recall) -> None:
+        self.found, self.positive = self.found + other.found, self.positive + other.positive
+
+    def compute(self) -> float:
+        return self.found / self.positive
+
+
+def test_a_metric_that_divides_by_zero_has_no_value_there_and_its_states_add_up() -> None:
+    for one in (recall, Recall()):
+        mine = learner(one)
+        score = mine.evaluate(MODEL, (X, Y * 0))
+        assert score.metrics.keys() == {"loss", "m.undefined"}
+    other, whole = (mine.evaluate(MODEL, (X, y)) for y in (Y, Y))
+    total = [sum(numbers) for numbers in zip(score.states["m"], other.states["m"], strict=True)]
+    assert mine.computed("m", total) == whole.metrics["m"]
+    assert np.isnan(mine.computed("m", score.states["m"]))
