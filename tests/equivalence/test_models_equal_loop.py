@@ -27,7 +27,7 @@ from client_sdk.tensors import Tensors, from_bytes, to_bytes, widen
 from simulation import History, simulate
 from simulation.engines import EngineName
 from tests.coordinator.service.conftest import Server
-from tests.equivalence.test_round_equals_loop import train_over_http
+from tests.equivalence.test_deployed_functions import train_over_http
 
 SIZES = (4, 7, 12)
 ROUNDS = 2
