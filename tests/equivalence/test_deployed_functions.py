@@ -83,8 +83,7 @@ def federate(
         view = operator.run(run)
         assert (view.status, view.version) == ("finished", rounds)
         assert [found.funnel.reported for found in operator.rounds(run)] == [len(SIZES)] * rounds
-        line = [from_bytes(operator.checkpoint(found.digest)) for found in operator.checkpoints(run)]
-    return line
+        return [from_bytes(operator.checkpoint(found.digest)) for found in operator.checkpoints(run)]
 
 
 def towards_the_mean(model: Tensors, data: Examples, task: Task) -> Update:
