@@ -49,6 +49,30 @@ def test_a_device_is_shown_from_the_fleet_and_from_its_lane(visit: Visit, server
     assert not re.search(r"127\.0\.0\.1|::1", page.locator("main").inner_text())
 
 
+def test_who_fits_no_run_and_whose_identity_is_shared_are_told(visit: Visit, server: Server) -> None:
+    run = server.create_run("lacking")
+    device = server.device(run)
+    device.learner = "tests:another"
+    for process in "ababab":
+        device.check_in(process=process).raise_for_status()
+    visitor = visit()
+    visitor.log_in(server.key)
+    page = visitor.go("#/fleet")
+    page.locator("[data-fact=shared-identities]", has_text=device.id).wait_for()
+    page.get_by_label("State").select_option("waiting, fits no run")
+    page.get_by_role("cell", name="which this device does not have").wait_for()
+    assert visitor.violations() == []
+    page.get_by_role("link", name=device.id).first.click()
+    told = page.locator("[data-fact=amiss]")
+    told.get_by_text(f"Run {run}: the plan wants the learner tests:{run}, which this device does not have").wait_for()
+    assert "its folder was copied" in told.inner_text()
+    device.learner = f"tests:{run}"
+    work = device.check_in(20, process="a").json()
+    assert work["run"] == run
+    assert "its folder was copied" in work["warning"]
+    visitor.go(f"#/runs/{run}").locator("[data-fact=shared-identities]", has_text=device.id).wait_for()
+
+
 class Labelled(Device):
     """A device that calls itself something."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client_sdk.protocol.names import Route
@@ -117,6 +118,31 @@ def test_a_run_is_started_from_a_file_and_shown_live(visit: Visit, server: Serve
     visitor.go("#/runs/from-file/checkpoints")
     page.get_by_text(file.name).wait_for()
     assert page.locator("main img").count() == 0
+
+
+def test_the_statistics_of_a_first_model_are_typed_as_run_create_takes_them(
+    visit: Visit, server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(model_bytes({"w": np.zeros(3, np.float32), "m": np.zeros(3, np.float32)})[0])
+    visitor = visit()
+    visitor.log_in(server.key)
+    page = visitor.go("#/start")
+    text_of(page).fill('name = "stated"\n[task]\nlearner = "tests:stated"\n[cohort]\nselect = 1\ngoal = 1\n')
+    page.get_by_label("Start from").select_option("a file of yours")
+    page.get_by_label("Checkpoint file").set_input_files(file)
+    page.get_by_label("statistics").fill("v >= 0")
+    page.get_by_text("no tensor of the model matches 'v'").wait_for()
+    assert begin(page).is_disabled()
+    visitor.expect("422")
+    page.get_by_label("statistics").fill("m>=0")
+    page.get_by_text("It will be named stated.").wait_for()
+    assert visitor.violations() == []
+    begin(page).click()
+    page.get_by_role("heading", name="stated", exact=True).wait_for()
+    visitor.go("#/runs/stated/checkpoints")
+    page.get_by_role("link", name="Start a new run from here, version 0").first.click()
+    page.get_by_text("these tensors are statistics, not parameters: m (never below 0)").wait_for()
 
 
 def test_a_broken_file_is_refused_in_a_sentence(visit: Visit, server: Server, tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ class Device(Peer):
         message = Registration(certificate=self.certificate.encoded.hex(), examples=10)
         return self.send("POST", Route.REGISTER, content=message.model_dump_json(), **options)
 
-    def check_in(self, hold_s: float = 0, **options: Any) -> httpx2.Response:
-        message = CheckIn(examples=10, learners={self.learner: "1"}, hold_s=hold_s)
+    def check_in(self, hold_s: float = 0, *, process: str = "", **options: Any) -> httpx2.Response:
+        message = CheckIn(examples=10, learners={self.learner: "1"}, hold_s=hold_s, process=process)
         return self.send("POST", Route.CHECK_IN, content=message.model_dump_json(), **options)
 
     def wait_for_work(self, hold_s: float = 20) -> Assignment:
