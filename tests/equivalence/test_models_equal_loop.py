@@ -25,6 +25,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.learning import Learner, batch_order
 from client_sdk.tensors import Tensors, from_bytes, to_bytes, widen
 from simulation import History, simulate
+from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
 from simulation.engines import EngineName
 from tests.coordinator.service.conftest import Server
 from tests.equivalence.test_deployed_functions import train_over_http
@@ -314,6 +315,25 @@ def test_simulated_rounds_equal_the_loop(kind: str, rule: str) -> None:
     asked = plan(chosen, RULES[rule])
     line = checkpoints(simulate(asked, chosen.learner, data(), progress=False))
     require_equal(chosen, line, RULES[rule], [f"client-{number}" for number in range(len(SIZES))])
+
+
+def test_the_demos_bare_loop_is_this_one() -> None:
+    kind, rule, ids = KINDS["embedding"], RULES["rate"] | RULES["capped"], ["a", "b", "c"]
+    recipe = LoopRecipe(
+        model=kind.model,
+        loss=loss,
+        epochs=1,
+        batch_size=BATCH,
+        learning_rate=RATE,
+        seed=SEED,
+        weigh=lambda examples: min(examples, rule["weight_cap"]),
+        server_learning_rate=rule["server_learning_rate"],
+    )
+    initial, shards = kind.learner.initial(0), [Examples(x, y) for x, y in data()]
+    cohorts = [[LoopPart(round=at, device=one, shard=ids.index(one)) for one in ids] for at in range(1, ROUNDS + 1)]
+    for by_hand, found in zip(loop(kind, initial, rule, ids), fedavg(recipe, initial, shards, cohorts), strict=True):
+        for name, wanted in by_hand.items():
+            assert np.abs(found[name].double().numpy() - wanted).max() < 1e-6, name
 
 
 @pytest.mark.parametrize("rule", ["clipped", "fedadam"])
