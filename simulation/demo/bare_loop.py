@@ -12,7 +12,7 @@ McMahan et al. 2017, arXiv:1602.05629, Algorithm 1::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,8 @@ class LoopRecipe:
     """Examples -> weight."""
     server_learning_rate: float = 1.0
     """w_{t+1} <- w_t + rate * (mean - w_t); 1 is the mean itself."""
+    statistics: Collection[str] = ()
+    """Tensors that get the mean itself, such as BatchNorm's running mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +76,9 @@ def fedavg(
             for name, tensor in module.state_dict().items():
                 sums[name] += weight * tensor.double()
             total += weight
+        rates = {name: 1.0 if name in recipe.statistics else recipe.server_learning_rate for name in world}
         world = {
-            name: (before.double() + recipe.server_learning_rate * (sums[name] / total - before)).to(before.dtype)
+            name: (before.double() + rates[name] * (sums[name] / total - before)).to(before.dtype)
             for name, before in world.items()
         }
         yield world

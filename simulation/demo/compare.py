@@ -63,6 +63,9 @@ def recipe_of(plan: Plan) -> LoopRecipe:
         "task.averaged": task.averaged != ("*",) or learner.averaged != ("*",),
         "aggregation.rule": rule.rule != "mean",
         "aggregation.clip_norm": rule.clip_norm is not None,
+        "aggregation.statistics_range": rule.statistics_range is not None,
+        "aggregation.inverse_participation": rule.inverse_participation is not None,
+        "aggregation.server_optimizer": rule.server_optimizer != "average",
     }
     for name, used in lacking.items():
         if used:
@@ -77,6 +80,7 @@ def recipe_of(plan: Plan) -> LoopRecipe:
         seed=task.seed,
         weigh=lambda examples: 1 if equal else min(examples, cap),
         server_learning_rate=rule.server_learning_rate,
+        statistics=learner.roles().keys(),
     )
 
 

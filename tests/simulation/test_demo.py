@@ -87,9 +87,16 @@ def test_the_bare_loop_has_the_plans_hyperparameters_or_says_what_it_lacks():
     recipe = recipe_of(plan)
     assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (3, 20, 0.3)
     assert (recipe.server_learning_rate, recipe.weigh(77)) == (1.8, 77)
-    proximal = plan.model_copy(update={"task": plan.task.model_copy(update={"mu": 0.1})})
-    with pytest.raises(ValueError, match=r"does not support task\.mu"):
-        recipe_of(proximal)
+    for section, field, value in (
+        ("task", "mu", 0.1),
+        ("aggregation", "clip_norm", 1.0),
+        ("aggregation", "statistics_range", 1.0),
+        ("aggregation", "inverse_participation", 4),
+        ("aggregation", "server_optimizer", "fedavgm"),
+    ):
+        changed = getattr(plan, section).model_copy(update={field: value})
+        with pytest.raises(ValueError, match=rf"does not support {section}\.{field}"):
+            recipe_of(plan.model_copy(update={section: changed}))
 
 
 # ------------------------------------------------------------ journal, screens, curve
