@@ -56,5 +56,9 @@ class FilePart(Response):
 
 
 def _read(file: BinaryIO, at: int, stop: int) -> bytes:
+    """The next bytes, up to ``stop``. OSError where the file ends before."""
     file.seek(at)
-    return file.read(min(_PIECE, stop - at))
+    piece = file.read(min(_PIECE, stop - at))
+    if not piece and at < stop:
+        raise OSError(f"a file ends at {at}, and its bytes up to {stop} were promised")
+    return piece

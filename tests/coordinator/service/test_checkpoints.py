@@ -124,6 +124,24 @@ def test_a_receiver_that_has_gone_costs_no_more_reading(tmp_path: Path) -> None:
     assert 0 <= sum(reads) - sum(sent) <= reads[0], "one piece is read ahead"
 
 
+def test_a_download_of_a_file_that_has_become_shorter_ends(tmp_path: Path) -> None:
+    file = tmp_path / "short"
+    file.write_bytes(bytes(10))
+
+    async def work(task: Any, *arguments: Any) -> Any:
+        return task(*arguments)
+
+    async def receive() -> Message:
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        await asyncio.sleep(0)
+
+    response = FilePart(work, partial(file.open, "rb"), 5, 11, 200, {}, TENSORS_MEDIA_TYPE)
+    with pytest.raises(OSError, match="a file ends at 10, and its bytes up to 11 were promised"):
+        asyncio.run(asyncio.wait_for(response({"type": "http"}, receive, send), 5))
+
+
 @pytest.mark.parametrize(
     ("header", "span"),
     [
