@@ -11,7 +11,6 @@ import typer
 from client_sdk.protocol.operators import DeviceState, DeviceView, RoundView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
-from coordinator.commands.participation import show_participation
 from coordinator.commands.runs import RunName
 from coordinator.commands.secure_table import print_secure_rounds
 from coordinator.commands.sheets import Sheet, show_sheet, terminal
@@ -146,7 +145,7 @@ def devices(
         if state or device_class or match:
             fail("--run lists all devices of a run: leave out --state, --class and --match.")
         with OperatorClient(coordinator, key_file=key_file) as client:
-            show_participation(client, run, as_json=as_json)
+            _show_participation(client, run, as_json=as_json)
         return
     given = {"state": state, "device_class": device_class, "q": match}
     wanted = {name: value for name, value in given.items() if value}
@@ -214,3 +213,28 @@ def _brief(body: dict[str, object]) -> str:
 def _state(row: DeviceView) -> str:
     state = f"waiting, fits no run: {row.unfit}" if row.state == "unfit" else str(row.state)
     return f"{state}; {row.warning}" if row.warning else state
+
+
+def _show_participation(client: OperatorClient, run: str, *, as_json: bool) -> None:
+    """A line for each device, the least counted first; then in which lateness is concentrated."""
+    found = client.participation(run, limit=PAGE)
+    devices = list(found.page)
+    while len(devices) < found.devices and (more := client.participation(run, skip=len(devices), limit=PAGE).page):
+        devices += more
+    if as_json:
+        say_json(found.changed(page=devices))
+        return
+    columns = (
+        "device", "class", "selected", "reported", "counted", "late", "dropped", "withdrawn", "refused", "speed s",
+    )  # fmt: skip
+    rows = [
+        (
+            one.device, one.device_class, one.selected, one.reported, one.counted, one.late, one.dropped,
+            one.withdrawn, one.refused, None if one.speed_s is None else f"{one.speed_s:.1f}",
+        )
+        for one in devices
+    ]  # fmt: skip
+    show_sheet(Sheet(columns, rows, "No device yet.", least=("refused", "withdrawn", "reported")))
+    say(f"From round {found.from_round} on, {found.never_counted} of {found.devices} devices never counted.")
+    if found.lateness:
+        say(f"{found.lateness}: see docs/selection.md.")

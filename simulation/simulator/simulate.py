@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
@@ -168,7 +169,9 @@ def simulate(
             make_engine=engine_called(engine, workers),
             init=first,
             origin=origin,
-            said=first_roles(learner, statistics, _silent if progress is False else _tell),
+            said=first_roles(
+                learner, statistics, (lambda text: None) if progress is False else partial(print, file=sys.stderr)
+            ),
             folder=None if folder is None else Path(folder),
             seed=seed,
             failed=failing,
@@ -191,14 +194,6 @@ def simulate(
         size = simulation.blobs.size(simulation.state.checkpoint)
         retained = Retained(newest_to_keep(keep_checkpoints, folder is not None, size), inputs.plan.finish)
         return _played(simulation, learner, inputs, rounds, shown, retained)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _silent(text: str) -> None:
-    """Nobody wants to read it."""
 
 
 def _checked(

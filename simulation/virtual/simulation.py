@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
+from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
-from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, to_bytes
+from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import Blobs
@@ -54,7 +56,6 @@ from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.enrolment import label_of
 from simulation.virtual.noted import note, noted
 from simulation.virtual.secure_world import SecureWorld
-from simulation.virtual.sizes import UpdateSizes
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
 
@@ -300,6 +301,23 @@ def _require_same(before: RunRow, plan: Plan, masked: bool) -> None:
     if plan.secure is not None and before.origin.endswith(UNMASKED) == masked:
         way = "quantized" if masked else "masked"
         raise FolderError(f'run {before.run} was begun with secure="{way}": continue it in that way')
+
+
+class UpdateSizes:
+    """Bytes of an update on the wire, from its report: the length of ``encode_update``, without encoding."""
+
+    def __init__(self, layout: Layout, codec: str) -> None:
+        wire = codecs.beside(codec, layout.statistics).wire(layout.whole)
+        zeros = {name: np.zeros(spec.shape, numpy_dtype(spec.dtype)) for name, spec in wire.items()}
+        empty = to_bytes(zeros, {REPORT_KEY: ""})
+        length = int.from_bytes(empty[:8], "little")
+        self._header = len(empty[8 : 8 + length].rstrip(b" "))
+        self._data = len(empty) - 8 - length
+
+    def __call__(self, report: str) -> int:
+        """``report``: its JSON, which stands in the header as a JSON text: quotes and backslashes are doubled there."""
+        header = self._header + len(report.encode()) + report.count('"') + report.count("\\")
+        return 8 + -(-header // 8) * 8 + self._data
 
 
 def _require_roles(begun: RunState, model: Manifest, said: Callable[[Manifest], Roles]) -> None:

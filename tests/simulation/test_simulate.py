@@ -32,7 +32,7 @@ from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
 from simulation.history.ledger import copy_run
 from simulation.simulator.progress import RoundProgress
-from simulation.virtual.sizes import UpdateSizes
+from simulation.virtual.simulation import UpdateSizes
 
 pytestmark = pytest.mark.whole
 
