@@ -49,7 +49,8 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
     async def readyz(request: Request) -> Response:
         """The database can be read and the process does not stop; 503 otherwise. With an API key `stalled` says in one
         line for each run in scope that makes no progress why; restarting this process would not help such a run.
-        `authority` says why devices cannot register, or secure rounds wait, where that is so."""
+        `authority` says why devices cannot register, or secure rounds wait, where that is so, and to a caller who sees
+        everything `damaged` names stored files that have other bytes than were stored."""
         given = "authorization" in request.headers
         works, found = await service.work(state, bearer(request, Permission.VIEWER) if given else "")
         ready = works and not service.stopping

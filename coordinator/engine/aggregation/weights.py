@@ -71,12 +71,13 @@ def is_capped(aggregation: Aggregation, examples: int, by_registration: bool = F
 def said_of_cap(weighting: str, cap: int, sizes: Sequence[int], *, field: str, whose: str = "clients") -> str:
     """A sentence about those that hold more examples than ``cap``, the value of ``field``; empty without any."""
     above = [size for size in sizes if size > cap]
+    count = f"{len(above)} of {len(sizes)} {whose}"
     if weighting != "examples" or not above:
         return ""
-    return (
-        f"{len(above)} of {len(sizes)} {whose} hold more than {field} = {cap:,} examples, up to {max(above):,}, and "
-        f"weigh {cap:,}: the mean is that of capped sizes. Raise {field} where sizes can be trusted"
-    )
+    who = f"{count} hold more than {field} = {cap:,} examples, up to {max(above):,}, and weigh"
+    if len(sizes) == 1:
+        who = f"who holds {sizes[0]:,} examples has more than {field} = {cap:,}, and weighs"
+    return f"{who} {cap:,}: the mean is that of capped sizes. Raise {field} where sizes can be trusted"
 
 
 def reason_against(

@@ -54,6 +54,13 @@ def test_check_shows_what_a_round_needs(plan: Path, capsys: pytest.CaptureFixtur
     assert "model: 6,000 values, 24.2 kB, of which 1,000 are averaged" in lines
 
 
+def test_check_says_whose_examples_the_cap_cuts(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for examples, said in ((10_000, False), (20_000, True)):
+        assert quorate("plan", "check", str(plan), "--examples", str(examples)) == 0
+        assert ("who holds 20,000 examples has more than weight_cap = 10,000, and weighs 10,000: the mean is that of "
+                "capped sizes" in " ".join(capsys.readouterr().out.split())) == said  # fmt: skip
+
+
 def test_cost_follows_model_codec_cohort_and_retention(plan: Path) -> None:
     checkpoint = to_bytes(MODEL)
     cost = RoundCost.of(Plan.from_toml(plan), read_header(checkpoint), {})
