@@ -112,9 +112,10 @@ class Joined(Message):
     ended_at: float
 
     def same_round(self, other: Joined) -> bool:
-        """Whether both are of the same round: a crash between two writes may repeat a line, never add a false one."""
-        mine = (self.coordinator, self.device, self.run, self.round, self.attempt)
-        return mine == (other.coordinator, other.device, other.run, other.round, other.attempt)
+        """Whether both are of the same update of the same round: a crash between two writes may repeat a line, never
+        add a false one. A device whose update was lost at the coordinator is asked for another."""
+        mine = (self.coordinator, self.device, self.run, self.round, self.attempt, self.update_digest)
+        return mine == (other.coordinator, other.device, other.run, other.round, other.attempt, other.update_digest)
 
 
 class Storage(Protocol):

@@ -317,7 +317,8 @@ class LoggedEvent(Message):
 
 
 class Receipt(Message):
-    """The update is durable and counts unless the round is abandoned. The same digest again gets an equal answer."""
+    """The update is durable and counts unless the round is abandoned, or the coordinator's disk loses it: then the next
+    check-in returns the round's assignment again. The same digest again gets an equal answer."""
 
     run: RunId
     round: int

@@ -72,6 +72,7 @@ __all__ = [
     "Tick",
     "TrainingStarted",
     "Unbarred",
+    "UpdateLost",
     "UpdateRefused",
     "Withdrew",
     "WorkerHeartbeat",
@@ -185,6 +186,14 @@ class UpdateRefused(OfDevice):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateLost(OfDevice):
+    """The stored bytes of an acknowledged update are damaged or gone. The device is asked once more."""
+
+    kind: ClassVar[str] = "UpdateLost"
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrew(OfDevice):
     """A device will not report for this round."""
 
@@ -267,6 +276,7 @@ Event = (
     | TrainingStarted
     | Reported
     | UpdateRefused
+    | UpdateLost
     | Withdrew
     | Committed
     | CommitFailed

@@ -78,6 +78,8 @@ def step(state: RunState, event: ev.Event) -> Step:
         case ev.UpdateRefused():
             secure_round = _is_secure(state)
             return secure_collecting.reported(state, event) if secure_round else collecting.update_refused(state, event)
+        case ev.UpdateLost():
+            return collecting.update_lost(state, event)
         case ev.Withdrew():
             return departures.withdrew(state, event) if _is_secure(state) else collecting.withdrew(state, event)
         case ev.Committed():

@@ -55,6 +55,9 @@ class Member:
     """*reported*: its update was acknowledged, of a secure round its masked vector. *withdrawn* and *refused* (its
     update is not valid) are final: it has left the round, for this ``reason``."""
     reason: str = ""
+    lost: str = ""
+    """Digest of its first update, whose stored bytes are gone: it was asked for another one, for which the round
+    waits."""
     digest: str | None = None
     weight: int = 0
     bytes: int = 0
@@ -147,6 +150,16 @@ class Round:
             Contribution(device=device, digest=member.digest, weight=member.weight)
             for device, member in sorted(self.members.items())
             if member.digest is not None
+        )
+
+    @property
+    def lost(self) -> tuple[Contribution, ...]:
+        """The updates that were acknowledged and then lost, by device id; without those of which the same bytes came
+        again."""
+        return tuple(
+            Contribution(device=device, digest=member.lost, weight=0)
+            for device, member in sorted(self.members.items())
+            if member.lost not in ("", member.digest)
         )
 
 

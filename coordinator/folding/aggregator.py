@@ -49,6 +49,14 @@ class CannotAggregate(Exception):
     """These updates cannot become a checkpoint, also when it is tried again. The message has the reason."""
 
 
+class LostUpdate(CannotAggregate):
+    """The stored bytes of an update are damaged or gone. Its device may send it again."""
+
+    def __init__(self, item: Contribution, error: Gone) -> None:
+        super().__init__(f"the update of {item.device} is damaged or gone: {error}")
+        self.item = item
+
+
 class NewCheckpoint(NamedTuple):
     """What a commit has written: durable, and without a reference yet."""
 
@@ -86,7 +94,7 @@ def _final_errors() -> Iterator[None]:
 
 @contextmanager
 def _lost_updates(items: tuple[Contribution, ...]) -> Iterator[None]:
-    """Raises the loss of an update as CannotAggregate. Whoever waits for any other file may try again: its bytes can be
+    """Raises the loss of an update as LostUpdate. Whoever waits for any other file may try again: its bytes can be
     stored again, and a round cannot be done without them."""
     try:
         yield
@@ -94,7 +102,7 @@ def _lost_updates(items: tuple[Contribution, ...]) -> Iterator[None]:
         lost = next((item for item in items if item.digest == error.digest), None)
         if lost is None:
             raise
-        raise CannotAggregate(f"the update of {lost.device} is damaged or gone: {error}") from None
+        raise LostUpdate(lost, error) from None
 
 
 class Aggregator:
@@ -140,9 +148,9 @@ class Aggregator:
         self._sums.remember(digest, measures)
 
     def fold(self, round: int, item: Contribution) -> None:
-        """Adds one update to the round's running sum, once; does nothing for a round that has ended."""
+        """Adds one update to the round's running sum, once; does nothing for a round that has ended. LostUpdate."""
         if self._chosen.rule.needs == "sum":
-            with self._lock:
+            with self._lock, _lost_updates((item,)):
                 self._sums.fold(round, item)
 
     def forget(self, round: int) -> None:
@@ -156,8 +164,8 @@ class Aggregator:
         """Writes the next checkpoint durably, and the server optimizer's state beside it. ``optimizer``: the state that
         ``parent`` was committed with. The same parent, state and set of updates give the same digests.
 
-        CannotAggregate when the result would not be finite or the sum out of range; BlobError when files could not be
-        read or written.
+        CannotAggregate when the result would not be finite, the sum out of range, or an update lost (LostUpdate);
+        BlobError when files could not be read or written.
         """
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import assert_never
 
-from coordinator.blobs import Gone
+from coordinator.blobs import BlobError, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import NewCheckpoint
+from coordinator.folding.aggregator import LostUpdate, NewCheckpoint
 from coordinator.runtime.cohort_selection import draw_cohort, return_to_fleet
-from coordinator.runtime.commits import Commits
+from coordinator.runtime.commits import Commits, ask_again
 from coordinator.runtime.core import Core, Task
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.secure_rounds import SecureRuns
@@ -52,16 +52,19 @@ class Actions:
 
     def _fold(self, run: str, action: fx.Fold) -> None:
         def wanted(state: RunState) -> bool:
-            return state.round_number == action.round and state.phase in ("collecting", "committing")
+            open_ = state.round_number == action.round and state.phase in ("collecting", "committing")
+            return open_ and state.current.members[action.contribution.device].digest == action.contribution.digest
 
         log = self._core.log(run)
         if not wanted(log.state):
             return
         try:
             self._core.aggregator(run).fold(action.round, action.contribution)
-        except Gone:
-            if wanted(log.catch_up()):  # else another replica has committed, and deleted what it added
-                raise
+        except (LostUpdate, Gone) as error:
+            if not wanted(log.catch_up()):
+                return  # another replica has committed, and deleted what it added; or the device was asked again
+            if isinstance(error, Gone) or not ask_again(log, action.round, error):
+                raise BlobError(str(error)) from error
 
     def _commit(self, run: str, action: fx.Commit) -> None:
         def made() -> NewCheckpoint:

@@ -12,11 +12,27 @@ from contextlib import contextmanager
 from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.folding.aggregator import CannotAggregate, NewCheckpoint
+from coordinator.engine.state import RunState
+from coordinator.folding.aggregator import CannotAggregate, LostUpdate, NewCheckpoint
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.optimizer_states import optimizer_state_before
-from coordinator.store.port import FenceLost
+from coordinator.runtime.run_log import RunLog
+from coordinator.store.port import FenceLost, Transaction
+
+
+def ask_again(log: RunLog, round: int, error: LostUpdate, *, fence: int | None = None) -> bool:
+    """Asks the device for another update in place of the lost one. False where it cannot be asked: it was before, it
+    works for another run, or the time is over."""
+    item = error.item
+
+    def lost(tx: Transaction, state: RunState, at: float) -> ev.UpdateLost | None:
+        if tx.claim(item.device) is not None or state.ending is not None:
+            return None
+        return ev.UpdateLost(at=at, round=round, attempt=0, device=item.device, digest=item.digest)
+
+    return any(isinstance(effect, fx.Wake) for effect in log.submit(lost, fence=fence))
+
 
 MakeCheckpoint = Callable[[], NewCheckpoint]
 """Writes a checkpoint durably. CannotAggregate where the round can have none."""
@@ -51,6 +67,8 @@ class Commits:
             except (CannotAggregate, Gone) as error:
                 if isinstance(error, Gone) and (log.state.ending is None or log.state.ending[0] != "stopped"):
                     raise
+                if isinstance(error, LostUpdate) and ask_again(log, round, error, fence=fence):
+                    return True
                 reason = str(error)
                 log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
             else:

@@ -17,7 +17,8 @@ class LoggedRound:
     reported: dict[str, str] = field(default_factory=dict)
     """Acknowledged updates by device: of a secure round the masked vectors of its last attempt."""
     given_up: set[tuple[str, str]] = field(default_factory=set)
-    """(device, digest) of masked vectors of devices that were excluded, and of attempts that failed."""
+    """(device, digest) of masked vectors of devices that were excluded, and of attempts that failed; of updates that
+    were lost on the disk."""
     attempt: int = 0
     advanced: bool = False
     """Whether the owner let the round commit the model moved by one unit, without contributions."""
@@ -43,11 +44,12 @@ class LoggedRound:
                 self.cohort = {device for device, _ in body["cohort"]}
             case "Reported" | "Masked":
                 self.reported.setdefault(body["device"], body["digest"])
+                self.given_up.discard((body["device"], body["digest"]))  # lost, and sent again
             case "Announced" if body["attempt"] > self.attempt:
                 self.attempt = body["attempt"]
                 self.given_up |= set(self.reported.items())
                 self.reported = {}
-            case "Faulted" if body["device"] in self.reported:
+            case "Faulted" | "UpdateLost" if body["device"] in self.reported:
                 self.given_up.add((body["device"], self.reported.pop(body["device"])))
             case "Advanced":
                 self.advanced = True

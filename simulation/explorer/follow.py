@@ -51,6 +51,8 @@ class Followed(SecureFollowing, CenterFollowing):
                 if self.phase != "collecting":
                     raise self._odd(event, f"the run is {self.phase}")
                 self._require_deadline(event, "closed")
+                if self.asked_again:
+                    return self._abandon()
                 return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
             case kind if kind in SECURE_EVENTS:
                 return self._of_secure_round(event, body)
@@ -60,6 +62,8 @@ class Followed(SecureFollowing, CenterFollowing):
                 raise self._odd(event, "a secure round takes no update in the clear")
             case "Reported":
                 return self._reported(event, body)
+            case "UpdateLost":
+                self._lost(event, body)
             case "Withdrew" | "UpdateRefused":
                 return self._has_left(event, body)
             case "Committed":
@@ -113,6 +117,7 @@ class Followed(SecureFollowing, CenterFollowing):
         self.cohort, self.reported, self.withdrawn, self.invalid = {}, {}, set(), set()
         self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
         self.waiting, self.began, self.reports = 0, set(), {}
+        self.lost, self.asked_again, self.reopened = set(), set(), False
         self.secure, self.advancing = None, ""
         self.barred = {device: until for device, until in self.barred.items() if until > self.round}
         self._wait()
@@ -166,6 +171,7 @@ class Followed(SecureFollowing, CenterFollowing):
             raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
         self.cohort, self.phase = cohort, "collecting"
         self.pools[self.round] = body["pool"]
+        self.drawn_at = event.at
         self.set_deadline(event.at + self.plan["cohort"]["collect_s"])
         return []
 
@@ -181,6 +187,7 @@ class Followed(SecureFollowing, CenterFollowing):
             raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
         if device in self.left:
             raise self._odd(event, "the device had left the round")
+        self.asked_again.discard(device)
         self.reports[device] = event
         self.reported[device] = (body["digest"], weight_of(self.plan, body, in_parts=self.in_parts))
         return self._close_if_complete()
@@ -190,12 +197,16 @@ class Followed(SecureFollowing, CenterFollowing):
         if self.phase != "collecting" or device not in self.cohort or device in self.left | self.reported.keys():
             raise self._odd(event, "the device has no open place in the round")
         (self.withdrawn if event.kind == "Withdrew" else self.invalid).add(device)
+        if device in self.asked_again:
+            return self._abandon()
         ended = self._close_if_complete()
         if self.phase == "collecting" and len(self.cohort) - len(self.left) < self.quorum:
             return self._abandon()
         return ended
 
     def _close_if_complete(self) -> list[RoundEnding]:
+        if self.asked_again:
+            return []
         have = len(self.reported)
         everyone = have + len(self.left) == len(self.cohort)
         if have >= self.plan["cohort"]["goal"] or (everyone and have >= self.quorum):
@@ -206,6 +217,22 @@ class Followed(SecureFollowing, CenterFollowing):
         self.phase = "committing"
         self.set_deadline(None)
         return []
+
+    def _lost(self, event: EventRow, body: dict[str, Any]) -> None:
+        """A damaged update is asked for once more, until the deadline that the round had."""
+        device, digest = body["device"], body["digest"]
+        if self.phase not in ("collecting", "committing") or digest not in self.flipped or device in self.lost:
+            raise self._odd(event, f"the run is {self.phase}")
+        if self.reported.pop(device)[0] != digest:
+            raise self._odd(event, "it is not the update that counts")
+        self.lost_digests.add(digest)
+        self.lost.add(device)
+        self.asked_again.add(device)
+        self.began.discard(device)
+        del self.reports[device]
+        if self.phase == "committing":
+            self.phase, self.reopened = "collecting", True
+            self.set_deadline(self.drawn_at + self.plan["cohort"]["collect_s"])
 
     def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
         if self.phase != "committing":

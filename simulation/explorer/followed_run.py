@@ -37,6 +37,15 @@ class FollowedRun:
     withdrawn: set[str] = field(default_factory=set)
     invalid: set[str] = field(default_factory=set)
     """Devices that left the round because their update was refused as invalid."""
+    lost: set[str] = field(default_factory=set)
+    """Devices that were asked for another update, since theirs was damaged."""
+    asked_again: set[str] = field(default_factory=set)
+    """Those of them that have sent none yet."""
+    lost_digests: set[str] = field(default_factory=set)
+    """Of the updates in whose place they were asked for others, of all rounds."""
+    reopened: bool = False
+    """Whether they were asked when the round had closed: it waits for them alone."""
+    drawn_at: float = 0.0
     in_parts: bool = False
     """Whether the run's first event says in how many parts of an example it counts: a run that was paused before it
     began has no such event, and counts whole examples."""
@@ -116,6 +125,8 @@ class FollowedRun:
         """The devices that work for the round."""
         if self.secure is not None:
             return self.secure.claimed
+        if self.reopened:
+            return self.asked_again if self.phase == "collecting" else set()
         return self.cohort.keys() - self.reported.keys() - self.left if self.phase == "collecting" else set()
 
     @property

@@ -13,6 +13,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.aggregation.weights import is_capped, reason_against, weight_of
 from coordinator.engine.phases.committing import close
 from coordinator.engine.phases.lifecycle import abandon
+from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, membership, refuse
 from coordinator.engine.reasons import printable
 from coordinator.engine.state import Member, RunState, altered
@@ -91,6 +92,23 @@ def update_refused(state: RunState, event: ev.UpdateRefused) -> Step:
     return following, [refusal, fx.Release(round=event.round, devices=(event.device,)), *more]
 
 
+def update_lost(state: RunState, event: ev.UpdateLost) -> Step:
+    """Until the round's first deadline the device may train again, once. The round waits for it: it is abandoned where
+    no other update comes. What the device had was a receipt, so its bytes are gone there too."""
+    current, device = state.round, event.device
+    member = None if current is None or current.number != event.round else current.members.get(device)
+    if current is None or member is None or current.secure is not None or member.digest != event.digest:
+        return refuse(state, "stale", f"no such update of {device} counts in round {event.round}")
+    until = current.deadline or (current.collecting_at or event.at) + state.plan.cohort.collect_s
+    if member.lost or event.at >= until:
+        return refuse(state, "late", f"{device} cannot be asked again")
+    asked = Member(examples=member.examples, lost=event.digest)
+    current = replace(current, phase="collecting", deadline=until, members={**current.members, device: asked})
+    state = state.with_round(current)
+    claim = fx.Claim(round=current.number, attempt=current.attempt, devices=(device,), until=until)
+    return state, [claim, record(state, "open"), fx.Wake(devices=(device,))]
+
+
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:
     against = membership(state, event.round, event.attempt, event.device)
     if against is not None:
@@ -106,6 +124,8 @@ def withdrew(state: RunState, event: ev.Withdrew) -> Step:
 
 
 def time_is_up(state: RunState, at: float) -> Step:
+    if lost := _lost(state):
+        return abandon(state, at, f"{lost}, and its device was asked again and sent none in time")
     have, quorum = state.current.count("reported"), state.plan.cohort.quorum_count
     if have >= quorum:
         return close(state, at)
@@ -133,6 +153,15 @@ def _against_update(state: RunState, member: Member, event: ev.Reported | ev.Upd
     return None
 
 
+def _lost(state: RunState, *statuses: str) -> str:
+    """Which update was lost and has no other one in its place: the first whose device has one of these statuses, or
+    any."""
+    for device, member in sorted(state.current.members.items()):
+        if member.lost and member.status != "reported" and (not statuses or member.status in statuses):
+            return f"the update of {device} is damaged or gone: blob {member.lost}"
+    return ""
+
+
 class _Work(TypedDict):
     examples: int
     steps: int
@@ -152,13 +181,17 @@ def _work(event: ev.Reported) -> _Work:
 def _close_if_complete(state: RunState, at: float) -> Step:
     """Closes at goal, or with a quorum when no other device can report."""
     have, cohort = state.current.count("reported"), state.plan.cohort
+    if _lost(state):
+        return state, []
     if have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED)):
         return close(state, at)
     return state, []
 
 
 def _after_departure(state: RunState, at: float) -> Step:
-    """The same, or abandons when the quorum is out of reach."""
+    """The same, or abandons when the quorum is out of reach, or who was asked again has left."""
+    if lost := _lost(state, "withdrawn", "refused"):
+        return abandon(state, at, f"{lost}, and its device was asked again and left the round")
     following, effects = _close_if_complete(state, at)
     current, quorum = state.current, state.plan.cohort.quorum_count
     left = current.count("reported", *_AWAITED)

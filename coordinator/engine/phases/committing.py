@@ -11,7 +11,7 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.finishing import enough_rounds, observe
-from coordinator.engine.phases.lifecycle import abandon, after_round, forget, retired
+from coordinator.engine.phases.lifecycle import abandon, after_round, forget, refusals, retired
 from coordinator.engine.phases.public_record import mean_scores, record, scored_by
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.state import Round, RunState
@@ -114,6 +114,7 @@ def advance(
             contributions=current.contributions,
             origin=origin,
         ),
+        *refusals(state, current.lost, "its stored bytes were damaged or gone; another update of its device counts"),
         record(
             state,
             "committed",

@@ -58,16 +58,8 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
     """Same model, next round. Every acknowledged update gets its refusal recorded. ``failed``: the round counts towards
     ``finish.abandoned``."""
     ended = state.current
-    effects: list[fx.Effect] = [
-        fx.RecordRefusal(
-            round=ended.number,
-            device=item.device,
-            digest=item.digest,
-            kind="abandoned",
-            reason=f"the round was abandoned: {reason}",
-        )
-        for item in ended.contributions
-    ]
+    effects: list[fx.Effect] = []
+    effects += refusals(state, (*ended.contributions, *ended.lost), f"the round was abandoned: {reason}")
     effects += [
         fx.Release(round=ended.number, devices=None),
         record(state, "abandoned", reason=reason, closed_at=at),
@@ -76,6 +68,16 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
     state = retired(state)
     following, more = after_round(_after_failure(state, at, reason, failed=failed), at)
     return following, effects + more
+
+
+def refusals(state: RunState, items: tuple[fx.Contribution, ...], reason: str) -> list[fx.RecordRefusal]:
+    """Why these acknowledged updates of the round do not count, recorded."""
+    return [
+        fx.RecordRefusal(
+            round=state.round_number, device=item.device, digest=item.digest, kind="abandoned", reason=reason
+        )
+        for item in items
+    ]
 
 
 def missed(state: RunState, at: float, reason: str) -> Step:

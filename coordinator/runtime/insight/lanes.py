@@ -74,6 +74,8 @@ class _Fold:
                 part.reported_at, part.end, part.bytes = row.at, "reported", body["bytes"]
                 fetch_s, train_s, encode_s = body["seconds"]
                 part.seconds = (fetch_s, train_s, encode_s)
+            case "UpdateLost":
+                self.parts[body["device"]] = _Part()
             case "Withdrew":
                 part.left_at, part.end, part.reason = row.at, "withdrawn", body["reason"]
             case "UpdateRefused":

@@ -112,6 +112,8 @@ class ParticipationLog:
             if body["attempt"] > found.attempt:  # what was masked in the one before is in no sum
                 found.attempt = body["attempt"]
                 found.ends = {one: "dropped" if end == "reported" else end for one, end in found.ends.items()}
+        elif device in found.ends and row.kind == "UpdateLost":
+            found.ends[device] = "dropped"
         elif device in found.ends and found.ends[device] == "dropped":
             end = {"Reported": "reported", "Masked": "reported", "Withdrew": "withdrawn", "UpdateRefused": "refused"}
             found.ends[device] = end.get(row.kind, "dropped")

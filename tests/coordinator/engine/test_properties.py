@@ -22,7 +22,18 @@ KINDS = (
     + ["Reported"] * 10
     + ["Committed"] * 3
     + ["Tick"] * 3
-    + ["Started", "Withdrew", "Withdrew", "UpdateRefused", "Scored", "Scored", "CommitFailed", "ClockFell", "Created"]
+    + [
+        "Started",
+        "Withdrew",
+        "Withdrew",
+        "UpdateRefused",
+        "UpdateLost",
+        "Scored",
+        "Scored",
+        "CommitFailed",
+        "ClockFell",
+        "Created",
+    ]
     + ["Paused", "Resumed", "Resumed", "Stopped"]
     + ["Leased"] * 4
     + ["Delivered"] * 2
@@ -81,6 +92,8 @@ def event_of(story: Story, word: dict[str, Any]) -> ev.Event:
         case "UpdateRefused":
             digest = digest_of(word["device"], number, "invalid")
             return ev.UpdateRefused(**of_device, digest=digest, reason="delta holds NaN")
+        case "UpdateLost":
+            return ev.UpdateLost(**of_device, digest=digest_of(word["device"], number, word["draft"]))
         case "Withdrew":
             return ev.Withdrew(**of_device, reason="")
         case "Reported":

@@ -106,6 +106,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "Started": {"device": "f"},
     "Reported": {**MESSAGE, "digest": "", "examples": 1, "steps": 1, "steps_planned": 1, "complete": True},
     "UpdateRefused": {**MESSAGE, "digest": "", "reason": "delta holds NaN"},
+    "UpdateLost": {"device": "f", "digest": ""},
     "Withdrew": {"device": "f", "reason": "moved"},
     "Announced": {"header": "ab" * 32, "expires_at": 5000},
     "Advertised": MESSAGE,
@@ -232,6 +233,7 @@ for block in (WORDS, AFTER):
     lines = [re.split(r"\s{2,}", line.strip()) for line in block.strip().splitlines()]
     for name, *words in lines[1:]:
         TABLE.setdefault(name, {}).update(zip(lines[0], words, strict=True))
+TABLE["UpdateLost"] = dict.fromkeys(TABLE["Withdrew"], "x stale")
 
 
 def test_the_table_has_every_event_and_every_place() -> None:

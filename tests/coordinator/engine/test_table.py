@@ -91,6 +91,7 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
             "digest": digest_of("d", 1),
             "reason": "delta holds NaN",
         },
+        "UpdateLost": {"round": 1, "attempt": 0, "device": "a", "digest": digest_of("a", 1)},
         "Withdrew": {"round": 1, "attempt": 0, "device": "d", "reason": "moved"},
         "Committed": {"round": 1, "digest": digest_of("model", 1), "bytes": 1},
         "CommitFailed": {"round": 1, "reason": "not finite"},
@@ -164,6 +165,7 @@ for kind, fields in SECURE_EVENTS.items():
     TABLE[kind] = {
         place: of_device.get(word, word) if of_device else "x stale" for place, word in TABLE["Started"].items()
     }
+TABLE["UpdateLost"] = {**dict.fromkeys(PLACES, "x stale"), "committing": "collecting"}
 TABLE["Discarded"] = dict.fromkeys(PLACES, "-")
 TABLE["Advanced"] = TABLE["Unbarred"] = dict.fromkeys(PLACES, "x conflict")
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]

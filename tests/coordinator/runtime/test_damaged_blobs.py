@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_sdk.protocol.devices import Work
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import BlobError, Damaged, FileBlobs
 from coordinator.blobs.blocks import CheckedFile
+from coordinator.engine import effects as fx
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_optimizer_states import ADAM
 from tests.coordinator.served import RUN, Served
@@ -162,25 +164,98 @@ def test_without_its_newest_checkpoint_a_run_stalls_and_abandons_nothing(world: 
     assert world.checkpoint()["marks"].tolist() == marks.tolist()
 
 
-def test_a_round_of_a_damaged_update_is_abandoned_by_its_name_and_the_next_one_opens(world: World) -> None:
-    world.create()
+@pytest.fixture(params=["collecting", "committing"])
+def asked(request: pytest.FixtureRequest, world: World) -> tuple[list[int], str]:
+    """A round whose first update is found damaged in this phase, so that its device is asked again. (cohort, digest)"""
+    world.create(aggregation={} if request.param == "collecting" else {"rule": "median", "weighting": "equal"})
     world.check_in()
-    a, b, c, *_ = world.cohort()
+    cohort = world.cohort()
+    first, _ = world.report(*cohort[:2])
+    flip(file_of(world.blobs, first.digest), 60)  # type: ignore[arg-type]
+    if request.param == "collecting":
+        world.boot()
+        calm(world, 1)
+    world.report(cohort[2])
+    calm(world, 1)
+    state = world.coordinator.core.state("marks")
+    assert (state.phase, state.current.count("reported")) == ("collecting", 2)
+    assert state.deadline == state.current.collecting_at + 60  # type: ignore[operator]
+    assert world.coordinator.healthy()["damaged"] == [first.digest]
+    assert world.cohort()[0] == cohort[0]
+    return cohort, first.digest
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_the_device_of_a_damaged_update_is_asked_again_and_counts(
+    world: World, asked: tuple[list[int], str], other: bool
+) -> None:
+    (a, b, c, _), lost = asked
+    (answer,) = world.check_in(a)
+    assert (answer.round, answer.attempt) == (1, 0)
+    work = Work(steps=4, steps_planned=4, epochs=1.0, examples_seen=10 + other)
+    (receipt,) = world.report(a, work=work)
+    calm(world, 1)
+    assert (receipt.digest != lost) is other
+    assert world.coordinator.core.state("marks").version == 1
+    counted = {row.device: row.digest for row in world.store.contributions("marks", 1)}
+    assert counted[world.rows[a].device] == receipt.digest
+    assert counted.keys() == {world.rows[number].device for number in (a, b, c)}
+    refused = [(row.device, row.digest) for row in world.store.refusals("marks", 1)]
+    assert refused == ([(world.rows[a].device, lost)] if other else [])
+    assert world.coordinator.devices.outcome(world.rows[a].device, "marks", 1).result == "counted"
+    assert list(verify(world.store, world.blobs)) == []
+    with suppress(BlobError):
+        world.coordinator.perform(("marks", fx.Discard(round=1)))
+    assert world.blobs.damaged() == []
+
+
+@pytest.mark.parametrize("end", ["deadline", "withdrawn", "damaged again", "stopped"])
+def test_a_round_whose_damaged_update_is_not_sent_again_is_abandoned_by_its_name(
+    world: World, asked: tuple[list[int], str], end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a, b, c, d), lost = asked
+    world.report(d)
+    calm(world, 0)
+    assert world.coordinator.core.state("marks").round_number == 1, "the round waits for the device"
+    if end == "withdrawn":
+        world.coordinator.devices.withdraw(world.rows[a].device, "marks", 1, 0, "moved")
+    elif end == "damaged again":
+        monkeypatch.setattr(world, "settle", lambda: None)
+        world.report(a)
+        flip(file_of(world.blobs, lost), 60)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        world.boot()
+    elif end == "stopped":
+        world.coordinator.operators.stop("marks")
+    calm(world, 11)
+    row = world.store.round("marks", 1)
+    assert row is not None
+    assert row.status == "abandoned"
+    assert end == "stopped" or lost in row.reason
+    refused = {(item.device, item.digest) for item in world.store.refusals("marks", 1)}
+    assert (world.rows[a].device, lost) in refused
+    assert {device for device, _ in refused} == {world.rows[number].device for number in (a, b, c, d)}
+    assert list(verify(world.store, world.blobs)) == []
+    if end != "stopped":
+        world.play_round(world.coordinator.core.state("marks").round_number)
+        assert world.coordinator.core.state("marks").version == 1
+
+
+def test_a_device_that_works_for_another_run_is_not_asked(world: World) -> None:
+    world.create(aggregation={"rule": "median", "weighting": "equal"})
+    world.check_in()
+    a, b, c, _ = world.cohort()
     first, _ = world.report(a, b)
     flip(file_of(world.blobs, first.digest), 60)  # type: ignore[arg-type]
-    world.boot()
-    calm(world)
-    assert world.coordinator.healthy()["damaged"] == [first.digest]
-    try:
-        world.report(c)
-    except BlobError:
-        calm(world)
+    world.create(name="other", cohort={"select": 2, "goal": 2})
+    world.check_in()
+    assert a in world.cohort()
+    world.report(c)
+    calm(world, 1)
     row = world.store.round("marks", 1)
     assert row is not None
     assert row.status == "abandoned"
     assert first.digest in row.reason
-    world.play_round(2)
-    assert world.coordinator.core.state("marks").version == 1
 
 
 def test_a_device_that_sends_a_damaged_update_again_repairs_it(world: World) -> None:
