@@ -158,14 +158,15 @@ class Identities:
         nothing; ``examples`` and ``label`` count the first time. ProblemError *not-certified* for one that is older
         than the newest that was registered."""
         row = self._store.device(certificate.id)
-        if row is not None and row.left_at is not None:
-            raise problem("revoked-key", f"{row.device} has left this coordinator, which has forgotten it")
         if row is not None and row.certificate == certificate.encoded.hex():
             return row
         self._require_newer(certificate, row.certificate if row is not None else "")
         key_id = certificate.key_id.hex()
         try:
             with self._store.transaction() as tx:
+                known = tx.device(certificate.id)  # it may have left since
+                if known is not None and known.left_at is not None:
+                    raise problem("revoked-key", f"{known.device} has left this coordinator, which has forgotten it")
                 if row is not None:
                     tx.certify_device(certificate.id, key_id, certificate.encoded.hex())
                 else:

@@ -79,10 +79,11 @@ def is_good(
     world, holder = process.world, request.holder
     store = process.durable.store
     row = store.device(holder.id) if holder.holder == "device" else store.worker(holder.id)
-    if row is None or row.key_id != holder.key_id:
+    if row is None or (row.key_id != holder.key_id and holder.id not in world.revoked_here):
         raise Broken("permission", f"{holder.id} was served, and its key is not registered")
-    found = _parsed(row.certificate if certificate is None else certificate)
-    if not found.not_before <= now < found.not_after:
+    certificate = certificate or row.certificate
+    found = _parsed(certificate) if certificate else None  # None: the device has left just now
+    if found is not None and not found.not_before <= now < found.not_after:
         valid = f"from {found.not_before} to {found.not_after}"
         raise Broken("permission", f"{holder.id} was served at {now}, and is certified {valid}")
     counter = world.authority.revoked.get(holder.key_id)
@@ -93,7 +94,7 @@ def is_good(
         raise Broken("permission", f"{holder.id} was served by {process.name}, and a list with its key is stored")
     revoked_at = world.revoked_here.get(holder.id)
     if revoked_at is not None and world.agenda.now > revoked_at + CACHED_S:
-        raise Broken("permission", f"{holder.id} was served, and an operator has revoked it")
+        raise Broken("permission", f"{holder.id} was served, and an operator has revoked it, or it has left")
     return row
 
 
@@ -104,10 +105,23 @@ def registered(durable: Durable, request: SentRequest, answer: Registered | Work
     row = store.device(name) if isinstance(answer, Registered) else store.worker(name)
     if row is not None and row.key_id != request.holder.key_id:
         raise Broken("permission", f"{name} is registered by a request that {request.holder.id} has signed")
+    if isinstance(row, DeviceRow) and row.left_at is not None:
+        raise Broken("permission", f"{name} has left, and is registered again under its id")
     if row is None or is_older(row.certificate, message.certificate):  # type: ignore[union-attr]
         raise Broken("ack-durable", f"{name} got an answer that it is registered, the store has {row}")
     if isinstance(answer, Registered) and answer.examples_cap != row.examples_cap:  # type: ignore[union-attr]
         raise Broken("ack-durable", f"{name} was told a cap of {answer.examples_cap}; it is another one: {row}")
+
+
+def forgotten(durable: Durable, device: str) -> None:
+    """Of a device that was told that it has left, nothing is known but its id, its times and what it has counted in,
+    and it waits for nothing."""
+    row, store = durable.store.device(device), durable.store
+    if row is None or row.left_at is None or row.key_id is not None or row.certificate or row.label:
+        raise Broken("ack-durable", f"{device} got an answer that it has left; the store has {row}")
+    waits = [one.device for one in store.waiting(float("-inf"))]
+    if device in waits or store.flower_node(device) is not None:
+        raise Broken("draw", f"{device} has left, and waits for work")
 
 
 @lru_cache(maxsize=1024)

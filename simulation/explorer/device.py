@@ -40,7 +40,8 @@ from client_sdk.protocol.secure import SecureSigned, SecureWait
 from client_sdk.secagg.actions import Keep
 from simulation.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from simulation.explorer.faults import Broken
-from simulation.explorer.holders import Holder, token_of
+from simulation.explorer.holders import Holder, holder_of, token_of
+from simulation.explorer.leaving import leaving, try_again
 from simulation.explorer.network import Network
 from simulation.explorer.plans import LEARNER
 from simulation.explorer.request import Answer
@@ -80,6 +81,9 @@ class ExplorerDevice:
         """Digest and bytes of the checkpoint that this process fetched last."""
         self._fetched = False
         """Whether that is what it did last."""
+        self.former: list[MemoryStorage] = []
+        """What it had stored as the devices that have left."""
+        self._leaves = False
         self._copies: list[Any] = []
         self._sent: dict[tuple[str, str, int, int], str] = {}
         self._offer = CheckIn(examples=self.examples, learners={learner: "1"}, hold_s=HOLD_S)
@@ -87,7 +91,7 @@ class ExplorerDevice:
     # ------------------------------------------------------------ life and death
 
     def start(self) -> None:
-        if self.up or self.dead:
+        if self.up or self.dead or self._leaves:
             return
         self.life += 1
         self.up = True
@@ -127,6 +131,35 @@ class ExplorerDevice:
             self.dead = True
             return
         self.world.agenda.after(back_after_s, self._come_back)
+
+    def leave(self) -> None:
+        """Its owner takes it out of the coordinator, which forgets it; later it comes back as a new device. Somebody
+        tries whether its old identity still works."""
+        authority = self.world.authority
+        if self.dead or self.registered is None or self.holder.key_id in authority.revoked or authority.short:
+            return
+        self._leaves = True
+        if self.up and self._session is not None:
+            self._session.close()
+        self.up, self.life = False, self.life + 1
+        self.world.log(f"{self.name} leaves")
+        leaving(self.world, self.sender, lambda: self._begin_anew(self.sender))
+
+    def _begin_anew(self, before: RequestSender) -> None:
+        if before is not self.sender or self.dead:
+            return
+        record = self.storage.load()
+        if record is not None:
+            try_again(self.world, before, record.certificate)
+        self._leaves = False
+        self.former.append(self.storage)
+        self.holder = holder_of(f"device-{self.number}-{len(self.former)}")
+        self.storage = MemoryStorage()
+        self.sender = RequestSender(self.world, self._network, self.holder)
+        self._copies, self._sent = [], {}
+        if self.world.shape.secure:
+            self.secure = SecurePart(self.world, self.name, self.holder, self._also)
+        self.world.agenda.after(self.world.chance.between("anew", 0.5, 20.0), self.start)
 
     def _come_back(self) -> None:
         if self.up or self.dead:

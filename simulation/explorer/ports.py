@@ -41,6 +41,7 @@ WATCHED = (
     "certify_device",
     "certify_worker",
     "revoke_worker",
+    "forget_device",
 )
 """Methods of a transaction that are watched."""
 
@@ -77,7 +78,8 @@ class FaultyStore:
                 transaction = cast("Transaction", _Torn(inner, replica)) if torn else inner
                 fenced = Fenced(replica, inner) if run is not None else None
                 revoked: list[str] = []
-                if run is None and (replica.world.authority.short or replica.world.shape.workers):
+                shape = replica.world.shape
+                if run is None and (replica.world.authority.short or shape.workers or shape.leavers or shape.flower):
                     _watch_holders(inner, revoked)
                 try:
                     yield transaction
@@ -160,9 +162,9 @@ def _unwatch(transaction: Any) -> None:
 
 def _watch_holders(transaction: Any, revokes: list[str]) -> None:
     """Watches one transaction of no run: a certificate is replaced by a newer one only; ``revokes`` gets the workers
-    that it revokes. Where no certificate is short, all of a holder are the same."""
+    that it revokes, and the devices that it forgets. Where no certificate is short, all of a holder are the same."""
     certify_device, certify_worker = transaction.certify_device, transaction.certify_worker
-    revoke_worker = transaction.revoke_worker
+    revoke_worker, forget_device = transaction.revoke_worker, transaction.forget_device
 
     def device(name: str, key_id: str, certificate: str) -> None:
         _require_newer(name, transaction.device(name), certificate)
@@ -176,7 +178,12 @@ def _watch_holders(transaction: Any, revokes: list[str]) -> None:
         revoke_worker(name, at)
         revokes.append(name)
 
-    transaction.certify_device, transaction.certify_worker, transaction.revoke_worker = device, worker, revoked
+    def forgotten(name: str, at: float) -> None:
+        forget_device(name, at)
+        revokes.append(name)
+
+    transaction.certify_device, transaction.certify_worker = device, worker
+    transaction.revoke_worker, transaction.forget_device = revoked, forgotten
 
 
 def _require_newer(name: str, row: DeviceRow | WorkerRow | None, certificate: str) -> None:

@@ -183,6 +183,8 @@ class Schedule:
             for device in self.devices[self.shape.devices - self.shape.liars :]:
                 self.world.dishonest.add(device.holder.id)
                 Liar(self.world, self.watch, device).plan_storm()
+            for device in self.devices[self.shape.dead :][: self.shape.leavers]:
+                self.world.agenda.after(self.world.chance.between("leaves-at", 1.0, self.shape.storm_s), device.leave)
             for device in self.devices[: self.shape.dead]:
                 self.world.agenda.after(
                     self.world.chance.between("death", 1.0, self.shape.storm_s), device.vanish, None
@@ -332,7 +334,8 @@ class Schedule:
         if self.flower is not None:
             self.flower.account.finish()
         for device in self.devices:
-            invariants.record(device.name, device.storage.history(), self.watch.run)
+            for storage in (*device.former, device.storage):
+                invariants.record(device.name, storage.history(), self.watch.run)
         for worker in self.workers:
             invariants.leases(worker.name, worker.history, worker.delivered, self.watch.run)
         if self.shape.seed % VERIFIED == 0 or self.shape.store != "memory":

@@ -38,6 +38,8 @@ FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
 """The part of the schedules in which a device has too few examples, and of those in which one has another learner."""
+LEAVES = 0.1
+"""The part of the schedules in which a device leaves."""
 SHORT_CERTIFICATES = 0.1
 """The part of the schedules in which certificates may expire: each costs signatures, which few others need."""
 SQL_STORM_S = 15.0
@@ -87,6 +89,8 @@ class Shape:
 
     flower: bool = False
     """Whether a Flower run goes on beside the runs."""
+    leavers: int = 0
+    """How many devices leave the coordinator during the storm, and come back as new ones."""
     control: Literal["", "set-back", "twins"] = ""
     """A positive control: devices are set back to older memories of secure rounds, or run twice, with copies of one
     memory. Then the checks must find a device that signs twice."""
@@ -144,6 +148,7 @@ class Shape:
             enrolments=chance.pick("enrolments", (0, 0, 1, 2)),
             http=rare == "http",
             flower=rare == "flower",
+            leavers=int(bool(rates) and chance.unit("leaves") < LEAVES),
             storm_s=chance.between("storm", 6.0, 60.0 if size < 0.9 else 40.0),
             plan=plan,
             second={**plan, "cohort": {**plan["cohort"], "min_examples": 1}} if useless < USELESS else None,

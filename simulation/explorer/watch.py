@@ -230,6 +230,8 @@ class InvariantWatch:
                 offers.waits(self.world, self.runs.values(), request.send.message, answer)  # type: ignore[union-attr,arg-type]
             case Registered() | WorkerRegistered() if not disturbed:
                 admission.registered(self.durable, request, answer)
+            case Noted() if request.send.route is Route.LEAVE and not disturbed:  # type: ignore[union-attr]
+                admission.forgotten(self.durable, request.holder.id)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
                 device = request.holder.id

@@ -55,7 +55,8 @@ class World:
         self.used_fences: dict[str, int] = {}
         """The fence under which each run was committed last."""
         self.revoked_here: dict[str, float] = {}
-        """When an operator of the coordinator has revoked these workers, in the world's time."""
+        """When an operator of the coordinator has revoked these workers, or these devices have left, in the world's
+        time."""
         self.listed_at: dict[int, float] = {}
         """When a revocation list was stored, by its counter, in the world's time."""
         self.waiting: dict[tuple[str, object], list[WaitingRow]] = {}

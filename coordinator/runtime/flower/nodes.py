@@ -22,7 +22,7 @@ from coordinator.runtime.flower.eligibility import (
 )
 from coordinator.runtime.flower.ground import Ground
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerNodeRow, FlowerRunRow
-from coordinator.store.port import Conflict, Reader
+from coordinator.store.port import Conflict, Reader, Transaction
 
 PRESENT_S = 60.0
 """Seconds for which a device is there after its poll."""
@@ -87,10 +87,18 @@ class Nodes:
             return
         try:
             with store.transaction() as tx:
-                tx.put_flower_node(row)
+                self._put(tx, row)
                 tx.seen({device: {}}, row.seen_at)
         except Conflict:
             raise problem("conflict", f"another device has the node id {row.node}; enrol this one anew") from None
+
+    @staticmethod
+    def _put(tx: Transaction, row: FlowerNodeRow) -> None:
+        """Notes that the device is there, unless it has left since this poll was let in: its messages have errors."""
+        known = tx.device(row.device)
+        if known is None or known.left_at is not None:
+            raise problem("unregistered", f"{row.device} has left")
+        tx.put_flower_node(row)
 
     def _row(self, device: str, poll: FlowerPoll) -> FlowerNodeRow:
         return FlowerNodeRow(
@@ -107,7 +115,7 @@ class Nodes:
         while found is not None and found[1].delivered_at is None:
             run = found[0].run
             with self._core.store.transaction(run) as tx:
-                tx.put_flower_node(self._row(device, poll))  # locks the device: another poll of it waits here
+                self._put(tx, self._row(device, poll))  # locks the device: another poll of it waits here
                 found = self._first(tx, device, poll)
                 if found is not None and found[0].run == run:
                     if found[1].delivered_at is None:

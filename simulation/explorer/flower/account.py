@@ -34,6 +34,8 @@ class Account:
         self._durable = durable
         self.pushed: set[str] = set()
         self.replied: dict[str, str] = {}
+        self.left: set[str] = set()
+        """The newest message of each device that has left: it is answered, or gets an error."""
         self._given: dict[str, str] = {}
         """Device -> the message that it was given last."""
         self._clocks_jump = not world.possible.isdisjoint(("clock-ahead", "clock-back")) or world.shape.replicas > 1

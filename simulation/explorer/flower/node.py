@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from client_sdk.device.actions import Send
+from client_sdk.protocol.devices import Registered, Registration
 from client_sdk.protocol.flower import FlowerApp, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
@@ -17,6 +18,7 @@ from coordinator.runtime.coordinator import Coordinator
 from simulation.explorer.faults import Broken
 from simulation.explorer.flower.account import RUN, Account, digest_of
 from simulation.explorer.holders import Holder
+from simulation.explorer.leaving import leaving
 from simulation.explorer.network import Network
 from simulation.explorer.replica import Replica
 from simulation.explorer.request import Answer
@@ -50,11 +52,33 @@ class ExplorerNode:
         self._strange = strange
         self._others = others
         self._life = 0
+        self._left = False
         self._stored: dict[str, bytes] = {}
         """Message -> the reply, on the device's disk."""
         self._worked = 0
 
+    def leave(self, left: Callable[[], None]) -> None:
+        """Its process ends, and the coordinator forgets the device; then calls ``left``."""
+        self._life += 1
+        self._left = True
+        leaving(self._world, self._sender, left)
+
+    def register(self, certificate: str) -> None:
+        """Begins as a device that the coordinator does not know yet."""
+        message = Registration(certificate=certificate, label="flower")
+        send = Send(method="POST", route=Route.REGISTER, answers=(Registered,), message=message)
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, Registered):
+                self.start()
+            else:
+                self._world.agenda.after(AGAIN_S, self.register, certificate)
+
+        self._sender.send(send, answered)
+
     def start(self) -> None:
+        if self._left:
+            return
         self._life += 1
         self._sender.restarted()
         self._poll(self._life)

@@ -30,7 +30,7 @@ from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken
 from simulation.explorer.flower.account import RUN, Account, digest_of
 from simulation.explorer.flower.node import ExplorerNode, alive
-from simulation.explorer.holders import holder_of
+from simulation.explorer.holders import Holder, holder_of
 from simulation.explorer.network import Network
 from simulation.explorer.replica import Replica
 from simulation.explorer.world import BEGINNING, World
@@ -40,6 +40,10 @@ GROUPS = 3
 NODES = 3
 AGAIN_S = 1.5
 TTLS_S = (15.0, 120.0, 3600.0)
+LEAVES = 0.5
+"""The part of the Flower runs of which a device leaves,"""
+LEAVES_S = 25.0
+"""within so many seconds from their beginning."""
 
 
 class FlowerPart:
@@ -56,11 +60,13 @@ class FlowerPart:
         """Device -> a content that it alone was sent."""
         self._messages: dict[str, str] = {}
         """Device -> its message of the group."""
+        self._network = network
         self._holders = [holder_of(f"flower-{number}") for number in range(NODES)]
-        self.nodes = [
-            ExplorerNode(world, network, self.account, holder, APP, self._ask, self._strange, self._others)
-            for holder in self._holders
-        ]
+        self.nodes = [self._node(holder) for holder in self._holders]
+
+    def _node(self, holder: Holder) -> ExplorerNode:
+        network, others = self._network, self._others
+        return ExplorerNode(self._world, network, self.account, holder, APP, self._ask, self._strange, others)
 
     def register(self, tx: Transaction) -> None:
         """Writes the rows of its devices, which were registered before."""
@@ -80,6 +86,27 @@ class FlowerPart:
         for node in self.nodes:
             self._world.agenda.after(self._world.chance.between("flower-start", 0.0, 3.0), node.start)
         self._world.agenda.after(0.5, self._begin, self._life)
+        if self._world.chance.unit("flower-leaves") < LEAVES:
+            self._world.agenda.after(self._world.chance.between("flower-leaves-at", 1.0, LEAVES_S), self._leave)
+
+    def _leave(self) -> None:
+        """A device leaves; a new one comes in its place, with an id of its own."""
+        old = self.nodes[0]
+
+        def left() -> None:
+            if self.nodes[0] is not old:
+                return
+            self._world.log(f"{old.device} has left")
+            self.account.left.add(self._messages.get(old.device, ""))
+            self._holders[0] = holder_of("flower-new")
+            self.nodes[0] = self._node(self._holders[0])
+            certificate = self._world.authority.issue(self._holders[0]).encoded.hex()
+            self._world.agenda.after(
+                self._world.chance.between("flower-new", 0.1, 10.0), self.nodes[0].register, certificate
+            )
+
+        self._world.log(f"{old.device} leaves")
+        old.leave(left)
 
     # ------------------------------------------------------------ the ServerApp
 
@@ -128,7 +155,13 @@ class FlowerPart:
         if life != self._life:
             return
         request = PullReplies(messages=tuple(waiting))
-        replies = self._ask("flower-pull", lambda coordinator: coordinator.flower.messages.pull(RUN, request))
+        errors = self.account.left & set(waiting)
+        answer = self._ask("flower-pull", lambda coordinator: (coordinator.flower.messages.pull(RUN, request),))
+        replies = answer[0] if isinstance(answer, tuple) else None
+        if isinstance(answer, tuple):
+            missing = errors - {reply.message for reply in (replies.replies if replies is not None else ())}
+            if missing:
+                raise Broken("flower", f"the device of message {min(missing)[:12]} has left, and it has no error")
         if isinstance(replies, Replies):
             for reply in replies.replies:
                 self.account.pulled(reply)

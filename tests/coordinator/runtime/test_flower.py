@@ -380,6 +380,17 @@ def test_repro_a_message_to_a_device_that_leaves_is_an_error_at_once_and_its_rep
     assert world.pull(other) == []
 
 
+def test_repro_a_poll_that_was_let_in_before_its_device_left_brings_it_not_back(world: FlowerWorld) -> None:
+    """The fault explorer, seed 9501611: the message waited for its time, up to an hour, in place of its error."""
+    waiting = world.message(0)
+    world.push(waiting)
+    world.coordinator.identities.leave(world.rows[0])
+    assert refusal(lambda: world.flower.nodes.poll(world.device(0), FlowerPoll(apps=(APP,))))[0] == "unregistered"
+    (gone,) = world.pull(waiting)
+    assert gone.error is not None
+    assert gone.error.code == 5
+
+
 def test_a_flower_run_has_no_plan_and_a_run_with_a_plan_takes_no_messages(world: FlowerWorld) -> None:
     world.create()
     assert "has a plan" in refusal(lambda: world.view("marks"))[1]

@@ -220,6 +220,20 @@ def test_a_device_that_left_is_forgotten_and_comes_not_back_by_the_same_id(world
     assert view.state == "left"
 
 
+def test_a_registration_that_was_let_in_before_its_device_left_brings_it_not_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = world.rows[0]
+    newer = world.authority.certificate(world.keys[0], at=world.clock.at + 9, id=row.device)
+    world.coordinator.identities.leave(row)
+    with monkeypatch.context() as patch, world.refuses("revoked-key", "has left"):
+        patch.setattr(world.store, "device", lambda device: row)  # as it was read before
+        world.coordinator.identities.register_device(newer)
+    left = world.store.device(row.device)
+    assert left is not None
+    assert (left.key_id, left.certificate) == (None, "")
+
+
 def test_a_device_that_leaves_in_a_round_has_withdrawn_from_it(world: World) -> None:
     world.check_in()
     number = world.cohort()[0]

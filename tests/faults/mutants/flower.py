@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from client_sdk.protocol.flower import FlowerMessage, FlowerPoll, ReplyReceipt
+from client_sdk.protocol.flower import FlowerMessage, FlowerPoll, PullReplies, Replies, ReplyReceipt
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
 from coordinator.runtime.core import Core
 from coordinator.runtime.flower import replies
 from coordinator.runtime.flower.contents import Contents
-from coordinator.runtime.flower.messages import Messages
+from coordinator.runtime.flower.messages import NODE_UNAVAILABLE, Messages
 from coordinator.runtime.flower.nodes import Nodes
 from coordinator.runtime.flower.replies import ReplyRequests
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
@@ -127,3 +127,20 @@ def _second_reply() -> Patches:
             lambda before, digest: ReplyReceipt(message=before.message, digest=digest or before.content),
         )
     ]
+
+
+@mutant("flower-left-without-error", "flower", "liveness", flower=True)
+def _left_without_error() -> Patches:
+    """A message whose device has left gets no error: its ServerApp waits until its time is over."""
+    pull = Messages.pull
+
+    def patient(self: Messages, run: str, request: PullReplies) -> Replies | None:
+        found = pull(self, run, request)
+        kept = (
+            ()
+            if found is None
+            else tuple(one for one in found.replies if one.error is None or one.error.code != NODE_UNAVAILABLE)
+        )
+        return Replies(replies=kept) if kept else None
+
+    return [(Messages, "pull", patient)]

@@ -18,6 +18,7 @@ from coordinator.runtime.held_list import HeldList
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import SignedRequests
+from coordinator.store.port import DeviceRow
 from tests.faults.mutants.datacenter import CENTER
 from tests.faults.mutants.registry import mutant
 
@@ -72,6 +73,37 @@ def _check_ins_of_many_lost() -> Patches:
         return [PoolPlace(row.device, row.expires) for row in rows]
 
     return [(Fleet, "wait_all", wait_all)]
+
+
+@mutant("left-device-registers-again", "permission", leavers=1)
+def _left_device_registers_again() -> Patches:
+    """A device that has left is registered again under its id."""
+    register = Identities.register_device
+
+    def again(self: Identities, certificate: Certificate, **about: Any) -> DeviceRow:
+        row = self._store.device(certificate.id)
+        if row is None or row.left_at is None:
+            return register(self, certificate, **about)
+        with self._store.transaction() as tx:
+            tx.certify_device(certificate.id, certificate.key_id.hex(), certificate.encoded.hex())
+        self.forget_cached()
+        return self._stored(self._store.device(certificate.id))
+
+    return [(Identities, "register_device", again)]
+
+
+@mutant("left-device-waits-on", "draw", leavers=1)
+def _left_device_waits_on() -> Patches:
+    """A device that has left stays in the pool."""
+    from coordinator.store.memory import MemoryTransaction
+
+    def forget(self: Any, device: str, at: float) -> None:
+        row = next((row for row in self.waiting(float("-inf")) if row.device == device), None)
+        forget_device(self, device, at)
+        self.put_waiting([] if row is None else [row])
+
+    forget_device = MemoryTransaction.forget_device
+    return [(MemoryTransaction, "forget_device", forget)]
 
 
 def _any_place() -> Patches:
