@@ -108,7 +108,7 @@ def _on_path() -> Check:
 def _extras() -> Iterator[Check]:
     """What each extra of the installed package asks for, and is not there in that version."""
     try:
-        found = {extra: "; ".join(extras.lacking(extra).values()) for extra in ("", *extras.extras())}
+        found = {extra: _first(list(extras.lacking(extra).values())) for extra in ("", *extras.extras())}
     except PackageNotFoundError:
         yield Check("quorate", "wrong", "it runs from a folder and is not installed", "pip install .")
         return
@@ -121,6 +121,10 @@ def _extras() -> Iterator[Check]:
             yield Check(f"extra {extra}", "missing", wrong, f"pip install '{extras.PACKAGE}[{extra}]'")
         else:
             yield Check(f"extra {extra}", "ok", "installed", _ENABLES.get(extra, "quorate --help"))
+
+
+def _first(reasons: list[str]) -> str:
+    return "; ".join(reasons[:3] + ([f"and {len(reasons) - 3} packages more"] if len(reasons) > 3 else []))
 
 
 def _port() -> Check:

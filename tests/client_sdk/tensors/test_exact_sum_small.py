@@ -206,3 +206,11 @@ def test_the_manifest_says_where_tensors_end() -> None:
         {"a": np.zeros((2, 3), np.float32), "b": np.zeros(0, np.float32), "c": np.zeros((), np.float32)}
     )
     assert ExactSum.of(manifest).ends == [6, 6, 7]
+
+
+def test_tiny_updates_take_no_more_than_four_models() -> None:
+    total, parts = ExactSum(1000, ends=[*range(1, 101), 500, 1000]), np.arange(1000) % 97 + 1.0
+    for power in (0, -24, -30, -49, -50, -60, -76, -90, -120, -140):
+        for number in range(3):
+            total.add((np.roll(parts, number) / 97 * 2.0**power).astype(np.float32), number + 1)
+    assert sum(small.nbytes for small in total._small.values()) == 4 * 1000 * np.dtype(np.float32).itemsize
