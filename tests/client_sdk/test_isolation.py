@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -207,12 +208,38 @@ def test_in_an_app_global_generators_are_untouched_and_a_generator_is_passed() -
     wanted = draws()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
 
+    def states() -> list[str]:
+        return [str(random.getstate()), str(np.random.get_state()), str(torch.get_rng_state().tolist())]
+
     def learner(model: Any, data: Any, task: Any, rng: Any = None) -> Update:
+        assert states() == before
         return Update({"w": rng.normal(size=3)}, examples=1)
 
-    found = [train(learner, {}, None, TASK, device=device, round=1, deadline=None).delta["w"] for device in "aab"]
+    class Learner:
+        def train(self, model: Any, data: Any, task: Any, *, rng: Any, **more: Any) -> Update:
+            return learner(model, data, task, rng)
+
+    before, drawn = states(), [("a", 1), ("a", 1), ("b", 1), ("a", 2)]
+    for one in (learner, Learner()):
+        found = [
+            tuple(train(one, {}, None, TASK, device=device, round=round, deadline=None).delta["w"])
+            for device, round in drawn
+        ]
+        assert found[0] == found[1]
+        assert len(set(found)) == 3
     assert draws() == wanted
-    assert found[0].tolist() == found[1].tolist() != found[2].tolist()
+
+
+def test_a_learner_that_imports_torch_draws_from_a_seed_the_first_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learner(model: Any, data: Any, task: Any) -> Update:
+        sys.modules["torch"] = torch
+        return Update({"w": torch.rand(3)}, examples=1)
+
+    monkeypatch.delitem(sys.modules, "torch")
+    found = [
+        train(learner, {}, None, TASK, device="a", round=1, deadline=None, seeds=True).delta["w"] for _ in range(2)
+    ]
+    assert found[0].tolist() == found[1].tolist()
 
 
 def test_an_update_is_no_view_of_the_learners_buffer() -> None:
