@@ -222,8 +222,8 @@ def test_in_an_app_global_generators_are_untouched_and_a_generator_is_passed() -
     before, drawn = states(), [("a", 1), ("a", 1), ("b", 1), ("a", 2)]
     for one in (learner, Learner()):
         found = [
-            tuple(train(one, {}, None, TASK, device=device, round=round, deadline=None).delta["w"])
-            for device, round in drawn
+            tuple(train(one, {}, None, TASK, device=device, round=number, deadline=None).delta["w"])
+            for device, number in drawn
         ]
         assert found[0] == found[1]
         assert len(set(found)) == 3

@@ -240,6 +240,20 @@ def test_what_many_read_is_hashed_once(blobs: FileBlobs, monkeypatch: pytest.Mon
     assert read == [0, BLOCK, 2 * BLOCK]
 
 
+def test_a_block_that_is_read_wrong_is_read_again_and_never_given(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs.put(DATA)
+    wrong, pread = [b"", b"x"], os.pread
+    monkeypatch.setattr(os, "pread", lambda *asked: wrong.pop() if wrong else pread(*asked))
+    with blobs.open(DIGEST) as file:
+        with pytest.raises(BlobError, match="reads differently each time"):
+            file.read(1)
+        wrong.append(b"x")
+        assert file.read(9) == DATA[:9]
+    assert blobs.damaged() == []
+
+
 def test_a_disk_that_cannot_be_read_condemns_nothing(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs.put(SHORT)
 
