@@ -146,6 +146,38 @@ def test_the_right_bytes_repair_what_is_damaged_and_that_is_said(blobs: FileBlob
         assert not spool.repaired
 
 
+def test_what_another_process_found_damaged_is_repaired_here(blobs: FileBlobs) -> None:
+    other, digest = FileBlobs(blobs.folder), blobs.put(DATA)
+    flip(file_of(blobs, digest), 0)
+    with pytest.raises(Damaged):
+        blobs.open(digest).read()
+    with other.spool() as spool:
+        spool.write(DATA)
+        spool.commit()
+        assert spool.repaired
+    assert blobs.damaged() == other.damaged() == []
+
+
+def test_a_reader_of_a_bad_file_condemns_it_once_and_none_that_has_taken_its_place(tmp_path: Path) -> None:
+    said: list[str] = []
+    blobs = FileBlobs(tmp_path / "blobs", notice=said.append)
+    digest = blobs.put(DATA)
+    path = file_of(blobs, digest)
+    (good := tmp_path / "good").write_bytes(DATA)
+    flip(path, 0)
+    readers = [blobs.open(digest) for _ in range(3)]
+    for reader in readers[:2]:
+        with reader, pytest.raises(Damaged):
+            reader.read(1)
+    assert [text.split()[:4] for text in said] == [["blob", digest, "is", "damaged:"]]
+    good.replace(path)
+    assert blobs.damaged() == []
+    with readers[2] as reader, pytest.raises(Damaged):
+        reader.read(1)
+    assert blobs.open(digest).read() == DATA
+    assert blobs.damaged() == []
+
+
 def test_a_file_that_somebody_copies_back_repairs_it(blobs: FileBlobs) -> None:
     digest = blobs.put(DATA)
     flip(file_of(blobs, digest), 0)
@@ -238,6 +270,18 @@ def test_what_many_read_is_hashed_once(blobs: FileBlobs, monkeypatch: pytest.Mon
         with blobs.open(DIGEST, keep=True) as file:
             assert file.read() == DATA
     assert read == [0, BLOCK, 2 * BLOCK]
+
+
+def test_a_reader_holds_two_blocks(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs.put(DATA)
+    read: list[int] = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: read.append(at) or real(fd, count, at))
+    with blobs.open(DIGEST) as file:
+        for index in (0, 1, 0, 1, 2, 0):
+            file.seek(index * BLOCK + 5)
+            file.read(1)
+    assert read == [0, BLOCK, 2 * BLOCK, 0]
 
 
 def test_a_block_that_is_read_wrong_is_read_again_and_never_given(

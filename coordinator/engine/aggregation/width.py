@@ -66,6 +66,6 @@ def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> 
 
 
 def sample_of(size: int) -> slice:
-    """Some values of a block of a server optimizer: fewer than the block has, at even distances; none of a single
-    one."""
-    return slice(0, size if size > 1 else 0, max(2, -(-size // _ALONE)))
+    """Some values of a block of a server optimizer, at even distances: fewer than the block has, where it has
+    several."""
+    return slice(0, size, max(2, -(-size // _ALONE)))

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import MOST_WEIGHT, PARTS, UNIT, heaviest, times_of, unit_of, weight_of
+from coordinator.engine.aggregation.weights import (
+    MOST_WEIGHT,
+    PARTS,
+    UNIT,
+    heaviest,
+    is_capped,
+    times_of,
+    unit_of,
+    weight_of,
+)
 from coordinator.engine.plan import Plan
 
 
@@ -28,6 +37,10 @@ def weigh(examples: int, steps: int = 4, complete: bool = True, *, planned: int 
 
 def test_whole_work_weighs_its_examples_up_to_the_cap() -> None:
     assert [weigh(n, weight_cap=100) for n in (1, 99, 100, 101, 10**9)] == [1, 99, 100, 100, 100]
+
+
+def test_an_update_is_capped_above_the_cap_and_not_at_it() -> None:
+    assert [is_capped(Aggregation(weight_cap=100), n) for n in (99, 100, 101)] == [False, False, True]
 
 
 def test_equal_weights_know_no_examples() -> None:
