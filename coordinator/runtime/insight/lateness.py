@@ -52,12 +52,12 @@ def lateness(devices: Sequence[DeviceParticipation]) -> str:
         rare = [one for name in names for one in classes[name]]
         of = f"the {len(rare)} devices of {' and '.join(sorted(names))}"
     theirs, count = _sums(rare)
-    others = f", the others {(missed - theirs) / (total - count):.0%}" if total > count else ""
     rates = sorted((1 - late / n, name) for name, (late, n) in list(sums.items())[:_CLASSES])[:_NAMED]
     named = "; by class: " + ", ".join(f"{name} {1 - heard:.0%}" for heard, name in rates) if len(rates) > 1 else ""
     return (
         f"Lateness is concentrated: {of} came too late or were silent in {theirs / count:.0%} of their {count:,} "
-        f"selections{others}{named}. What they hold hardly reaches the model"
+        f"selections, the others {(missed - theirs) / (total - count):.0%}{named}. What they hold hardly reaches the "
+        "model"
     )
 
 

@@ -39,7 +39,6 @@ class _Round:
     """Device -> how its part ended: a count of ``DeviceParticipation``."""
     times: dict[str, float] = field(default_factory=dict)
     """Device -> seconds until its update came, in time."""
-    attempt: int = 0
     plain: bool = True
 
 
@@ -109,9 +108,8 @@ class ParticipationLog:
             return
         if row.kind == "Announced":
             found.plain = False
-            if body["attempt"] > found.attempt:  # what was masked in the one before is in no sum
-                found.attempt = body["attempt"]
-                found.ends = {one: "dropped" if end == "reported" else end for one, end in found.ends.items()}
+            # what was masked in the attempt before is in no sum
+            found.ends = {one: "dropped" if end == "reported" else end for one, end in found.ends.items()}
         elif device in found.ends and row.kind == "UpdateLost":
             found.ends[device] = "dropped"
         elif device in found.ends and found.ends[device] == "dropped":

@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_sdk.protocol.devices import Task
+from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.consent import SecurePolicy, require_agreed, require_terms
 from client_sdk.secagg.errors import BadMessage, BadParameters, BadVector, Refusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, lane_bits, lane_dtype
+from client_sdk.secagg.masking import require_fitting
 from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer
 from client_sdk.secagg.statistics import StatisticRange
+from client_sdk.secagg.terms import agreed_digest
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import NotFinite
 from tests.client_sdk.secagg.attempt import changed, digest, header
@@ -198,3 +202,34 @@ def test_a_device_takes_no_header_with_other_roles_or_ranges(changes: dict[str, 
     require_agreed(mine, agreed, SecurePolicy())
     with pytest.raises(Refusal, match=words):
         require_agreed(changed(mine, **changes), agreed, SecurePolicy())
+
+
+def test_a_mark_that_is_neither_0_nor_1_is_no_header() -> None:
+    whole = with_statistics().encoded
+    with pytest.raises(BadMessage, match="neither non-negative nor not"):
+        AttemptHeader.parse(whole[:-1] + b"\2")
+
+
+def test_what_is_put_in_has_the_statistics_of_the_header() -> None:
+    made = with_statistics()
+    values, weight = np.zeros(made.dimension, np.float32), 1
+    put_in = DeviceContribution(
+        values=values, weight=weight, rounding_secret=bytes(32),
+        statistics=np.zeros(5, np.float32), tensors=((2, False), (3, True)),
+    )  # fmt: skip
+    require_fitting(made, put_in)
+    for changes, words in (
+        ({"tensors": ((3, True), (2, False))}, "other statistics"),
+        ({"tensors": ((2, False), (3, False))}, "other statistics"),
+        ({"statistics": np.zeros(4, np.float32)}, "another number of values of statistics"),
+        ({"statistics": np.array([0, 0, np.inf, 0, 0], np.float32)}, "NaN or infinity"),
+    ):
+        with pytest.raises(Refusal, match=words):
+            require_fitting(made, replace(put_in, **changes))
+
+
+def test_what_a_device_agreed_to_has_the_digest_of_roles() -> None:
+    task = Task(learner="a:b")
+    digests = {agreed_digest("ab" * 32, task, "equal", roles) for roles in ("", "cd" * 32, "ef" * 32)}
+    assert len(digests) == 3
+    assert agreed_digest("ab" * 32, task, "equal") in digests

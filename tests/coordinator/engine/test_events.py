@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.engine import events as ev
 from coordinator.engine import state as states
-from coordinator.engine.evidence import Evidence
+from coordinator.engine.evidence import Evidence, sum_digest, updates_digest
 from coordinator.engine.treatment import Treated
 from tests.coordinator.engine.story import FALLBACK, Story
 
@@ -153,3 +153,15 @@ def test_a_state_comes_back_from_its_snapshot_and_goes_on_alike(story: Story) ->
         at_both.reported("b")
         at_both.stopped()
     assert twin.state == story.state
+
+
+def test_the_digests_of_a_commits_evidence_have_no_order_and_leave_nothing_out() -> None:
+    counted = [("b", "22", 1), ("a", "11", 2), ("c", "33", 3)]
+    one = updates_digest(counted)
+    assert updates_digest(reversed(counted)) == one
+    assert len({one, updates_digest(counted[1:]), updates_digest([("b", "22", 2), *counted[1:]])}) == 3
+    survivors = [("b", "22"), ("a", "11")]
+    two = sum_digest("aa", survivors, "bb")
+    assert sum_digest("aa", reversed(survivors), "bb") == two
+    others = sum_digest("ab", survivors, "bb"), sum_digest("aa", survivors[1:], "bb"), sum_digest("aa", survivors, "bc")
+    assert len({two, *others}) == 4

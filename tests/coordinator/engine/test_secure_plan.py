@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from client_sdk.secagg.header import GraphRule
+from client_sdk.tensors.exact_sum import RANGE
+from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
-from coordinator.engine.secure.plan import Secure
+from coordinator.engine.secure.plan import FEWEST_BITS, Secure, cannot_learn, quantizer, said_of_bits
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
 SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.25}
 FAST: dict[str, Any] = {**SECURE, "profile": "fast", "drop": 38}
 INF, NAN = float("inf"), float("nan")
+PLAIN = Aggregation()
 
 
 def plan(secure: dict[str, Any] | None = None, **sections: Any) -> Plan:
@@ -259,3 +262,48 @@ def test_every_roster_that_can_happen_has_a_rule_where_the_plan_is_taken(goal: i
         found = taken.secure.rule.parameters(size)
         assert 2 * found.threshold > found.holders
         assert found.signers <= size - drop
+
+
+# ------------------------------------------------------------ rounding
+
+
+def rounds(q: int, cap: int = 10_000, **more: float) -> Secure:
+    return Secure(**{**SECURE, "q": q, "weight_cap": cap, **more})
+
+
+def test_a_cap_far_above_what_devices_weigh_is_said_with_numbers_that_help() -> None:
+    said = said_of_bits(rounds(12), PLAIN, 32, 6)
+    assert said == (
+        "q = 12 with weight_cap = 10,000: where 6 devices weigh about 32, their mean has 5.0 bits, and rounding is "
+        "more than what they send. Set secure.weight_cap to what devices usually weigh, such as 32, or q = 15"
+    )
+    assert said_of_bits(rounds(12), PLAIN, 31.2, 6, enough=FEWEST_BITS).endswith("such as 32, or q = 15")
+    assert "6.0 bits, and rounding is a large part of what is committed" in said_of_bits(rounds(13), PLAIN, 32, 6)
+    assert said_of_bits(rounds(13), PLAIN, 32, 6, enough=FEWEST_BITS) == ""
+    assert said_of_bits(rounds(15), PLAIN, 32, 6) == ""
+    assert said_of_bits(rounds(22, 2**24 - 1), PLAIN, 1, 2).endswith("such as 1"), "no q is high enough"
+    assert said_of_bits(rounds(4, 128), PLAIN, 32, 6)
+    assert said_of_bits(rounds(4, 127), PLAIN, 32, 6) == "", "somebody chose it"
+
+
+def test_the_rounding_of_a_mean_is_the_bound_that_is_written_at_its_top() -> None:
+    """q = 1: steps of 2 max_abs = 0.5. With two values a = 0.7, so that the first term decides; with 100 the second."""
+    used = quantizer(rounds(1), PLAIN)
+    assert used.rounding_error(2, 3, 10_000) == pytest.approx(math.sqrt(2) * math.sqrt(3) / 2 * 0.5 / 3)
+    assert used.rounding_error(2, 3, 5_000) == pytest.approx(2 * math.sqrt(2) * math.sqrt(3) / 2 * 0.5 / 3)
+    assert used.rounding_error(100, 3, 10_000) == pytest.approx(10 * math.sqrt(3 * 0.1 * 0.5) / 3)
+    assert cannot_learn(rounds(1), PLAIN, 100, 3).startswith(
+        "q = 1 with max_abs = 0.25 rounds a mean of 100 values by 1.3 times max_norm (1), so no update"
+    )
+    assert cannot_learn(rounds(1), PLAIN, 100, 9) == ""
+
+
+def test_ranges_of_statistics_are_in_the_order_of_their_names() -> None:
+    aggregation = Aggregation(statistics_range={"a[0]": 1.0, "b": 2.0})
+    assert rounds(16).terms(aggregation, ["c", "b", "a[0]"]).statistics == (1.0, 2.0, RANGE)
+    assert Aggregation(statistics_range={}).statistics_range is None
+
+
+def test_nobody_weighs_single_updates_by_1_over_p_under_masks() -> None:
+    with pytest.raises(PlanError, match=r"inverse_participation weighs single updates, and nobody sees one"):
+        plan(aggregation={"partial": "refuse", "weight_cap": 100, "inverse_participation": 4})

@@ -31,6 +31,20 @@ def test_processes_that_take_turns_are_two(turns: str, two: bool) -> None:
     assert found.warning(len(turns) + 1000) == "", "one of them was stopped"
 
 
+def test_who_does_not_say_by_which_process_it_checks_in_is_nobody() -> None:
+    found = Processes()
+    for at, process in enumerate(("a", "", "a", "", "a", "")):
+        found = found.then(process, float(at))
+    assert found == Processes("a")
+
+
+def test_turns_of_long_ago_do_not_count() -> None:
+    found = Processes()
+    for at, process in enumerate("ababaabab"):
+        found = found.then(process, at * 1000.0)
+    assert (found.turns, found.before) == (1, ("a",))
+
+
 def test_what_is_kept_of_a_device_is_bounded() -> None:
     found = Processes()
     for number in range(100):

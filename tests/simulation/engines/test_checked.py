@@ -73,9 +73,9 @@ def draws(model: Any, data: Any, task: Any) -> Update:
     return update(np.random.default_rng().normal())
 
 
-def run(learner: Any, engine: EngineName = "serial", rounds: int = 4, **more: Any) -> Any:
+def run(learner: Any, engine: Any = "serial", rounds: int = 4, **more: Any) -> Any:
     data = [(np.ones((5, 1), np.float32), np.zeros(5, np.float32))] * 4
-    plan = {
+    plan: dict[str, Any] = {
         "cohort": {"select": 4, "goal": 4},
         "finish": {"rounds": rounds},
         "aggregation": more.pop("aggregation", {}),
@@ -146,7 +146,7 @@ def test_a_cache_that_changes_no_bits_passes_and_says_nothing(capfd: pytest.Capt
         return update(float(model["w"][0]) + 2.0)
 
     for engine in ("serial", "processes"):
-        assert run(learner, engine).checkpoint()["w"].tolist() == [30.0] * 3  # type: ignore[arg-type]
+        assert run(learner, engine).checkpoint()["w"].tolist() == [30.0] * 3
         assert capfd.readouterr().out.count("training") == 4 * 4, "what is trained again says nothing"
 
 

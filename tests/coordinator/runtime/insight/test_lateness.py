@@ -37,6 +37,10 @@ def test_a_handful_is_not_said_however_late_it_is() -> None:
     assert lateness([device(0, 50, 50)] + [device(number, 50, 0) for number in range(1, 100)]) == ""
     few = [device(number, 50, 50) for number in range(6)] + [device(number, 50, 0) for number in range(6, 100)]
     assert lateness(few).startswith("Lateness is concentrated: 6 of 100 devices came too late or were silent in 100%")
+    seldom = [device(number, 1, number % 2) for number in range(100, 110)]
+    often_late = [device(number, 50, 20) for number in range(110, 115)]
+    assert lateness(few + seldom).startswith("Lateness is concentrated: 6 of 100 devices")
+    assert lateness(few + often_late).startswith("Lateness is concentrated: 6 of 105 devices"), "they report often"
 
 
 def test_a_class_is_said_where_its_devices_were_selected_too_seldom_to_tell() -> None:
@@ -68,7 +72,14 @@ def test_a_device_that_withdraws_is_not_late() -> None:
 def test_nobody_and_everybody() -> None:
     assert lateness([]) == ""
     assert lateness([device(0, 5, 5)]) == ""
+    assert lateness([device(0, 5, 5), device(1, 3, 3)]) == ""
+    assert lateness([device(0, 1, 1, "a"), device(1, 1, 0, "b")]) == "", "one selection of each shows nothing"
     assert lateness([device(0, 5, 0)]) == ""
+
+
+def test_classes_with_the_most_devices_come_first() -> None:
+    found = by_class([device(0, 1, 0, "a"), device(1, 1, 0, "c"), device(2, 1, 0, "c"), device(3, 1, 0, "b")])
+    assert [one.device_class for one in found] == ["c", "a", "b"]
 
 
 def test_classes_are_sums() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from client_sdk.protocol.participation import RunParticipation
+from client_sdk.protocol.participation import DeviceParticipation, RunParticipation
 from coordinator.runtime.insight import participation as module
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
@@ -55,6 +59,101 @@ def test_pages_and_who_does_not_see_the_fleet(world: World) -> None:
     few = shown(world, fleet=False)
     assert {world.index(one.device) for one in few.page} == set(cohort)
     assert few.devices == 4
+
+
+class Rows:
+    """A store of one run, whose rounds began at 100 times their number."""
+
+    def __init__(self) -> None:
+        self.logged: list[Any] = []
+        self.ended: list[Any] = []
+        self.counted: dict[int, list[Any]] = {}
+        self.refused: dict[int, list[Any]] = {}
+
+    def play(
+        self, number: int, events: Iterable[str], *, counted: str = "", status: str = "committed", refused: Any = ()
+    ) -> None:
+        """``events``: words ``Kind device seconds``, or ``Announced``, after the draw of a, b, c and d."""
+        self._log("Drawn", 100.0 * number, {"round": number, "cohort": [[device, 1] for device in "abcd"]})
+        for kind, *more in map(str.split, events):
+            body = {"round": number, "device": more[0]} if more else {"round": number, "attempt": 0}
+            self._log(kind, 100.0 * number + float(more[1] if more else 0), body)
+        kind = "secure" if "Announced" in events else "federated"
+        self.ended.append(SimpleNamespace(round=number, status=status, kind=kind))
+        self.counted[number] = [SimpleNamespace(device=device) for device in counted]
+        self.refused[number] = [
+            SimpleNamespace(device=device, kind=kind, at=100.0 * number + after, seq=at, reason="")
+            for at, (device, kind, after) in enumerate(refused)
+        ]
+
+    def _log(self, kind: str, at: float, body: dict[str, Any]) -> None:
+        self.logged.append(SimpleNamespace(seq=len(self.logged) + 1, kind=kind, at=at, body=body))
+
+    def events(self, run: str, after: int, most: int) -> list[Any]:
+        return [row for row in self.logged if row.seq > after]
+
+    def rounds(self, run: str, after: int) -> list[Any]:
+        return [row for row in self.ended if row.round > after]
+
+    def contributions(self, run: str, number: int) -> list[Any]:
+        return self.counted[number]
+
+    def refusals(self, run: str, number: int) -> list[Any]:
+        return self.refused[number]
+
+    def labels(self, devices: Iterable[str]) -> dict[str, str]:
+        return {}
+
+    def devices(self, most: int, after: str = "") -> list[Any]:
+        rows = [SimpleNamespace(device="a", label="", left_at=None), SimpleNamespace(device="b", label="", left_at=3.0)]
+        return [row for row in rows if row.device > after]
+
+
+def ended(rows: Rows) -> dict[str, DeviceParticipation]:
+    reader: Any = rows
+    return {one.device: one for one in module.ParticipationLog("marks").read(reader, {})}
+
+
+def test_each_part_in_a_round_ends_in_one_way() -> None:
+    rows = Rows()
+    rows.play(1, ["Reported a 3", "Withdrew a 4", "Withdrew b 1", "UpdateRefused c 1"], counted="a")
+    rows.play(
+        2,
+        ["Reported a 6"],
+        counted="a",
+        refused=[("b", "late", 40), ("c", "abandoned", 7), ("c", "invalid", 8), ("c", "late", 9)],
+    )
+    rows.play(3, ["Reported a 2", "Reported d 2", "UpdateLost d 3"], status="abandoned")
+    found = ended(rows)
+    a, b, c, d = (found[name] for name in "abcd")
+    assert (a.selected, a.reported, a.counted, a.withdrawn, a.speed_s) == (3, 3, 2, 0, 3.0)
+    assert (b.withdrawn, b.late, b.dropped, b.speed_s) == (1, 1, 1, 40.0)
+    assert (c.refused, c.late, c.dropped, c.speed_s) == (2, 0, 1, None)
+    assert (d.selected, d.dropped) == (3, 3)
+
+
+def test_under_masks_who_is_in_the_sum_has_reported_and_of_an_abandoned_round_who_sent_its_vector() -> None:
+    rows = Rows()
+    rows.play(1, ["Announced", "Masked a 3", "Masked b 4", "Announced", "Masked a 9", "Masked c 9"], counted="a")
+    rows.play(2, ["Announced", "Masked a 3", "Announced", "Masked b 9"], status="abandoned")
+    found = ended(rows)
+    assert [found[name].reported for name in "abcd"] == [1, 1, 0, 0]
+    assert [found[name].counted for name in "abcd"] == [1, 0, 0, 0]
+    assert [found[name].dropped for name in "abcd"] == [1, 1, 2, 2]
+
+
+def test_a_device_that_has_left_is_not_of_the_fleet() -> None:
+    reader: Any = Rows()
+    assert list(module.registered(reader)) == ["a"]
+
+
+def test_the_first_round_that_is_shown_moves_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUNDS", 2)
+    first = []
+    for number in range(1, 5):
+        play(world, number)
+        first.append(shown(world).from_round)
+    assert first == [1, 1, 3, 3]
 
 
 def test_only_the_last_rounds_are_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
