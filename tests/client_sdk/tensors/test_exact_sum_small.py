@@ -214,3 +214,11 @@ def test_tiny_updates_take_no_more_than_four_models() -> None:
         for number in range(3):
             total.add((np.roll(parts, number) / 97 * 2.0**power).astype(np.float32), number + 1)
     assert sum(small.nbytes for small in total._small.values()) == 4 * 1000 * np.dtype(np.float32).itemsize
+
+
+def test_a_tiny_value_beside_large_ones_counts_to_half_a_unit() -> None:
+    together, alone = ExactSum(2, ends=[2]), ExactSum(2, ends=[1, 2])
+    for total in (together, alone):
+        total.add(np.array([1, 3e-10]), 5)
+    assert together.mean().tolist() == [1.0, 2.0**-32]
+    assert alone.mean() == pytest.approx([1.0, 3e-10], rel=2**-9)
