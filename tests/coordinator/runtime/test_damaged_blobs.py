@@ -227,7 +227,7 @@ def test_a_round_whose_damaged_update_is_not_sent_again_is_abandoned_by_its_name
         world.boot()
     elif end == "stopped":
         world.coordinator.operators.stop("marks")
-    calm(world, 11)
+    calm(world, 11 if end == "deadline" else 0)
     row = world.store.round("marks", 1)
     assert row is not None
     assert row.status == "abandoned"
