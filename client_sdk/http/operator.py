@@ -21,6 +21,7 @@ from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyC
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Route, StatisticRole, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,
+    CheckpointStored,
     CheckpointView,
     CreateRun,
     DeviceView,
@@ -63,6 +64,8 @@ class OperatorClient:
         self._transport = OperatorTransport(coordinator, key=key, key_file=key_file, http=http)
         self.coordinator = self._transport.coordinator
         self._proofs: dict[str, str] = {}
+        self.repaired: set[str] = set()
+        """Digests of uploaded checkpoints that have replaced a damaged file."""
         """Of the checkpoints that this client has uploaded, by their digests."""
         self.insight = OperatorInsight(self._transport, self._proofs)
         """Lanes, the fleet, one device, the process, what a plan would cost."""
@@ -226,7 +229,9 @@ class OperatorClient:
         }
         proof = Possession()
         sent = _told(blocks, proof, on_bytes)
-        self._transport.send("PUT", Route.CHECKPOINT.format(digest=found), content=sent, extra=extra)
+        answer = self._transport.send("PUT", Route.CHECKPOINT.format(digest=found), content=sent, extra=extra)
+        if CheckpointStored.model_validate_json(answer).repaired:
+            self.repaired.add(found)
         self._proofs[found] = proof.proof
         return found
 

@@ -155,6 +155,10 @@ class RunView(Message):
     stalled: str = ""
     """Why the running run makes no progress, in one line: abandoned rounds, devices that withdrew, too few eligible
     devices, a full disk. Empty: nothing is known to be in its way. Part of it is text of devices."""
+    damaged: tuple[Digest, ...] = ()
+    """Of the run's checkpoints, updates and state of the server optimizer, those whose stored bytes are wrong."""
+    repaired: tuple[Digest, ...] = ()
+    """Those that were damaged, and whose right bytes are stored again, since this coordinator process has begun."""
     flower: FlowerSummary | None = None
     """Of a Flower run; None: the run has a plan."""
     trouble: str = ""

@@ -189,6 +189,7 @@ class FileBlobs:
         self._durable = durable
         self._lock = threading.Lock()
         self._kept = CheckedBlocks()
+        self._repaired: set[str] = set()
         self._sums: OrderedDict[str, BlockTags] = OrderedDict()
         with _plain_errors(f"the blob folder {self.folder}"):
             if durable:
@@ -266,6 +267,9 @@ class FileBlobs:
                 self.note_whole(digest)
         return sorted(self._damaged)
 
+    def repaired(self) -> list[str]:
+        return sorted(self._repaired)
+
     def is_whole(self, digest: str) -> bool:
         """Whether the blob is stored and its bytes have this digest: all are read. Otherwise it is marked damaged."""
         try:
@@ -285,6 +289,7 @@ class FileBlobs:
             was = known or marked.exists()
             marked.unlink(missing_ok=True)
         if was:
+            self._repaired.add(digest)
             self._notice(f"blob {digest} was damaged and is repaired: the right bytes are stored again")
         return was
 
@@ -338,6 +343,7 @@ class FileBlobs:
                 new = True  # also where it was damaged before, and another process has repaired it
                 self.sync_folder(Path(name).parent)
             self._damaged.add(digest)
+            self._repaired.discard(digest)
         if new:
             kept = name + _DAMAGED
             self._notice(f"blob {digest} is damaged: what is stored has another SHA-256; it is kept as {kept}")
@@ -362,6 +368,7 @@ class FileBlobs:
             with self._lock:
                 self._damaged.discard(digest)
                 self._sums.pop(digest, None)
+                self._repaired.discard(digest)
 
     def digests(self) -> Iterator[str]:
         for prefix in sorted(self.folder.iterdir()):

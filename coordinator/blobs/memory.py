@@ -100,6 +100,9 @@ class MemoryBlobs:
     def damaged(self) -> list[str]:
         return []
 
+    def repaired(self) -> list[str]:
+        return []
+
     def has(self, digest: str) -> bool:
         return digest in self._blobs
 

@@ -128,6 +128,10 @@ class Blobs(Protocol):
         knows."""
         ...
 
+    def repaired(self) -> list[str]:
+        """The digests, sorted, of blobs that were damaged and are whole again, as far as this process has seen it."""
+        ...
+
     def has(self, digest: str) -> bool:
         """Whether the blob exists; False for a text that is not a digest."""
         ...

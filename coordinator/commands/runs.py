@@ -75,12 +75,15 @@ def create(
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         with counted_bytes(f"uploading {origin}", size) as on_bytes:
             digest = client.upload_checkpoint(content, on_bytes)
+        repaired = digest in client.repaired
         made = client.create_run(read.model_dump(mode="json"), digest, origin, roles)
     if as_json:
         say_json(made)
     else:
         first = (made.checkpoint or "")[:12]
         say(f"Created run {made.run} from {origin} ({first}). Follow it: quorate status {made.run}")
+        if repaired:
+            say("The coordinator had a damaged copy of this checkpoint; it is repaired.")
         if doubt:
             say(f"{doubt} Devices without it take no part.")
         if word:

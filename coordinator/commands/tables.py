@@ -57,6 +57,10 @@ def print_run(view: RunView, *, plan: bool = False) -> None:
         say(f"  barred      {device}, until round {until}")
     if view.stalled:
         say(f"  stalled     {view.stalled}")
+    for digest in view.damaged:
+        say(f"  damaged     {digest}: store its right bytes again")
+    for digest in view.repaired:
+        say(f"  repaired    {digest} was damaged; its right bytes are stored again")
     if view.flower is not None:
         _print_flower(view, view.flower)
         return

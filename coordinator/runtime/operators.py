@@ -97,7 +97,12 @@ class OperatorRequests:
         latest = views.round_view(self._core.store, newest, state) if newest else None
         stalled = self._standstill.of_run(state)
         view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
-        view = view.changed(clock=self._clocks.of(self._core.store, run), shared_identities=self._shared(run))
+        view = view.changed(
+            clock=self._clocks.of(self._core.store, run),
+            shared_identities=self._shared(run),
+            damaged=self._of_run(state, self._core.blobs.damaged()),
+            repaired=self._of_run(state, self._core.blobs.repaired()),
+        )
         return view if state.plan.secure is None else views.with_marks(self._core.store, view, state)
 
     def _shared(self, run: str) -> tuple[str, ...]:
@@ -107,6 +112,13 @@ class OperatorRequests:
         claims = {claim.device for claim in store.claims(run)} if found else ()
         took_part = store.participation(found, [run]) if found else {}
         return tuple(device for device in found if device in claims or device in took_part)
+
+    def _of_run(self, state: RunState, digests: list[str]) -> tuple[str, ...]:
+        """Those that are checkpoints of the run, updates of its round, or the server optimizer's newest state."""
+        items = () if state.round is None else state.round.contributions
+        mine = {state.optimizer, *(item.digest for item in items)} if digests else set()
+        runs_with = self._core.store.runs_with_checkpoint
+        return tuple(digest for digest in digests if digest in mine or state.run in runs_with(digest))
 
     def _is_flower(self, run: str) -> bool:
         """Whether it is a Flower run. Runs that this process has read have a log, and are none."""

@@ -25,6 +25,7 @@ from tests.coordinator.service.conftest import Server, server
 from tests.coordinator.service.devices import model_bytes
 from tests.coordinator.service.test_rounds import until
 from tests.coordinator.service.test_workers import Worker
+from tests.coordinator.test_blocks import flip
 
 __all__ = ["server"]
 
@@ -155,6 +156,17 @@ def test_a_run_from_its_plan_to_its_checkpoint(server: Server, quorate: Quorate)
     assert "no folder nowhere" in quorate.error("checkpoint", "get", run, "-o", "nowhere/x.safetensors")
     assert (quorate.folder / "first.safetensors").read_bytes() == model_bytes()[0]
     assert view.checkpoint in quorate.text("checkpoint", "list", run)
+
+
+def test_an_upload_and_the_status_say_that_they_repair_a_damaged_checkpoint(server: Server, quorate: Quorate) -> None:
+    body = to_bytes({"marks": np.full(8, 0.25, np.float32)})
+    (quorate.folder / "quarter.safetensors").write_bytes(body)
+    create = ("run", "create", "plan.toml", "--init", "quarter.safetensors")
+    assert "damaged" not in quorate.text(*create)
+    digest = hashlib.sha256(body).hexdigest()
+    flip(server.folder / "blobs" / digest[:2] / digest, len(body) - 1)
+    assert "had a damaged copy of this checkpoint; it is repaired" in quorate.text(*create)
+    assert f"repaired    {digest}" in quorate.text("status", quorate.json("run", "list")[-1]["run"])
 
 
 @pytest.mark.slow

@@ -319,6 +319,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "barred": {"d1": 12},
             "shared_identities": ("d1",),
             "stalled": "no eligible device waits",
+            "damaged": (_D["a"],),
+            "repaired": (_D["b"],),
             "trouble": "ValueError: the log cannot be read",
         },
         (
@@ -332,6 +334,8 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "barred",
             "shared_identities",
             "stalled",
+            "damaged",
+            "repaired",
             "trouble",
         ),
     ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import random
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from client_sdk.protocol.devices import Work
 from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import BlobError, Damaged, FileBlobs
 from coordinator.blobs.blocks import CheckedFile
+from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_optimizer_states import ADAM
@@ -41,6 +43,14 @@ def calm(world: World, seconds: float = 5) -> None:
             world.coordinator.put_back(task)
 
 
+def said(world: World) -> list[str]:
+    """What `quorate status` prints about damaged files."""
+    lines = io.StringIO()
+    with redirect_stdout(lines):
+        print_run(world.coordinator.operators.run("marks"))
+    return [line for line in lines.getvalue().splitlines() if line.startswith(("  damaged", "  repaired"))]
+
+
 def store_again(world: World, data: bytes, digest: str) -> None:
     with world.blobs.spool() as spool:
         spool.write(data)
@@ -61,9 +71,11 @@ def test_a_damaged_parent_stalls_the_commit_until_its_bytes_are_back(world: Worl
     assert world.coordinator.core.state("marks").phase == "committing"
     assert world.coordinator.healthy()["damaged"] == [parent]
     assert parent in world.coordinator.stalled()["marks"]
+    assert said(world) == [f"  damaged     {parent}: store its right bytes again"]
     store_again(world, right, parent)
     assert "damaged" not in world.coordinator.healthy()
     world.require({1: [a, b, c]})
+    assert said(world) == [f"  repaired    {parent} was damaged; its right bytes are stored again"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])

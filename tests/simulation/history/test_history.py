@@ -22,6 +22,7 @@ from coordinator.store import MemoryStore, open_store
 from simulation.history import Curve, History, HistoryError
 from simulation.history.tables import newest_scores
 from tests.coordinator.service.conftest import Server
+from tests.coordinator.test_blocks import flip
 from tests.coordinator.world import World
 from tests.simulation.history.runs import played, score
 
@@ -190,6 +191,17 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error(world: World, tmp_path: Pa
 
 
 # ------------------------------------------------------------ tables
+
+
+def test_a_damaged_checkpoint_is_given_to_nobody_and_named(world: World, tmp_path: Path) -> None:
+    History(world.store, world.blobs).save(tmp_path)
+    with History.open(tmp_path) as history:
+        digest = history.checkpoints[1].digest
+        flip(tmp_path / "blobs" / digest[:2] / digest, 60)
+        for ask in (lambda: history.checkpoint(1), lambda: history.save(tmp_path / "copy")):
+            with pytest.raises(HistoryError, match=digest):
+                ask()
+        assert history.checkpoint(0)
 
 
 def test_tables(history: History) -> None:
