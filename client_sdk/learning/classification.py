@@ -127,7 +127,7 @@ def _compared(found: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[
             f"accuracy found labels from {int(known.min())} to {int(known.max())} and {classes} classes: use integers "
             f"from 0 to {classes - 1} ({IGNORED} is not counted)."
         )
-    return ((found == whole) & counted).sum(), counted.sum()
+    return (found == whole).sum(), counted.sum()
 
 
 def _of_one_logit(

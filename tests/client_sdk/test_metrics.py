@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.metrics import Tally, added, measured, pooled
+from client_sdk.metrics import Tally, added, measured, pooled, undefined
 from client_sdk.protocol.scores import Score
 
 VALUES = st.floats(allow_nan=False, allow_infinity=False)
@@ -78,6 +78,9 @@ def test_a_score_says_weights_and_states_only_where_there_are_some() -> None:
 
 def test_measured_numbers_have_names_that_reports_take() -> None:
     assert measured({"a": np.float32(0.5), "auc": float("nan")}) == {"a": 0.5}
+    assert len(measured({f"m{n}": 1.0 for n in range(64)})) == 64
+    assert undefined("auc") == "auc.undefined"
+    assert undefined("a" * 64) == "a" * 54 + ".undefined"
     for bad in ({"F1 score": 1.0}, {"": 1.0}, {"a\n": 1.0}, {"a" * 65: 1.0}, {f"m{n}": 1.0 for n in range(65)}):
         with pytest.raises(ValueError, match="metric"):
             measured(bad)

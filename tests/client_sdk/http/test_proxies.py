@@ -16,7 +16,8 @@ NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 class Listener:
     """Answers each request by its request line, as a server or a proxy sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: bytes = b"200 OK") -> None:
+        self._status = status
         self.lines: list[str] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
@@ -30,7 +31,9 @@ class Listener:
                 return
             with connection:
                 self.lines.append(connection.recv(65_536).partition(b"\r\n")[0].decode())
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+                connection.sendall(
+                    b"HTTP/1.1 " + self._status + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+                )
 
     def close(self) -> None:
         self._socket.close()
@@ -66,8 +69,20 @@ def test_a_host_of_no_proxy_is_reached_without_it(
     assert proxy.lines == []
 
 
-def test_others_go_by_the_proxy(proxy: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_go_by_the_proxy_of_their_scheme(proxy: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "other.test")
+    other = Listener()
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{other.port}")
     with open_http("https://fl.invalid") as http, pytest.raises(httpx2.HTTPError):
         http.get("/healthz")
+    with open_http("http://fl.invalid") as http:
+        assert http.get("/healthz").text == "ok"
     assert proxy.lines == ["CONNECT fl.invalid:443 HTTP/1.1"]
+    assert other.lines == ["GET http://fl.invalid/healthz HTTP/1.1"]
+
+
+def test_a_redirect_is_an_answer_and_is_not_followed() -> None:
+    server = Listener(b"302 Found\r\nLocation: /elsewhere")
+    with open_http(f"http://127.0.0.1:{server.port}") as http:
+        assert http.get("/healthz").status_code == 302
+    assert server.lines == ["GET /healthz HTTP/1.1"]

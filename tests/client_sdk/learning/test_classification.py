@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from client_sdk.learning import LearnerFailed, accuracy
+from client_sdk.learning.classification import right_and_counted
 from client_sdk.learning.measures import Measurement
 
 N, C, T = 40, 3, 5
@@ -111,6 +112,16 @@ def test_a_logit_that_looks_like_a_probability_is_said() -> None:
         warnings.simplefilter("error")
         accuracy(torch.zeros(N), BITS)
         accuracy(logit(BITS), BITS)
+        accuracy(torch.linspace(0, 1, 31), torch.ones(31))
+    for values in (torch.linspace(0, 1, 32), torch.linspace(0.1, 1, 32)):
+        with pytest.warns(UserWarning, match="probabilities of a sigmoid"):
+            accuracy(values, torch.ones(32))
+
+
+def test_several_outputs_of_one_logit_each_are_no_one_hot_labels() -> None:
+    labels = torch.eye(3)[[0, 2]].unsqueeze(-1)
+    right, counted = right_and_counted(torch.ones(2, 3, 1), labels)
+    assert (int(right), int(counted)) == (2, 6)
 
 
 def beside(loss: Callable[[torch.Tensor, torch.Tensor], object], outputs: torch.Tensor, targets: torch.Tensor) -> float:

@@ -134,13 +134,14 @@ def test_a_batch_of_weight_zero_moves_nothing() -> None:
     assert update.metrics["loss"] == 0.0
 
 
-def test_sixteen_bit_outputs_are_scored_as_float32() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bit_outputs_are_scored_as_float32(dtype: torch.dtype) -> None:
     one = Learner(
-        model=lambda: nn.Linear(1, 2).bfloat16(), loss=nn.functional.cross_entropy, metrics={"f1": f1, "object": F1()}
+        model=lambda: nn.Linear(1, 2).to(dtype), loss=nn.functional.cross_entropy, metrics={"f1": f1, "object": F1()}
     )
     start = one.initial(0)
     with torch.no_grad():
-        outputs = one.load(start)(torch.from_numpy(X).bfloat16()).float()
+        outputs = one.load(start)(torch.from_numpy(X).to(dtype)).float()
     wanted = {"loss": float(nn.functional.cross_entropy(outputs, TARGETS)), "f1": float(f1(outputs, TARGETS))}
     for batch in (COUNT, 100):
         found = one.evaluate(start, (X, Y), batch=batch).metrics
@@ -222,6 +223,37 @@ def test_what_ranks_of_a_group_measured_is_that_of_all_their_examples_or_refused
         rank(F1(), halves[0]).exported()
 
 
+def test_sums_and_weights_of_ranks_are_added() -> None:
+    y = TARGETS.clone()
+    y[:100] = -100
+    for targets, weight in ((TARGETS, None), (y, float(COUNT - 100))):
+        ranks = []
+        for part in (slice(0, 300), slice(300, COUNT)):
+            ranks.append(measures.Measurement({"loss": nn.functional.cross_entropy, "m": f1}))
+            ranks[-1].update(OUTPUTS[part], targets[part], len(targets[part]))
+        wanted = float(nn.functional.cross_entropy(OUTPUTS, targets))
+        found = ranks[1].absorbed([one.exported() for one in ranks]).results()
+        assert (found["loss"].value, found["loss"].weight) == (pytest.approx(wanted), weight)
+    alone = ranks[1].absorbed([ranks[1].exported()]).results()
+    assert alone["m"].value == pytest.approx(float(f1(OUTPUTS[300:], TARGETS[300:])))
+
+
+def test_a_mean_of_nothing_is_undefined_and_a_function_is_called_once_more_than_on_a_batch() -> None:
+    sizes: list[int] = []
+
+    def counting(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        sizes.append(len(targets))
+        return 1.0
+
+    found = measures.Measurement({"loss": nn.functional.cross_entropy, "m": counting})
+    for _ in range(3):
+        found.update(OUTPUTS[:10], torch.full((10,), -100), 10)
+    results = found.results()
+    assert np.isnan(results["loss"].value)
+    assert (results["loss"].weight, results["m"].weight) == (0.0, None)
+    assert sizes == [10, 30]
+
+
 def test_a_learners_own_object_is_never_updated() -> None:
     mine, theirs = F1(), MulticlassF1Score(2)
     one = Learner(
@@ -248,6 +280,7 @@ def test_a_collection_is_a_learners_metrics() -> None:
         (MulticlassF1Score(2, average="none"), r"m gave a tensor of shape \[2\]"),
         (lambda o, t: (1.0, 2.0, 3.0), "m gave 3 values"),
         (lambda o, t: (1.0, -1.0), "m gave the weight -1"),
+        (lambda o, t: (1.0, float("inf")), "m gave the weight inf"),
         (lambda o, t: {"a": 1.0}, "m gave a dict: it must give one number"),
         (lambda o, t: (o.sum(), 1.0) if len(o) == 512 else o.sum(), "no pair for another"),
         (BinaryF1Score(), "on all examples of the held-out data: "),

@@ -80,7 +80,7 @@ def run(learner: Any, engine: Any = "serial", rounds: int = 4, **more: Any) -> A
         "finish": {"rounds": rounds},
         "aggregation": more.pop("aggregation", {}),
     }
-    workers = {"workers": 2} if engine == "processes" else {}
+    workers: dict[str, Any] = {"workers": 2} if engine == "processes" else {}
     init = {"w": np.zeros(3, np.float32)}
     return simulate(plan, learner, data, engine=engine, init=init, progress=False, **workers, **more)
 
