@@ -58,6 +58,9 @@ def client_app(learner: Any, data: Any, task: Task | None = None) -> ClientApp:
             deadline=_time_left(message),
         )
         delta = update.delta
+        bad = next((name for name, array in delta.items() if not np.isfinite(array).all()), None)
+        if bad is not None:
+            raise LearnerError(f"The update cannot be counted: the delta of {bad!r} holds NaN or infinity.")
         trained = {
             name: (array + delta[name]).astype(array.dtype) if name in delta else array for name, array in model.items()
         }

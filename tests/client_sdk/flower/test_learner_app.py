@@ -105,6 +105,41 @@ def test_a_plain_function_is_a_learner_too() -> None:
     np.testing.assert_array_equal(content["arrays"]["n"].numpy(), np.arange(3))
 
 
+def test_a_learner_that_trains_in_place_and_reuses_its_output_changes_nobody_elses_arrays() -> None:
+    import torch
+
+    out = np.zeros(2, np.float32)
+    own = data(0)
+    before = own[0].copy()
+
+    def careless(model: Any, data: Any, task: Task) -> Update:
+        weights = torch.from_numpy(model["w"])
+        weights += 1  # in place, through every flag
+        torch.from_numpy(data[0]).zero_()
+        out[:] = weights.numpy()
+        return Update({"w": out}, examples=4)
+
+    app = client_app(careless, own)
+    sent = arrays({"w": np.full(2, 3, np.float32)})
+    first = ask(app, "train", sent)["arrays"]["w"].numpy().tolist()
+    kept = ask(app, "train", sent)["arrays"]
+    out[:] = 99
+    assert (first, kept["w"].numpy().tolist()) == ([7, 7], [7, 7]), "3 + (3 + 1), both times"
+    assert sent["w"].numpy().tolist() == [3, 3]
+    assert own[0].tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_an_error_and_no_reply(value: float) -> None:
+    """A strategy would average them into everybody's model."""
+
+    def broken(model: Any, data: Any, task: Task) -> Update:
+        return Update({"w": np.array([0, value])}, examples=4)
+
+    with pytest.raises(LearnerError, match="the delta of 'w' holds NaN or infinity"):
+        ask(client_app(broken, data(0)), "train", arrays({"w": np.ones(2)}))
+
+
 def test_a_message_without_a_model_is_refused_in_a_sentence() -> None:
     app = client_app(learner(), data(0))
     with pytest.raises(LearnerError, match="needs one record of arrays, its model; the message has 0"):
