@@ -5,10 +5,12 @@ A learner that trains in place, also through torch, which ignores numpy's read-o
 
 from __future__ import annotations
 
+import array
 import copy
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -37,26 +39,35 @@ def reads_only(learner: Any, name: str) -> bool:
 
 
 def private(thing: Any) -> Any:
-    """``thing`` with copies of its arrays, tensors and tables: in tuples, lists and dicts, in the attributes of an
-    object, and in the items of a torch ``Subset``. A file that is mapped is mapped anew, copy-on-write.
+    """``thing`` with copies of its arrays, tensors and tables: in tuples, lists and dicts, and in the attributes of an
+    object; a torch Dataset gives copies of its items. A file that is mapped is mapped anew, copy-on-write.
 
-    Other objects within an object are shared, and an object that cannot be copied.
+    Other objects within an object are shared, and so are the data set behind a torch ``Subset`` and an object that
+    cannot be copied.
     """
-    if isinstance(thing, tuple | list | dict):
-        return _plain(thing)
-    torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is not None and isinstance(thing, torch_data.Subset):
-        return _with_private_items(thing)
     found = _plain(thing)
-    if found is not thing or not hasattr(thing, "__dict__") or callable(thing) or isinstance(thing, type):
+    if found is not thing or callable(thing) or isinstance(thing, type | str | bytes | int | float | None):
         return found
+    torch_data: Any = sys.modules.get("torch.utils.data")
     try:
         found = copy.copy(thing)
-        for name, value in vars(thing).items():
-            found.__dict__[name] = _plain(value)
+        behind = torch_data is not None and isinstance(thing, torch_data.Subset)
+        for name in _attributes(thing):
+            if not behind:  # a copy of it for each client would be of all clients' data
+                object.__setattr__(found, name, _plain(getattr(thing, name)))
+        of_items = torch_data is not None and isinstance(thing, torch_data.Dataset)
+        if of_items and type(thing) is not torch_data.TensorDataset:
+            _give_private_items(found)
     except Exception:  # noqa: BLE001 - a connection, a lock: whatever its class does not let be copied
         return thing
     return found
+
+
+def _attributes(thing: Any) -> list[str]:
+    """The names of all attributes of the object itself, in its dict or in slots."""
+    slots = [vars(owner).get("__slots__", ()) for owner in type(thing).__mro__]
+    named = [name for one in slots for name in ((one,) if isinstance(one, str) else one)]
+    return [*getattr(thing, "__dict__", ()), *(name for name in named if name[:2] != "__" and hasattr(thing, name))]
 
 
 def _plain(thing: Any) -> Any:
@@ -72,31 +83,34 @@ def _plain(thing: Any) -> Any:
     if isinstance(thing, tuple):
         items = [_plain(item) for item in thing]
         return type(thing)(*items) if hasattr(thing, "_fields") else tuple(items)
-    if type(thing) is list:
-        return [_plain(item) for item in thing]
-    if type(thing) is dict:
-        return {key: _plain(value) for key, value in thing.items()}
-    return thing
+    if isinstance(thing, list | dict | deque):
+        found = copy.copy(thing)
+        for place in thing if isinstance(thing, dict) else range(len(thing)):
+            found[place] = _plain(thing[place])
+        return found
+    if isinstance(thing, bytearray | array.array):
+        return thing[:]
+    return np.array(thing).data if isinstance(thing, memoryview) else thing
 
 
-def _array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.dtype.hasobject:
-        found = array.copy(order="K")
-        for place, value in np.ndenumerate(array):
+def _array(given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if given.dtype.hasobject:
+        found = given.copy(order="K")
+        for place, value in np.ndenumerate(given):
             found[place] = _plain(value)
         return found
-    root = array
+    root = given
     while isinstance(root.base, np.ndarray):
         root = root.base
     if not isinstance(root, np.memmap) or root.filename is None or not root.size:
-        return array.copy(order="K")
+        return given.copy(order="K")
     mapped = np.memmap(root.filename, np.uint8, "c", root.offset, (root.nbytes,))
-    start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    return np.ndarray(array.shape, array.dtype, mapped, start, array.strides)
+    start = given.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return np.ndarray(given.shape, given.dtype, mapped, start, given.strides)
 
 
-def _with_private_items(subset: Any) -> Any:
-    """A subset whose items are copies. The data set behind it is shared: a copy for each client would be of all."""
+def _give_private_items(data: Any) -> None:
+    """From now on each item of this data set is a copy."""
 
     def item(self: Any, index: Any) -> Any:
         return _plain(kind.__getitem__(self, index))
@@ -104,10 +118,9 @@ def _with_private_items(subset: Any) -> Any:
     def items(self: Any, indices: Any) -> Any:
         return [item(self, index) for index in indices]
 
-    kind = type(subset)
-    found = copy.copy(subset)
-    found.__class__ = type(kind.__name__, (kind,), {"__getitem__": item, "__getitems__": items})
-    return found
+    kind = type(data)
+    methods = {"__getitem__": item} | ({"__getitems__": items} if hasattr(kind, "__getitems__") else {})
+    data.__class__ = type(kind.__name__, (kind,), methods if hasattr(kind, "__getitem__") else {})
 
 
 @contextmanager

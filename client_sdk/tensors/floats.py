@@ -52,6 +52,10 @@ def as_array(name: object, value: Any) -> Array:
     """A numpy array of what is one, of a torch tensor on the CPU (bfloat16 as ``BF16``), or of an object that numpy
     converts. ManifestMismatch, naming the tensor, for anything else."""
     kind = type(value).__name__
+    if isinstance(value, np.ma.MaskedArray):
+        raise ManifestMismatch(
+            f"the delta of {name!r} is a masked array: give .filled(0), or what its masked values are"
+        )
     if isinstance(name, str) and isinstance(value, np.ndarray):
         return value
     if not isinstance(name, str) or not hasattr(value, "dtype"):

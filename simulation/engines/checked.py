@@ -209,7 +209,7 @@ def _sentence(job: Job, earlier: bool, changed: Sequence[str]) -> str:
     where = f" While it trained it changed {', '.join(changed)}." if changed else ""
     return (
         f"client {job.device!r} was trained again {when}, in a fresh process from the same inputs, and gave other "
-        "bits: the learner keeps state from one training to the next, or draws chance of its own"
+        "bits: the learner keeps state from one training to the next, changes data in place, or draws chance of its own"
         f"{more}.{where} A resumed run, or another engine, would give another model. Where that is meant, set "
         "deterministic = False on the learner"
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array as arrays
 import random
 import sys
+from collections import OrderedDict, UserDict, defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +14,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from client_sdk.chance import derive_seed
 from client_sdk.data import count, held_out_part, training_part
@@ -93,6 +95,59 @@ def test_a_copy_is_what_it_was() -> None:
     assert table.loc[0, "a"] == 1.0
     loader = Loader()
     assert private(loader) is loader
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Behind(Dataset[Any]):
+    """Its arrays are in an object of its own."""
+
+    def __init__(self) -> None:
+        self.part = part()
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return self.part.x[index : index + 1], 0
+
+
+def one(array: Any) -> Any:
+    return array
+
+
+@pytest.mark.parametrize(
+    ("thing", "reached"),
+    [
+        (Slotted(np.zeros(2), np.zeros(2)), lambda it: it.x),
+        (OrderedDict(a=np.zeros(2)), lambda it: it["a"]),
+        (defaultdict(list, a=[np.zeros(2)]), lambda it: it["a"][0]),
+        (UserDict(a=np.zeros(2)), lambda it: it["a"]),
+        (deque([np.zeros(2)]), lambda it: it[0]),
+        (bytearray(8), lambda it: np.frombuffer(it)),
+        (memoryview(np.zeros((2, 2))), np.asarray),
+        (memoryview(bytearray(4)), np.asarray),
+        (arrays.array("d", [0, 0]), np.asarray),
+        (np.ma.masked_array(np.zeros(2), [0, 1]), lambda it: it.data),
+        (np.zeros((2, 3), ">f8", order="F")[:, ::2], one),
+        (torch.zeros(2, dtype=torch.bfloat16), one),
+        (ConcatDataset([TensorDataset(torch.zeros(2), torch.zeros(2))]), lambda it: it[1][0]),
+        (Behind(), lambda it: it[1][0]),
+        (Subset(Behind(), [1]), lambda it: it[0][0]),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+def test_what_data_is_made_of_does_not_matter(thing: Any, reached: Any) -> None:
+    mine = private(thing)
+    assert isinstance(mine, type(thing))
+    assert len(mine) == len(thing) if hasattr(thing, "__len__") else True
+    target = reached(mine)
+    target[...] = 7
+    assert not (reached(thing) != 0).any()
 
 
 def test_a_mapped_file_is_mapped_anew_and_its_bytes_stay(tmp_path: Path) -> None:
@@ -258,7 +313,14 @@ def test_torch_tensors_are_taken(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [torch.ones(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(2, dtype=torch.complex64), [1.0], None],
+    [
+        np.ma.masked_array(np.ones(2), [0, 1]),
+        torch.ones(2, device="meta"),
+        torch.ones(2).to_sparse(),
+        torch.ones(2, dtype=torch.complex64),
+        [1.0],
+        None,
+    ],
 )
 def test_other_things_are_refused_in_a_sentence(value: Any) -> None:
     with pytest.raises(ManifestMismatch):
