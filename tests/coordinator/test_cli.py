@@ -166,7 +166,7 @@ def test_an_upload_and_the_status_say_that_they_repair_a_damaged_checkpoint(serv
     digest = hashlib.sha256(body).hexdigest()
     flip(server.folder / "blobs" / digest[:2] / digest, len(body) - 1)
     assert "had a damaged copy of this checkpoint; it is repaired" in quorate.text(*create)
-    assert f"repaired    {digest}" in quorate.text("status", quorate.json("run", "list")[-1]["run"])
+    assert f"repaired    {digest}" in quorate.text("status", quorate.json(*create)[0]["run"])
 
 
 @pytest.mark.slow
