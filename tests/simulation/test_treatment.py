@@ -89,7 +89,9 @@ def test_a_secure_step_that_is_mostly_rounding_is_said(size: float, said: bool) 
         assert row.rounding is None
 
 
-@pytest.mark.parametrize(("codec", "value", "said"), [("float16@1", 3e-7, True), ("float16@1", 1e-4, False)])
+@pytest.mark.parametrize(
+    ("codec", "value", "said"), [("float16@1", 3e-7, True), ("float16@1", 5e-6, True), ("float16@1", 1e-4, False)]
+)
 def test_small_updates_in_float16_are_said(codec: str, value: float, said: bool) -> None:
     tiny = dict.fromkeys(CLIENTS, client(5, value))
     history = simulate({**PLAN, "aggregation": {}, "task": {"codec": codec}}, learner, tiny, init=INIT)

@@ -146,6 +146,7 @@ SIGNS = BITS.float() * 2 - 1
         lambda o, t: -(t * o.log() + (1 - t) * (1 - o).log()).mean(),
         lambda o, t: -(t * (o + 1e-7).log() + (1 - t) * (1 - o + 1e-7).log()).mean(),
         lambda o, t: of_torch.binary_cross_entropy(o.clamp(0, 1), t),
+        lambda o, t: -(t * o.clamp(1e-6).log() + (1 - t) * (1 - o).clamp(1e-6).log()).mean(),
     ],
 )
 def test_one_output_is_a_probability_where_the_loss_takes_one(loss: Callable[..., object]) -> None:
