@@ -32,7 +32,7 @@ class DeviceRow:
     left_at: float | None = None
     """When it left: what the coordinator knew of it is forgotten since."""
     facts: Json = field(default_factory=dict)
-    """What it said of itself at its last check-in, and which of its processes check in: ``runtime/check_ins.py``."""
+    """What it said of itself at its last check-in, and which of its processes check in: ``runtime/fleet.py``."""
 
     @property
     def simulated(self) -> bool:
