@@ -77,16 +77,18 @@ class Catalogue:
         allow: Iterable[str] = (),
         installed: Iterable[EntryPoint] | None = None,
     ) -> None:
-        """``explicit``: what the owner names: a mapping name -> object, or names, of which one that is not installed is
-        imported as ``module:attribute``. ``allow``: installed learners beside it, ``*`` for all of them. Where neither
-        names any, all installed ones are there. ``installed``: entry points to use; None: those of the group
-        ``quorate.learners``.
+        """``explicit``: what the owner names: a mapping name -> object, or one name or several, of which one that is not
+        installed is imported as ``module:attribute``. ``allow``: installed learners beside it, ``*`` for all of them.
+        Where neither names any, all installed ones are there. ``installed``: entry points to use; None: those of the
+        group ``quorate.learners``.
 
         Raises LearnerError for a learner that is named and cannot be had.
         """
         self._loaded: dict[str, Any] = {}
         self._versions: dict[str, str] = {}
-        found, allowed = extensions(GROUP, installed), set(allow)
+        if isinstance(explicit, str):  # one name, not its letters
+            explicit = (explicit,)
+        found, allowed = extensions(GROUP, installed), {allow} if isinstance(allow, str) else set(allow)
         every = EVERY in allowed or (explicit is None and not allowed)
         names = () if explicit is None or isinstance(explicit, Mapping) else tuple(explicit)
         self._entries = {name: entry for name, entry in found.items() if every or name in allowed or name in names}
@@ -139,7 +141,7 @@ class Catalogue:
         return self._loaded[name]
 
     def _add(self, name: str, learner: Any, module_version: str) -> None:
-        if not re.fullmatch(LEARNER_PATTERN, name):
+        if not isinstance(name, str) or not re.fullmatch(LEARNER_PATTERN, name):
             raise LearnerError(f"{name!r} is not a learner's name; it looks like package:name.")
         self._loaded[name] = _guarded(name, lambda: _unwrap(name, learner))
         self._versions[name] = str(getattr(self._loaded[name], "version", None) or module_version)

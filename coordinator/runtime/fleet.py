@@ -6,6 +6,7 @@ replica can say why a device fits no run. Cohorts are drawn in ``cohort_selectio
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -97,18 +98,25 @@ class Fleet:
             if isinstance(result, BaseException) and not isinstance(result, StoreError):
                 raise result
 
-    def unfit(self, reader: Reader, states: Sequence[RunState]) -> dict[str, str]:
-        """Device -> why it fits no run that is running, of the devices that wait for their next check-in."""
+    def unfit(self, reader: Reader, states: Sequence[RunState], pool: Iterable[WaitingRow]) -> dict[str, str]:
+        """Device -> why it fits no run that is running, of these in the pool, which wait for the end of their hold, and
+        of those that wait for their next check-in."""
         now, found = self._clock.now(), dict[str, str]()
         known: dict[tuple[str, int], str] = {}
-        for row in reader.idle(now - self._settings.pace_max_s - self._settings.waiting_s, now):
-            offered = _offered(row)
-            if offered is not None:
-                if offered not in known:
-                    known[offered] = printable(fits_no_run(states, *offered), _REASON)
-                if known[offered]:
-                    found[row.device] = known[offered]
+        idle = reader.idle(now - self._settings.pace_max_s - self._settings.waiting_s, now)
+        offers = {row.device: (row.offer, row.examples) for row in pool}
+        offers |= {row.device: offered for row in idle if (offered := _offered(row)) is not None}
+        for device, offered in offers.items():
+            if offered not in known:
+                known[offered] = printable(fits_no_run(states, *offered), _REASON)
+            if known[offered]:
+                found[device] = known[offered]
         return found
+
+    def unfit_in_pool(self, reader: Reader, states: Sequence[RunState]) -> int:
+        """How many devices in the pool fit no run that is running, whatever their examples."""
+        offers = reader.waiting_by_offer(self._clock.now())
+        return sum(count for offer, count in offers.items() if fits_no_run(states, offer, sys.maxsize))
 
     def warning(self, device: str) -> str:
         """What is said of a device that checked in here, whose identity two processes use; empty: nothing."""

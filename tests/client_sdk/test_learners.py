@@ -139,6 +139,10 @@ def test_who_names_a_learner_means_that_one_alone(package: str) -> None:
     assert Catalogue({}, installed=here).usable == {}
     assert Catalogue([own], installed=here).usable == {own: "1.7"}
     assert Catalogue(["clinic:risk"], installed=here).usable == {"clinic:risk": "2.4.1"}
+    assert Catalogue("clinic:risk", installed=here).usable == {"clinic:risk": "2.4.1"}, "a name is not its letters"
+    assert Catalogue({}, allow="other:x", installed=here).usable.keys() == {"other:x"}
+    with pytest.raises(LearnerError, match="3 is not a learner's name"):
+        Catalogue({3: train}, installed=here)  # type: ignore[dict-item]
     with pytest.raises(LearnerError, match="has not got the learner other:x; it may train: clinic:mine 0"):
         Catalogue({"clinic:mine": train}, installed=here).load("other:x")
     assert set(Catalogue({"clinic:mine": train}, allow="*", installed=here).usable) == {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from client_sdk.credentials.certificate import Certificate
@@ -31,7 +31,7 @@ from coordinator.runtime.identities import Identities
 from coordinator.runtime.shared_identities import Processes
 from coordinator.store.flower_rows import FlowerMessageRow
 from coordinator.store.insight import HOUR_S, HOURS, DeviceHours, Participation
-from coordinator.store.port import ClaimRow, DeviceRow, Reader
+from coordinator.store.port import ClaimRow, DeviceRow, Reader, WaitingRow
 
 NO_CLASS = "no class"
 OTHERS = "other classes"
@@ -88,8 +88,8 @@ class _States:
     """The message of a Flower run that a device works on."""
 
     @classmethod
-    def read(cls, reader: Reader, now: float, unfit: dict[str, str]) -> _States:
-        waiting = {row.device for row in reader.waiting(now)}
+    def read(cls, reader: Reader, now: float, pool: Sequence[WaitingRow], unfit: dict[str, str]) -> _States:
+        waiting = {row.device for row in pool}
         idle, unserving = _nodes(reader, now)
         messages = {message.device: message for message in reader.flower_under_way(now)}
         claims = {claim.device: claim for claim in reader.claims()}
@@ -100,9 +100,9 @@ class _States:
             return "left"
         if row.device in self.claims or row.device in self.messages:
             return "assigned"
-        if row.device in self.waiting:
-            return "waiting"
-        return "unfit" if row.device in self.unfit else "away"
+        if row.device in self.unfit:
+            return "unfit"
+        return "waiting" if row.device in self.waiting else "away"
 
     def view(self, row: DeviceRow) -> DeviceView:
         claim = self.claims.get(row.device) or self.messages.get(row.device)
@@ -172,7 +172,8 @@ class FleetViews:
         )
 
     def _states(self, reader: Reader) -> _States:
-        return _States.read(reader, self._core.clock.now(), self._pool.unfit(reader, self._core.states()))
+        now, pool = self._core.clock.now(), reader.waiting(self._core.clock.now())
+        return _States.read(reader, now, pool, self._pool.unfit(reader, self._core.states(), pool))
 
     def _certificate(self, row: DeviceRow) -> CertificateView | None:
         if not row.certificate:
@@ -192,10 +193,11 @@ class FleetViews:
             now = self._core.clock.now()
             busy = {message.device for message in reader.flower_under_way(now)}
             idle, unserving = _nodes(reader, now)
-            waiting = sum(reader.waiting_by_offer(now).values()) + len(idle - busy)
+            held = self._pool.unfit_in_pool(reader, self._core.states())
+            waiting = sum(reader.waiting_by_offer(now).values()) - held + len(idle - busy)
+            unfit = held + len(self._pool.unfit(reader, self._core.states(), ())) + len(unserving.keys() - busy)
             assigned = len(reader.claims()) + len(busy)
             registered = reader.registered_devices()
-            unfit = len(self._pool.unfit(reader, self._core.states())) + len(unserving.keys() - busy)
         away = max(0, registered - waiting - assigned - unfit)
         return FleetCounts(waiting=waiting, unfit=unfit, assigned=assigned, away=away)
 

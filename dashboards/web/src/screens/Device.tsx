@@ -54,12 +54,12 @@ export default function Device({ id }: { id: string }) {
           )}
           {!detail?.device.label && "A "}device of the <a href="#/fleet">fleet</a>. Its network address is not kept.
         </p>
+        {detail && amiss(detail.device) && (
+          <div className="lead-box tone-warn" data-fact="amiss">
+            <p className="lead">{amiss(detail.device)}</p>
+          </div>
+        )}
       </header>
-      {detail && amiss(detail.device) && (
-        <div className="lead-box tone-warn" data-fact="amiss">
-          <p className="lead">{amiss(detail.device)}</p>
-        </div>
-      )}
       <Problem text={error} />
       {!data && !error && <p className="note">Loading …</p>}
       {data && !detail && <EmptyState title={`There is no device ${id} in your scope.`} command="quorate devices" />}

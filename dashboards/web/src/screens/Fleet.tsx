@@ -32,6 +32,7 @@ export default function Fleet() {
       <header className="screen-head">
         <h1>Fleet</h1>
         <p className="lead">Registered devices. Their network addresses are not kept.</p>
+        <SharedIdentities devices={found?.shared_identities ?? []} />
       </header>
       <Problem text={fleet.error} />
       {!found && !fleet.error && <p className="note">Loading …</p>}
@@ -47,7 +48,6 @@ export default function Fleet() {
               <Fact key={state} label={state === "unfit" ? "waiting, fits no run" : state} value={<span data-state={state}>{count(counts[state] ?? 0)}</span>} note={meaning} />
             ))}
           </dl>
-          <SharedIdentities devices={found.shared_identities ?? []} />
           <div className="panels">
             <Availability fleet={found} />
             <Classes fleet={found} />

@@ -53,7 +53,7 @@ export function StartFrom({ from, initial, onInitial, statistics, onStatistics }
       </div>
       {run && <p className="note">The new run has a line of checkpoints of its own, which begins with this one. The line of {run.run} stays as it is: a line never forks.</p>}
       {source && (
-        <div className="plan-field">
+        <div className="plan-field apart">
           <label htmlFor={id}>statistics</label>
           <input id={id} spellCheck={false} autoComplete="off" placeholder={run ? `as in ${run.run}, else by names` : "by names"} value={statistics} onChange={(event) => onStatistics(event.target.value)} />
           <p className="note">

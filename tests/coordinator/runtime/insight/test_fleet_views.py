@@ -343,6 +343,11 @@ def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> N
     assert shown(world, 1).state == "away", "a run that it fits has begun"
     world.coordinator.operators.stop("of-others")
     assert shown(world, 1).state == "unfit"
+    world.coordinator.operators.pause("marks")
+    world.coordinator.devices.check_in(world.rows[2], other)
+    assert shown(world, 2).state == "waiting"
+    world.coordinator.operators.resume("marks")
+    assert (shown(world, 2).state, fleet.counts().waiting) == ("unfit", 2), "it waits for the end of its hold"
     world.clock.at += 1000
     assert listed(world, state="unfit") == set(), "they have not come back"
     assert shown(world, 1).state == "away"
