@@ -77,7 +77,7 @@ class Catalogue:
         allow: Iterable[str] = (),
         installed: Iterable[EntryPoint] | None = None,
     ) -> None:
-        """``explicit``: what the owner names: a mapping name -> object, or one name or several, of which one that is not
+        """``explicit``: what the owner names: a mapping name -> object, or one or more names, of which one that is not
         installed is imported as ``module:attribute``. ``allow``: installed learners beside it, ``*`` for all of them.
         Where neither names any, all installed ones are there. ``installed``: entry points to use; None: those of the
         group ``quorate.learners``.
