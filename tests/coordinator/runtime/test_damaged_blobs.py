@@ -6,19 +6,23 @@ import io
 import random
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Work
 from client_sdk.protocol.problems import ProblemError
+from client_sdk.tensors import from_bytes
 from coordinator.blobs import BlobError, Damaged, FileBlobs
 from coordinator.blobs.blocks import CheckedFile
 from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_optimizer_states import ADAM
-from tests.coordinator.served import RUN, Served
+from tests.coordinator.served import RUN, Phone, Served
+from tests.coordinator.service.wire import kind
 from tests.coordinator.test_blocks import file_of, flip
 from tests.coordinator.world import World
 
@@ -288,17 +292,22 @@ def test_a_device_that_sends_a_damaged_update_again_repairs_it(world: World) -> 
 
 
 @pytest.mark.slow
-def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_before_use(tmp_path: Path) -> None:
-    named = 0
+@pytest.mark.parametrize("plan", [{}, {"aggregation": ADAM}], ids=["plain", "adam"])
+def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_before_use(
+    tmp_path: Path, plan: dict[str, Any]
+) -> None:
+    named = committed = states = 0
     for seed in range(100):
         chance = random.Random(seed)
         blobs = FileBlobs(tmp_path / str(seed), durable=False)
         world = World(8, blobs=blobs)
-        world.create()
+        world.create(**plan, retention={"rounds": 9})
         moment, flipped, right = chance.randrange(14), "", b""
         for step in range(14):
             if step == moment:
-                flipped = chance.choice(list(blobs.digests()))
+                state = world.coordinator.core.state("marks").optimizer
+                flipped = state if state and chance.random() < 0.3 else chance.choice(list(blobs.digests()))
+                states += flipped == state
                 right = file_of(blobs, flipped).read_bytes()
                 flip(file_of(blobs, flipped), chance.randrange(len(right)))
                 if chance.random() < 0.5:
@@ -313,20 +322,78 @@ def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_be
                 pass
             calm(world)
         named += flipped in blobs.damaged()
-        if not blobs.is_whole(flipped) or flipped in blobs.damaged():
-            with blobs.spool() as spool:
-                spool.write(right)
-                assert spool.commit() == flipped
+        repair(blobs, flipped, right)
         calm(world)
-        wanted = np.zeros(world.size, np.float32)
-        for row in world.store.checkpoints("marks"):
-            if row.round is not None:
-                lanes = np.zeros(world.size, np.float64)
-                counted = world.store.contributions("marks", row.round)
-                lanes[[world.index(item.device) for item in counted]] = 2.0**row.round
-                wanted = wanted + (lanes / np.count_nonzero(lanes)).astype(np.float32)
-        assert world.checkpoint()["marks"].tolist() == wanted.tolist(), seed
+        if not plan:
+            wanted = np.zeros(world.size, np.float32)
+            for row in world.store.checkpoints("marks"):
+                if row.round is not None:
+                    lanes = np.zeros(world.size, np.float64)
+                    counted = world.store.contributions("marks", row.round)
+                    lanes[[world.index(item.device) for item in counted]] = 2.0**row.round
+                    wanted = wanted + (lanes / np.count_nonzero(lanes)).astype(np.float32)
+            assert world.checkpoint()["marks"].tolist() == wanted.tolist(), seed
+        assert list(verify(world.store, blobs)) == [], seed  # it adds all rounds up again, from right bytes
+        committed += world.coordinator.core.state("marks").version
     assert named > 10, "most flips must strike a blob that is read again"
+    assert committed > 150
+    assert (states > 15) == bool(plan)
+
+
+def repair(blobs: FileBlobs, digest: str, right: bytes) -> None:
+    """Stores the right bytes of what is damaged, known or not, unless it is deleted."""
+    if digest in blobs.damaged() or (blobs.has(digest) and not blobs.is_whole(digest)):
+        with blobs.spool() as spool:
+            spool.write(right)
+            assert spool.commit() == digest
+
+
+class Patient(Served):
+    """Devices that ask again where the coordinator says that it is busy."""
+
+    def settle(self) -> None:
+        calm(self, 0)
+
+    def _refused(self, phone: Phone, answer: httpx2.Response) -> bool:
+        return kind(answer) != "busy" and super()._refused(phone, answer)
+
+
+@pytest.mark.slow
+def test_of_flipped_bits_in_secure_rounds_none_gives_a_wrong_model_and_each_is_named_before_use(
+    tmp_path: Path,
+) -> None:
+    named = committed = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        blobs = FileBlobs(tmp_path / str(seed), durable=False)
+        world = Patient(4, blobs=blobs)
+        try:
+            world.secure_run(finish={"rounds": 2})
+            world.begin()
+            for _ in range(chance.randrange(40)):
+                world.turn(chance.choice(world.phones))
+                world.settle()
+            flipped = chance.choice(list(blobs.digests()))
+            right = file_of(blobs, flipped).read_bytes()
+            flip(file_of(blobs, flipped), chance.randrange(len(right)))
+            if chance.random() < 0.5:
+                world.boot()
+            world.play()
+            named += flipped in blobs.damaged()
+            repair(blobs, flipped, right)
+            world.play()
+            made = world.store.checkpoint(RUN, 1)
+            committed += made is not None
+            if made is not None:
+                counted = [world.index(row.device) for row in world.store.contributions(RUN, 1)]
+                with blobs.open(made.digest) as file:
+                    model = from_bytes(file.read())["w"]
+                assert np.allclose(model, world.sum_of(counted), atol=1e-3), seed
+            assert list(verify(world.store, blobs)) == [], seed
+        finally:
+            world.close()
+    assert named > 4, "some flips must strike a blob that is read again"
+    assert committed > 30
 
 
 @pytest.mark.parametrize("rotten", ["parent", "optimizer"])
