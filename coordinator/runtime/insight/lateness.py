@@ -33,7 +33,7 @@ def lateness(devices: Sequence[DeviceParticipation]) -> str:
     withdrew, or had its update refused, say nothing about its speed."""
     asked = [one for one in devices if _asked(one)]
     missed, total = _sums(asked)
-    if missed in (0, total):
+    if not missed:
         return ""
     p = missed / total
     classes = _grouped(asked)

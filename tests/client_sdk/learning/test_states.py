@@ -20,6 +20,7 @@ class Numbers:
     def __init__(self) -> None:
         self.whole, self.broken, self.array = 0, 0.5, np.zeros((2, 2), np.int32)
         self.tensor, self.scalar, self.on, self.name = torch.zeros(2, dtype=torch.int64), np.float64(1), False, "a"
+        self.switch = torch.tensor(False)
 
     def update(self, outputs: Any, targets: Any) -> None:
         self.whole += 3

@@ -40,6 +40,8 @@ def test_a_handful_is_not_said_however_late_it_is() -> None:
     seldom = [device(number, 1, number % 2) for number in range(100, 110)]
     often_late = [device(number, 50, 20) for number in range(110, 115)]
     assert lateness(few + seldom).startswith("Lateness is concentrated: 6 of 100 devices")
+    away = [one.changed(device=f"w{at}", reported=0, counted=0, late=0, withdrawn=50) for at, one in enumerate(few)]
+    assert lateness(few + away).startswith("Lateness is concentrated: 6 of 100 devices"), "they withdrew"
     assert lateness(few + often_late).startswith("Lateness is concentrated: 6 of 105 devices"), "they report often"
 
 
