@@ -73,7 +73,6 @@ class CheckedEngine:
             self._check(job)
             self._found = digest
             self._compare(earlier=True)
-            self._job = None
 
     def begin(self, round: int, model: Tensors) -> None:
         self._compare()

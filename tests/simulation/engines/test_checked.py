@@ -166,14 +166,15 @@ class Listening:
     """An engine that keeps what it is given, and trains nobody."""
 
     given: Sequence[Job] = ()
+    answer: Any = CannotTrain(reason="It has no examples.")
 
     def begin(self, round: int, model: Any) -> None: ...
 
     def submit(self, jobs: Sequence[Job]) -> None:
         self.given = jobs
 
-    def result(self, job: Job, meanwhile: Any) -> CannotTrain:
-        return CannotTrain(reason="It has no examples.")
+    def result(self, job: Job, meanwhile: Any) -> Any:
+        return self.answer
 
 
 def test_who_was_trained_before_is_checked_then_the_cheapest_then_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +191,13 @@ def test_who_was_trained_before_is_checked_then_the_cheapest_then_the_last(monke
         engine.submit([Job(run="r", round=1, attempt=0, device=device, cost=cost) for device, cost in costs.items()])
         assert [job.device for job in listening.given if job.checked] == [checked]
         for job in listening.given:
-            assert isinstance(engine.result(replace(job, checked=False)), CannotTrain)
+            assert engine.result(replace(job, checked=False)) is listening.answer
         assert engine.noted is None
+    listening.answer = SimpleNamespace(digest="ab")
+    engine.result(replace(next(job for job in listening.given if job.checked), checked=False))
+    assert engine.noted is not None
+    engine.begin(2, {})
+    assert engine.noted is None, "it was of another model"
 
 
 def test_what_is_declared_is_not_checked_and_the_history_shows_it() -> None:
