@@ -46,6 +46,8 @@ _PARTS = 8
 """About how many batches of a round's updates are passed on while others are trained: each batch has a cost."""
 
 _place = attrgetter("place")
+_SAME_CLIENT = 5
+"""Rounds in a row after which one client alone is enough: the one with the fewest examples has always trained first."""
 
 
 class SimulatedWorld:
@@ -139,7 +141,11 @@ class SimulatedWorld:
             state = self._state
         if state.version != version:
             self._bad, self._some_count = {}, False
-        elif len(self._bad) >= min(2, len(self._clients)) and not self._some_count:
+        elif (
+            self._bad
+            and not self._some_count
+            and (len(self._bad) >= min(2, len(self._clients)) or state.abandoned >= _SAME_CLIENT)
+        ):
             job, first = next(iter(self._bad.values()))
             more = f"No client has an update that can be counted ({len(self._bad)} have trained)."
             self._failed(job, replace(first, reason=f"{first.reason} {more}"))

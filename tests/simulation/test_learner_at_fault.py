@@ -106,6 +106,15 @@ def test_values_that_no_sum_takes_end_the_run_in_the_first_round_without_another
     assert len(failed.value.history) == 0
 
 
+def test_the_same_client_that_is_always_first_ends_the_run_soon() -> None:
+    """The one with the fewest examples has trained before the others, whose values are as bad."""
+    clients = [(X[:size] * np.float32(1e5), Y[:size]) for size in (8, 16, 32, 40)]
+    normal = Learner(model=lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4)), loss=nn.functional.cross_entropy)
+    plan = PLAN | {"cohort": {"select": 4, "goal": 4}, "task": {"batch_size": 8}}
+    with pytest.raises(ClientFailed, match=r"failed in round 5: .*running_var.*above 65536"):
+        simulate(plan, normal, clients, progress=False)
+
+
 def test_bad_values_of_one_client_are_counted_and_the_others_go_on() -> None:
     class Broken:
         def train(self, model: Any, data: Any, task: Any, *, device: str, **more: Any) -> Update:
