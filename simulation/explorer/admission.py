@@ -89,8 +89,7 @@ def is_good(
     counter = world.authority.revoked.get(holder.key_id)
     if counter is not None and counter <= process.list_counter:
         raise Broken("permission", f"{holder.id} was served by {process.name}, which has a list with its key")
-    stored = [at for listed, at in world.listed_at.items() if counter is not None and counter <= listed]
-    if stored and world.agenda.now > min(stored) + CACHED_S:
+    if _is_long_revoked(world, holder.key_id):
         raise Broken("permission", f"{holder.id} was served by {process.name}, and a list with its key is stored")
     revoked_at = world.revoked_here.get(holder.id)
     if revoked_at is not None and world.agenda.now > revoked_at + CACHED_S:
@@ -98,13 +97,22 @@ def is_good(
     return row
 
 
-def registered(durable: Durable, request: SentRequest, answer: Registered | WorkerRegistered) -> None:
+def _is_long_revoked(world: World, key_id: str) -> bool:
+    """Whether a list with this key has been stored for so long that every replica has it."""
+    counter = world.authority.revoked.get(key_id)
+    stored = [at for listed, at in world.listed_at.items() if counter is not None and counter <= listed]
+    return bool(stored) and world.agenda.now > min(stored) + CACHED_S
+
+
+def registered(world: World, durable: Durable, request: SentRequest, answer: Registered | WorkerRegistered) -> None:
     """Who was told that it is registered is so: with its key, and with this certificate or a newer one."""
     store, message = durable.store, request.send.message  # type: ignore[union-attr]
     name = answer.device if isinstance(answer, Registered) else answer.worker
     row = store.device(name) if isinstance(answer, Registered) else store.worker(name)
     if row is not None and row.key_id != request.holder.key_id:
         raise Broken("permission", f"{name} is registered by a request that {request.holder.id} has signed")
+    if _is_long_revoked(world, request.holder.key_id):
+        raise Broken("permission", f"{name} was registered, and a list with its key is stored")
     if isinstance(row, DeviceRow) and row.left_at is not None:
         raise Broken("permission", f"{name} has left, and is registered again under its id")
     if row is None or is_older(row.certificate, message.certificate):  # type: ignore[union-attr]
@@ -113,12 +121,14 @@ def registered(durable: Durable, request: SentRequest, answer: Registered | Work
         raise Broken("ack-durable", f"{name} was told a cap of {answer.examples_cap}; it is another one: {row}")
 
 
-def forgotten(durable: Durable, device: str) -> None:
+def forgotten(durable: Durable, device: str, *, secure: bool) -> None:
     """Of a device that was told that it has left, nothing is known but its id, its times and what it has counted in,
-    and it waits for nothing."""
+    and it waits for nothing. ``secure``: the claims of secure rounds last longer."""
     row, store = durable.store.device(device), durable.store
     if row is None or row.left_at is None or row.key_id is not None or row.certificate or row.label:
         raise Broken("ack-durable", f"{device} got an answer that it has left; the store has {row}")
+    if not secure and store.claim(device) is not None:
+        raise Broken("claims", f"{device} has left, and the round that it worked for waits for it")
     waits = [one.device for one in store.waiting(float("-inf"))]
     if device in waits or store.flower_node(device) is not None:
         raise Broken("draw", f"{device} has left, and waits for work")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from client_sdk.credentials.revocations import RevocationList
 from simulation.explorer.device import CLOCKS_OFF_S, ExplorerDevice
+from simulation.explorer.leaving import try_again
 from simulation.explorer.replica import Replica
 from simulation.explorer.worker import ExplorerWorker
 from simulation.explorer.world import World
@@ -70,6 +71,9 @@ class Credentials:
         before = world.authority.newest_list
         found = world.authority.revoke(one.holder)
         world.log(f"the authority revokes {one.holder.id}, by list {found.counter}")
+        record = one.storage.load() if isinstance(one, ExplorerDevice) else None
+        if record is not None and record.certificate:
+            try_again(world, one.sender, record.certificate)
         told = self._replicas
         if len(told) > 1 and world.chance.unit("list to one") < TO_ONE:
             told = [world.chance.pick("list to", told)]  # the others find it in the store

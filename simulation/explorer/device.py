@@ -31,6 +31,7 @@ from client_sdk.device.actions import (
     Unreachable,
 )
 from client_sdk.device.performing import perform_stored
+from client_sdk.device.policy import shown
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import Assignment, CheckIn, Receipt, Registered, Started, Wait
@@ -313,7 +314,7 @@ class ExplorerDevice:
 
     def asks_for_work(self) -> None:
         """Checks in once, beside its session, and does not wait: it has its place in the pool for a minute."""
-        message = self._offered().model_copy(update={"hold_s": 0.0})
+        message = shown(self._offered()).changed(hold_s=0.0)
         self._also(Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=message), b"")
 
     def _update(self, action: Send, digest: str) -> bytes:

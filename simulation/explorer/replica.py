@@ -156,6 +156,7 @@ class Replica(Process):
             except RolledBackList:
                 return 0
 
+        stored, taken = self._stored_list(), dict(world.listed_at)
         counter, before = self.attempt("take-list", take), self.list_counter
         if not isinstance(counter, int):
             world.agenda.after(LIST_AGAIN_S, lambda: self.take_list(found, again=True))
@@ -166,13 +167,14 @@ class Replica(Process):
         self.list_counter = max(counter, before)
         if self._stored_list() < self.list_counter:
             raise Broken("ack-durable", f"{self.name} took list {counter}, and the store does not have it")
-        is_first = self.list_counter not in world.listed_at
         world.listed_at.setdefault(self.list_counter, world.agenda.now)
         if counter > before and not self.disturbed:
             new = {name for name, first in world.authority.left_out.items() if before < first <= counter}
-            if is_first:
+            if stored < counter:
                 self._expect_dropped_everywhere(new)
-            if is_first or (world.shape.replicas == 2 and not world.interruptions):  # both replicas have it now
+            if stored < counter or (
+                counter in taken and world.shape.replicas == 2 and not world.interruptions
+            ):  # both have it
                 self._require_dropped(new)
             if world.shape.replicas == 1 and not again:
                 self._expect_ended(new)

@@ -120,7 +120,8 @@ def _held(
     replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered
 ) -> None:
     at = replica.now()
-    if shape.together is not None and replica.world.chance.unit("together") < TOGETHER:
+    is_other = all(one[0].holder is not request.holder for one in replica.gathered)  # of a device the last one counts
+    if shape.together is not None and is_other and replica.world.chance.unit("together") < TOGETHER:
         replica.gathered.append((request, entry, shape, send, answer, at))
         if len(replica.gathered) == 1:
             replica.world.agenda.after(GATHER_S, _together, replica)

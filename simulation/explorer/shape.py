@@ -38,7 +38,7 @@ FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
 """The part of the schedules in which a device has too few examples, and of those in which one has another learner."""
-LEAVES = 0.1
+LEAVES = 0.2
 """The part of the schedules in which a device leaves."""
 SHORT_CERTIFICATES = 0.1
 """The part of the schedules in which certificates may expire: each costs signatures, which few others need."""

@@ -229,9 +229,9 @@ class InvariantWatch:
             case Wait() if not disturbed and self._is_read:
                 offers.waits(self.world, self.runs.values(), request.send.message, answer)  # type: ignore[union-attr,arg-type]
             case Registered() | WorkerRegistered() if not disturbed:
-                admission.registered(self.durable, request, answer)
+                admission.registered(self.world, self.durable, request, answer)
             case Noted() if request.send.route is Route.LEAVE and not disturbed:  # type: ignore[union-attr]
-                admission.forgotten(self.durable, request.holder.id)
+                admission.forgotten(self.durable, request.holder.id, secure=self.world.shape.secure)
             case Noted() if request.send.route is Route.WITHDRAWN:  # type: ignore[union-attr]
                 path: dict[str, Any] = request.send.path  # type: ignore[union-attr]
                 device = request.holder.id

@@ -49,6 +49,11 @@ class Account:
             raise Broken("receipt", f"a reply {sent[:12]} got the receipt of {receipt.digest}")
         self.replied[receipt.message] = sent
         self.look()
+        row, reply = self._durable.store.flower_message(RUN, receipt.message), None
+        if row is not None and not self._clocks_jump:
+            reply = self._durable.store.flower_reply(RUN, receipt.message)
+        if row is not None and reply is not None and reply.at >= row.expires_at:
+            raise Broken("flower", f"a reply to {receipt.message[:12]} counts that came after the message's time")
 
     def look(self) -> None:
         """What was acknowledged is durable, until a day after the end of the run, which a clock may skip."""
@@ -76,6 +81,8 @@ class Account:
         row = self._durable.store.flower_message(RUN, task.message)
         if row is None or row.device != device or task.node != node_id(device):
             raise Broken("offer", f"{device} was given message {task.message[:12]}, which is {row}")
+        if task.expires_in_s <= 0 and not self._world.interruptions:
+            raise Broken("offer", f"{device} was given message {task.message[:12]} after its time")
         before = self._given.get(device, task.message)
         self._given[device] = task.message
         if before != task.message and not self._clocks_jump and self._waits(before):

@@ -107,7 +107,9 @@ class ExplorerNode:
             self._later(AGAIN_S, self._poll, life)
             return
         self._account.given(self.device, answer)
-        self._later(self._world.chance.between("flower-work", 0.1, 8.0), self._work, life, answer)
+        slow = self._world.strikes("device-slow", f"{self.device} flower")
+        work_s = self._world.chance.between("flower-work", *((10.0, 40.0) if slow else (0.1, 8.0)))
+        self._later(work_s, self._work, life, answer)
 
     def _work(self, life: int, task: FlowerTask) -> None:
         """Reads the content, trains, and stores the reply before it is sent."""

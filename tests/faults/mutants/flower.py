@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from client_sdk.protocol.flower import FlowerMessage, FlowerPoll, PullReplies, Replies, ReplyReceipt
+from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
 from coordinator.runtime.core import Core
@@ -144,3 +145,28 @@ def _left_without_error() -> Patches:
         return Replies(replies=kept) if kept else None
 
     return [(Messages, "pull", patient)]
+
+
+@mutant("flower-late-reply-counts", "flower", flower=True, replicas=1, rates={"device-slow": 0.3}, storm_s=60.0)
+def _late_reply_counts() -> Patches:
+    """A reply counts that comes after the message's time."""
+    open_message = ReplyRequests._open
+
+    def at_any_time(self: ReplyRequests, reader: Reader, device: str, run: str, message: str) -> Any:
+        try:
+            return open_message(self, reader, device, run, message)
+        except ProblemError as error:
+            if "the time to live" not in str(error):
+                raise
+            return self._ground.run(run, reader), reader.flower_message(run, message)
+
+    return [(ReplyRequests, "_open", at_any_time)]
+
+
+@mutant("flower-offered-late", "offer", flower=True)
+def _offered_late() -> Patches:
+    """A message is given to its device after its time."""
+    from coordinator.store.flower_memory import MemoryFlowerReads
+
+    flower_open = MemoryFlowerReads.flower_open
+    return [(MemoryFlowerReads, "flower_open", lambda self, device, now: flower_open(self, device, now - 100.0))]

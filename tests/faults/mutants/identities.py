@@ -9,10 +9,12 @@ from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.nonces import NonceWindow
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.credentials.revocations import RevocationList
+from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import events as ev
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
 from coordinator.runtime import held_list
+from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.held_list import HeldList
 from coordinator.runtime.identities import Identities
@@ -104,6 +106,27 @@ def _left_device_waits_on() -> Patches:
 
     forget_device = MemoryTransaction.forget_device
     return [(MemoryTransaction, "forget_device", forget)]
+
+
+@mutant("leaves-without-withdrawing", "claims", leavers=2)
+def _leaves_without_withdrawing() -> Patches:
+    """The round that a device works for when it leaves waits for it until its deadline."""
+    return [(DeviceRequests, "abandon", lambda self, device, reason: None)]
+
+
+@mutant("revoked-key-registers", "permission", focus=("revoked", "selecting"), **REVOKING)
+def _revoked_key_registers() -> Patches:
+    """Who registers is not looked for on the list."""
+    require = Identities.require_certificate
+
+    def of_anyone(self: Identities, certificate: Certificate, holder: Any) -> None:
+        try:
+            require(self, certificate, holder)
+        except ProblemError as error:
+            if error.kind != "revoked-key":
+                raise
+
+    return [(Identities, "require_certificate", of_anyone)]
 
 
 def _any_place() -> Patches:
