@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from client_sdk.protocol.problems import ProblemError
-from coordinator.blobs import Missing
 from coordinator.runtime.sweeping import sweep
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
@@ -57,20 +56,20 @@ def test_a_selected_device_that_sends_nothing_is_dropped_and_an_unknown_one_is_r
     assert (funnel.selected, funnel.reported, funnel.late, funnel.dropped) == (4, 3, 1, 0)
 
 
-def test_an_acknowledged_update_whose_file_is_lost_abandons_the_round_with_the_reason(world: World) -> None:
+def test_an_acknowledged_update_whose_file_is_lost_is_asked_for_again_and_abandons_the_round(world: World) -> None:
     world.check_in()
     cohort = world.cohort()
     world.report(*cohort[:2])
     lost = str(world.coordinator.core.state("marks").current.members[world.rows[cohort[0]].device].digest)
     world.boot()  # the running sum is gone too
     world.blobs.delete(lost)
-    with pytest.raises(Missing):
-        world.settle()  # cannot be folded now; a driver tries again later
     world.settle()
+    assert world.cohort()[0] == cohort[0], "the device has its assignment again"
     world.report(cohort[2])
+    world.pass_time(61)
     row = world.coordinator.operators.round("marks", 1)
     assert row.status == "abandoned"
-    assert "gone" in row.reason
+    assert f"gone: blob {lost}" in row.reason
     assert {refusal.digest for refusal in world.store.refusals("marks", 1) if refusal.kind == "abandoned"} >= {lost}
 
 
