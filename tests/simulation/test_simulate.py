@@ -388,7 +388,7 @@ def test_a_file_of_torch_save_is_refused_with_what_converts_it(tmp_path: Path, z
     torch.save(state, file, _use_new_zipfile_serialization=zipped)
     with pytest.raises(ValueError, match=r"m\.pt is not a checkpoint: this is a .*, as torch\.save .*make") as refused:
         simulate(plan(1), NET, clients(), init=file, progress=False)
-    (arrays,) = re.findall(r"\{name: .*?\}", str(refused.value))
+    (arrays,) = re.findall(r"here (torch\.load\(.*?\))", str(refused.value))
     converted = to_bytes(eval(arrays, {"torch": torch, "FILE": file}))
     (tmp_path / "m.safetensors").write_bytes(converted)
     run = simulate(plan(1), NET, clients(), init=tmp_path / "m.safetensors", progress=False)
