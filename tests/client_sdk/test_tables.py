@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.data import DataSourceError, Shard, load_data, require_source, stem, with_target
+from client_sdk.data import DataSourceError, Shard, load_data, require_source, stem, tables, with_target
 from tests.client_sdk.commands.run_cli import quorate
 
 pa: Any = import_module("pyarrow")
@@ -109,7 +109,13 @@ REFUSED: dict[str, tuple[str | bytes, str | None, str]] = {
     "Latin-1 in the header": ("café,b\n1,0\n".encode("latin-1"), "b", "{} is not in UTF-8: save it as UTF-8."),
     "Latin-1 in a value": ("a,b\ncafé,0\n".encode("latin-1"), "b", "{} is not in UTF-8: save it as UTF-8."),
     "grouped digits": ("a,b\n1_000,0\n", "b", "{}: the column a holds text, as '1_000'" + CODES),
+    "an index that pyarrow wrote": (
+        "a,b,__index_level_0__\n1,1,0\n",
+        "b",
+        "Column 3 of {} has no name: if it numbers the rows, leave it out (pandas: index=False).",
+    ),
     "UTF-16": (CSV.encode("utf-16"), "ill", "{} is in UTF-16: save it as UTF-8."),
+    "UTF-16, big end first": (b"\xfe\xff" + CSV.encode("utf-16-be"), "ill", "{} is in UTF-16: save it as UTF-8."),
     "other split": (
         "a,split,y\n1,train,0\n2,valid,1\n",
         "y",
@@ -202,3 +208,12 @@ def test_commands_take_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_large_whole_numbers_that_float32_tells_apart_are_taken(tmp_path: Path) -> None:
     found = load_data(with_target(csv(tmp_path, "a,b\n123456789,0\n223456789,1\n123456789,1\n"), "b"))
     assert found.train.x[:, 0].tolist() == [123456792.0, 223456784.0, 123456792.0]
+
+
+def test_a_csv_that_is_longer_than_a_block_can_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = csv(tmp_path, CSV)
+    monkeypatch.setattr(tables, "_LARGEST_CSV", len(CSV))
+    load_data(with_target(file, "ill"))
+    monkeypatch.setattr(tables, "_LARGEST_CSV", len(CSV) - 1)
+    with pytest.raises(DataSourceError, match=r"is larger than 2 GiB: save it as \.parquet"):
+        load_data(with_target(file, "ill"))

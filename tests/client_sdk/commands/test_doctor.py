@@ -68,6 +68,16 @@ def test_each_thing_has_its_line_and_the_next_command(capsys: pytest.CaptureFixt
     assert all(line.strip().startswith("-> ") for line in lines[1::2])
 
 
+def test_a_python_without_an_environment_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for prefix, command in (("/env", "quorate --help"), (sys.base_prefix, "python3 -m venv .venv")):
+        monkeypatch.setattr(sys, "prefix", prefix)
+        row = found(capsys)["Python"]
+        assert (row["state"], row["next"]) == ("ok", command)
+        assert ("no environment of its own" in row["found"]) == (prefix == sys.base_prefix)
+
+
 def test_extras_are_missing_whole_or_in_another_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +88,7 @@ def test_extras_are_missing_whole_or_in_another_version(
     assert rows["extra flower"]["found"] == "flwr 1.43.0 is installed, and <1.43 is needed"
     assert rows["extra flower"]["next"] == "pip install 'quorate[flower]'"
     assert "extra dev" not in rows
-    have(monkeypatch, quorate="0.1.0", numpy="2.0", flwr="1.42.7", fast="0.138.0+local")
+    have(monkeypatch, quorate="0.1.0", numpy="2", flwr="1.42.7", fast="0.138.0+local")
     rows = found(capsys)
     assert {rows[f"extra {name}"]["state"] for name in ("web", "all", "flower")} == {"ok"}
 
@@ -160,3 +170,40 @@ def test_a_full_disk_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage(10**10, 10**10, 3 * 10**8))
     assert found(capsys, code=1)["disk"]["found"].endswith(": 0.3 GB are free")
+
+
+def test_a_data_folder_that_is_a_program_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUORATE_DATA", str(tmp_path / "bin" / "quorate"))
+    assert found(capsys, code=1)["data folder"]["found"].endswith("is no folder that you can write to")
+
+
+def test_data_that_lacks_a_package_and_what_is_offered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load_data(source: object) -> None:
+        raise ModuleNotFoundError("No module named 'pooch'", name="pooch")
+
+    monkeypatch.setattr("client_sdk.data.load_data", load_data)
+    assert "pooch" in found(capsys, "--data", "adult", code=1)["data"]["found"]
+    monkeypatch.setattr("client_sdk.data.names", lambda: ["adult", "mnist"])
+    assert found(capsys)["data"]["next"] == "quorate doctor --data mnist"
+    monkeypatch.setattr("client_sdk.data.names", lambda: ["adult"])
+    assert found(capsys)["data"]["next"] == "quorate doctor --data adult"
+
+
+def test_each_folder_that_is_written_to_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def disks(code: int) -> list[tuple[str, str]]:
+        assert quorate("doctor", "--json") == code
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [(row["state"], row["found"]) for row in rows if row["check"] == "disk"]
+
+    temporary = tmp_path / "temporary"
+    monkeypatch.setattr(doctor.tempfile, "gettempdir", lambda: str(temporary))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: namedtuple("U", "free")(doctor.ROOM_BYTES))
+    access = doctor.os.access
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: Path(path) != temporary and access(path, mode))
+    assert disks(1) == [("ok", f"{tmp_path}: 1.0 GB are free"), ("wrong", f"{temporary} cannot be written")]
