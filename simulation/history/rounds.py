@@ -17,7 +17,7 @@ from coordinator.runtime.run_log import start_of
 from coordinator.store.port import EventRow, Reader, RunRow
 
 _PAGE = 5000
-_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum", "raised")
+_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum", "raised", "duplicates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,12 @@ class RoundSummary:
     """Whether the updates added up to zero in every value."""
     raised: int = 0
     """Values of non-negative statistics that are 0, since what clients sent would have made them less."""
+    duplicates: int = 0
+    """Updates beside the first one of their device: of two processes with copies of one folder."""
     refused_for: dict[str, int] | None = None
     """Why updates were refused: reason -> how many; late ones left out."""
+    missed: int = 0
+    """How often its selection found too few devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,4 +161,5 @@ def _round(view: RoundView, wall_s: float | None) -> RoundSummary:
         metrics=view.metrics,
         **({} if treated is None else {name: getattr(treated, name) for name in _TREATMENT}),
         refused_for=None if treated is None else treated.refused,
+        missed=view.missed,
     )

@@ -122,8 +122,9 @@ def headline(history: RecordedRun) -> str:
 def standing(history: RecordedRun) -> str:
     """The status of the run, as text."""
     rounds, committed, wanted = history.rounds, len(history), history.plan.finish.rounds
-    abandoned = sum(row.status == "abandoned" for row in rounds)
+    abandoned, missed = sum(row.status == "abandoned" for row in rounds), sum(row.missed for row in rounds)
     shown = f"{committed} of {wanted} rounds committed" + (f", {abandoned} abandoned" if abandoned else "")
+    shown += f", {missed} selections found too few clients" if missed else ""
     status = "interrupted" if history.interrupted and history.status == "running" else history.status
     masks = "; secure rounds, simulated without masks" if history.unmasked else ""
     masks += "" if history.deterministic else "; the learner is declared not deterministic"
@@ -213,6 +214,9 @@ def treatment_of(history: RecordedRun) -> list[tuple[str, list[tuple[str, str]]]
         found += [(few, _numbers([row.round for row in masked]))] if few else []
     zero = [row.round for row in rounds if row.zero_sum]
     found += [("the sum of the updates was zero", _numbers(zero))] if zero else []
+    second = [row for row in rounds if row.duplicates]
+    twice = f"{sum(row.duplicates for row in second)} second updates of a device, which may be two"
+    found += [(twice, _numbers([row.round for row in second]))] if second else []
     raised = [row for row in rounds if row.raised]
     below = f"{sum(row.raised for row in raised)} values of statistics would have been below 0"
     found += [(below, _numbers([row.round for row in raised]))] if raised else []

@@ -286,7 +286,17 @@ def answers_of(folder: Path) -> dict[str, Rows]:
         }
 
 
-_TREATMENT = ("clipped", "capped", "partial", "statistics_cut", "rounding", "zero_sum", "refused_for")
+_TREATMENT = (
+    "clipped",
+    "capped",
+    "partial",
+    "statistics_cut",
+    "rounding",
+    "zero_sum",
+    "duplicates",
+    "refused_for",
+    "missed",
+)
 
 
 def _told(row: dict[str, Any]) -> dict[str, Any]:

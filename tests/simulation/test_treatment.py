@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from client_sdk.protocol.devices import Work
 from client_sdk.update import Update
-from simulation import History, simulate
+from coordinator.store import MemoryStore
+from simulation import Behaviour, History, simulate
+from simulation.errors import SimulationWarning
+from simulation.history import tables
 
 PLAN: dict[str, Any] = {
     "name": "treated",
@@ -101,3 +108,68 @@ def test_small_updates_in_float16_are_said(codec: str, value: float, said: bool)
         assert row.rounding is not None
         assert (row.rounding >= error) == said
     assert ("rounding errors up to" in history.summary()) == said
+
+
+class Stopping:
+    """A learner that stops at its deadline."""
+
+    def train(self, model: Any, data: Any, task: Any, *, deadline: Any, **_: Any) -> Update:
+        count = len(data[0])
+        done = next(step for step in range(count + 1) if step == count or deadline() < 0)
+        work = Work(steps=done, steps_planned=count, examples_seen=done, complete=done == count)
+        return Update({"w": np.ones(2, np.float32)}, examples=count, work=work)
+
+
+def test_work_that_was_cut_short_is_counted(tmp_path: Path) -> None:
+    """This count was tested at 0 only."""
+    plan = {**PLAN, "task": {"batch_size": 1}, "cohort": {"select": 3, "goal": 3, "quorum": 0.6, "collect_s": 8.0}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SimulationWarning)
+        simulate(plan, Stopping(), CLIENTS, init=INIT, behaviour=Behaviour(step_s=1.0), folder=tmp_path / "run")
+    with History.open(tmp_path / "run") as history:
+        assert [row.partial for row in history.rounds] == [2, 2]
+        assert history.to_pandas("rounds")["partial"].tolist() == [2, 2]
+        assert "4 of 6 updates of work cut short by a deadline (partial): rounds 1, 2" in history.summary()
+
+
+def test_statistics_that_were_cut_or_raised_are_counted() -> None:
+    def drifts(model: Any, data: Any, task: Any) -> Update:
+        return Update({"w": np.ones(2, np.float32), "var": np.full(2, data[0][0, 0], np.float32)}, examples=5)
+
+    plan = {**PLAN, "aggregation": {"statistics_range": 1.0}}
+    clients = {"a": client(5, -3.0), "b": client(5, -0.5), "c": client(5, -0.5)}
+    history = simulate(
+        plan, drifts, clients, init={**INIT, "var": np.ones(2, np.float32)}, statistics={"var": "non-negative"}
+    )
+    row, frame = history.rounds[-1], history.to_pandas("rounds")
+    assert row.statistics_cut == frame["statistics_cut"].iloc[-1] == 1
+    assert row.raised == frame["raised"].iloc[-1] == 2
+    assert "updates with statistics cut to statistics_range" in history.summary()
+    assert "values of statistics would have been below 0" in history.summary()
+
+
+class Shown(SimpleNamespace):
+    """What is shown of a history."""
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_what_only_devices_of_others_do_is_in_the_frame_and_said() -> None:
+    """A missed selection, a second update and a refusal: clients of a simulation hold back what would be refused."""
+    history = simulate(PLAN, learner, CLIENTS, init=INIT)
+    first, second = history.rounds
+    rounds = (first, replace(second, missed=1, duplicates=3, refused_for={"NaN in w": 2}))
+    shown = Shown(**{name: getattr(history, name) for name in ("plan", "status", "interrupted", "reason")})
+    shown.rounds, shown.unmasked, shown.deterministic = rounds, False, True
+    assert "2 of 2 rounds committed, 1 selections found too few clients" in tables.standing(shown)  # type: ignore[arg-type]
+    (_, done), refused = tables.treatment_of(shown)  # type: ignore[arg-type]
+    assert dict(done)["3 second updates of a device, which may be two"] == "round 2"
+    assert refused == ("Updates that were refused:", [("NaN in w", "2 in round 2")])
+    shown.created_at = history.created_at
+    frame = tables.frame(shown, MemoryStore(), "rounds")  # type: ignore[arg-type]
+    assert [frame[name].tolist() for name in ("missed", "duplicates", "refused_for")] == [
+        [0, 1],
+        [0, 3],
+        ["", "2 x NaN in w"],
+    ]
