@@ -11,7 +11,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from client_sdk.tensors import read_header, to_bytes
+from client_sdk.tensors import Manifest, read_header, to_bytes
+from coordinator.commands.initial_checkpoint import roles_for, said_roles
 from coordinator.engine.plan import Plan
 from coordinator.runtime.insight.plan_cost import RoundCost
 from coordinator.runtime.insight.plan_schema import plan_schema
@@ -141,6 +142,21 @@ def test_statistics_are_told_by_names_or_by_the_option(plan: Path, capsys: pytes
     assert "no tensor of the model matches 'tail'" in said("--statistic", "tail")
     ranged = ("--set", 'aggregation.statistics_range={"*_var"=2.0}')
     assert "aggregation.statistics_range: no averaged statistic matches '*_var'" in said(*ranged)
+
+
+def test_options_say_roles_and_where_nobody_does_names_tell_and_a_word_says_so() -> None:
+    assert said_roles(None) is None
+    assert said_roles(["none"]) == {}
+    assert said_roles(["a", "b>=0", "c >=0", "none"]) == {
+        "a": "statistic", "b": "non-negative", "c": "non-negative", "none": "statistic",
+    }  # fmt: skip
+    model = Manifest.of({name: np.zeros(2, np.float32) for name in ("w", "bn.running_var")})
+    found, word = roles_for(model, None, None)
+    assert found == {"bn.running_var": "non-negative"}
+    assert word.startswith("By their names these tensors are statistics, not parameters: bn.running_var (never below")
+    assert roles_for(model, {}, None) == ({}, "")
+    assert roles_for(model, {"w": "statistic"}, None) == ({"w": "statistic"}, "")
+    assert roles_for(Manifest.of({"w": np.zeros(2, np.float32)}), None, None) == ({}, "")
 
 
 def test_a_learner_that_knows_its_statistics_is_not_contradicted(
