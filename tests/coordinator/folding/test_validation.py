@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from client_sdk import codecs
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import SHORT_HEADER, Layout, Manifest, OutOfRange, header_limit, scaled, to_bytes
+from client_sdk.tensors import SHORT_HEADER, Layout, Manifest, OutOfRange, TensorError, header_limit, scaled, to_bytes
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.weights import heaviest
@@ -276,3 +276,15 @@ def test_measuring_alone_raises_for_the_same_values(tmp_path: Path) -> None:
     file.write_bytes(body({"a": np.full(4, 60_000.0), "b": np.zeros((2, 3))}))
     with pytest.raises(OutOfRange, match="60000 is above"):
         measure(file, plan(aggregation={"weight_cap": 2**20}), LAYOUT)
+
+
+def test_the_tensor_with_the_worst_value_is_named_also_a_statistic_and_in_any_blocks() -> None:
+    model = Manifest.of({"a": np.zeros(3, np.float32), "mean": np.zeros(2, np.float32), "z": np.zeros(2, np.float32)})
+    bounds = Bounds.of(PLAN, Layout.of(model, ("*",), {"mean": "statistic"}))
+    for place, name in enumerate(["a", "a", "a", "z", "z", "mean", "mean"]):
+        for value in (1e9, np.nan, -np.inf):
+            flat = np.full(7, -4e8, np.float32)
+            flat[place] = value
+            for cut in (7, 4, 1):
+                with pytest.raises(TensorError, match=f"the delta of '{name}': "):
+                    measure_blocks(lambda: np.split(flat, range(cut, 7, cut)), PLAN, bounds)  # noqa: B023

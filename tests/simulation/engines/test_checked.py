@@ -208,3 +208,18 @@ def test_what_is_declared_is_not_checked_and_the_history_shows_it() -> None:
     history = run(learner)
     assert not history.deterministic
     assert "not deterministic" in history.summary()
+
+
+@pytest.mark.parametrize("broken", range(4))
+def test_a_check_that_could_not_be_made_is_not_held_against_a_later_round(broken: int) -> None:
+    """One of them is the client that the third round's check has drawn."""
+
+    class Breaks:
+        def train(self, model: Any, data: Any, task: Any, *, device: str, round: int, **more: Any) -> Update:
+            return update(np.nan if round == 3 and device == f"client-{broken}" else float(round))
+
+    plan = {"cohort": {"select": 4, "goal": 4, "quorum": 0.5}, "finish": {"rounds": 5}}
+    data = [(np.ones((5, 1), np.float32), np.zeros(5, np.float32))] * 4
+    history = simulate(plan, Breaks(), data, init={"w": np.zeros(3, np.float32)}, progress=False)
+    assert history.checkpoint()["w"].tolist() == [15.0] * 3
+    assert [(one.round, one.device) for one in history.withdrawals] == [(3, f"client-{broken}")]
