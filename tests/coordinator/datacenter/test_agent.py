@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from coordinator.datacenter.worker.jobs import TrainingProgress
 from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed
 from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import examples, plain, slow
+from tests.coordinator.test_blocks import flip
 
 SLOW = "tests.coordinator.datacenter.models:slow"
 
@@ -218,6 +220,8 @@ class Work:
         return JobTrainer(self.folder, {SLOW: "1"}, self.data, self.machine, hear)
 
     def train(self, given: Lease, **act: Any) -> TrainedCheckpoint:
+        digest = hashlib.sha256(to_bytes(slow().initial(1))).hexdigest()
+        given = given.changed(checkpoint=given.checkpoint.changed(digest=digest))
         return self.trainer(**act).train(given, self.checkpoint, self.noted.append, self.halted.is_set)
 
     def steps(self, event: str) -> list[int]:
@@ -243,6 +247,15 @@ def test_a_learner_that_the_worker_does_not_offer_is_not_imported_and_not_traine
 def test_a_plan_that_no_recipe_can_say_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TrainingFailed, match=r"The plan cannot be trained here: .*nproc"):
         Work(tmp_path).train(lease({"nproc": 2000, "batch_size": 4000}))
+
+
+@pytest.mark.slow
+@pytest.mark.datacenter
+def test_a_checkpoint_that_is_damaged_after_it_was_received_is_not_trained_from(tmp_path: Path) -> None:
+    work = Work(tmp_path)
+    flip(work.checkpoint, len(work.checkpoint.read_bytes()) - 1)
+    with pytest.raises(TrainingFailed, match=r"first\.safetensors is damaged"):
+        work.train(lease({"steps": 1}))
 
 
 @pytest.mark.slow
@@ -293,6 +306,8 @@ def test_a_killed_torchrun_takes_its_ranks_along_and_the_job_ends_equal(tmp_path
     assert reasons == ["a process was killed by SIGKILL"]
     assert result.metrics["restarts"] == 1, "its heartbeats said so too"
     spec = work.trainer().job_of(lease({"nproc": 2}), work.checkpoint)
-    undisturbed = launch(spec.model_copy(update={"checkpoints": None, "out": tmp_path / "again.safetensors"}))
+    undisturbed = launch(
+        spec.model_copy(update={"checkpoints": None, "out": tmp_path / "again.safetensors", "init_digest": ""})
+    )
     assert result.path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
     assert undisturbed.restarts == 0
