@@ -380,7 +380,8 @@ def _import(name: str) -> tuple[Any, str]:
     learner = module
     for part in attribute.split("."):
         if not hasattr(learner, part):
-            raise LearnerError(f"The module {module_name} has no {attribute}.")
+            near = did_you_mean(part, (one for one in dir(learner) if not one.startswith("_")))
+            raise LearnerError(f"The module {module_name} has no {attribute}{near or '.'}")
         learner = getattr(learner, part)
     return learner, str(getattr(module, "__version__", "0"))
 

@@ -41,8 +41,10 @@ def message_of(error: Mapping[str, Any]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean a or b?`` of the known names that are most similar; empty where none is."""
-    near = get_close_matches(name, sorted(known))
+    """``; did you mean a or b?`` of the known names that are most similar, in whatever case; empty where none is."""
+    names = sorted(known)
+    close = get_close_matches(name.lower(), sorted({one.lower() for one in names}))
+    near = [one for lower in close for one in names if one.lower() == lower][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -139,6 +139,11 @@ def test_who_names_a_learner_means_that_one_alone(package: str) -> None:
     assert Catalogue({}, installed=here).usable == {}
     assert Catalogue([own], installed=here).usable == {own: "1.7"}
     assert Catalogue(["clinic:risk"], installed=here).usable == {"clinic:risk": "2.4.1"}
+    for wrong in ("clinic:Rsk", "clinic:RISK"):
+        with pytest.raises(LearnerError, match="did you mean clinic:risk"):
+            Catalogue([wrong], installed=here)
+    with pytest.raises(LearnerError, match="has no kpt; did you mean .*kept"):
+        Catalogue([f"{package}:kpt"], installed=here)
     assert Catalogue("clinic:risk", installed=here).usable == {"clinic:risk": "2.4.1"}, "a name is not its letters"
     assert Catalogue({}, allow="other:x", installed=here).usable.keys() == {"other:x"}
     with pytest.raises(LearnerError, match="3 is not a learner's name"):
