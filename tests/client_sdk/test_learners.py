@@ -142,7 +142,7 @@ def test_who_names_a_learner_means_that_one_alone(package: str) -> None:
     for wrong in ("clinic:Rsk", "clinic:RISK"):
         with pytest.raises(LearnerError, match="did you mean clinic:risk"):
             Catalogue([wrong], installed=here)
-    with pytest.raises(LearnerError, match="has no kpt; did you mean .*kept"):
+    with pytest.raises(LearnerError, match=r"has no kpt; did you mean .*kept"):
         Catalogue([f"{package}:kpt"], installed=here)
     assert Catalogue("clinic:risk", installed=here).usable == {"clinic:risk": "2.4.1"}, "a name is not its letters"
     assert Catalogue({}, allow="other:x", installed=here).usable.keys() == {"other:x"}
