@@ -80,6 +80,8 @@ class FaultySpool:
         digest = self._spool.commit(expected)
         if self._replica.world.shape.secure:
             self._replica.world.vectors.stored.append(digest)
+        for told in self._replica.world.stored:
+            told(digest)
         self._replica.point("blob")
         if self._replica.strikes("blob-lost-ack", "blob"):
             raise BlobError("Could not use a blob: the disk reported an error after it was written (explorer).")

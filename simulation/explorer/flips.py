@@ -22,7 +22,7 @@ from simulation.explorer.world import World
 
 EACH_S = 2.0
 """Seconds between two looks for a file whose bit may flip."""
-BACK_S = (4.0, 20.0, 90.0)
+BACK_S = (0.6, 4.0, 20.0, 90.0)
 """After how many seconds at most the right bytes are stored again, in the storm: one of these."""
 READS = 4
 """How many reads of a blob a flip may precede."""
@@ -84,7 +84,7 @@ class Flips:
             self._told.discard(digest)
             self._crashes[digest] = world.tally.crashes
             world.agenda.after(
-                world.chance.between("back", 0.5, world.chance.pick("back", BACK_S)), self._put_back, digest
+                world.chance.between("back", 0.1, world.chance.pick("back", BACK_S)), self._put_back, digest
             )
         bit = world.chance.below("bit", 8 * len(data))
         data[bit // 8] ^= 1 << bit % 8

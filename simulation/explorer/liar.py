@@ -10,6 +10,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.device.actions import Send
@@ -56,6 +57,18 @@ class Liar:
         world = self._world
         for _ in range(int(world.shape.storm_s / 3)):
             world.agenda.after(world.chance.between("lie-at", 1.0, world.shape.storm_s), self._lie)
+        if world.shape.copied:
+            world.stored.append(self._copies)
+
+    def _copies(self, digest: str) -> None:
+        """A replica has stored these bytes, and their request is not answered yet: the liar sends them too."""
+        world, made = self._world, self._world.register.made.get(digest)
+        if made is None or self._device.registered is None or not world.strikes("lie", f"{self._device.name} copies"):
+            return
+        body = next(one for one in world.register.bodies[made.run, made.round] if sha256(one).hexdigest() == digest)
+        path: dict[str, str | int] = {"run": made.run, "round": made.round, "attempt": 0}
+        world.log(f"{self._device.name} lies: it sends {digest} too")
+        self._send("PUT", Route.UPDATE, path, Receipt, body=body)
 
     def _lie(self) -> None:
         world, device = self._world, self._device

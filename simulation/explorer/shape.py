@@ -30,10 +30,22 @@ DATACENTER = 0.1
 SECURE_CENTER = 0.12
 """The part of these whose rounds with devices are secure."""
 EACH = 40
-RARE = {3: "files", 7: "http", 11: "flower", 13: "flips", 17: "sqlite", 23: "files", 31: "flower", 37: "flips"}
+RARE = {
+    3: "files",
+    7: "http",
+    11: "flower",
+    13: "flips",
+    17: "sqlite",
+    19: "copied",
+    23: "files",
+    29: "liar",
+    31: "flower",
+    33: "copied",
+    37: "flips",
+}
 """Of so many seeds in a row, those of small schedules that go over ``FileBlobs``, the real ASGI application or SQLite,
-each of which takes several times as long, or that have a Flower run beside the others: the same share in each search.
-"""
+each of which takes several times as long, in which bits flip, a dealer is proven to lie or a liar sends what others
+send, or that have a Flower run beside the others: the same share in each search."""
 FEW_EXAMPLES = 2
 """The first device has fewer."""
 USELESS = 0.06
@@ -86,6 +98,12 @@ class Shape:
 
     real_crypto: bool = False
     """Whether secure rounds have real keys, masks and signatures."""
+
+    proven_liar: bool = False
+    """Whether the only lie in secure rounds is a dealer's that can be proven: shares of another secret."""
+
+    copied: bool = False
+    """Whether liars send the bytes of an update while its device's request is under way."""
 
     flower: bool = False
     """Whether a Flower run goes on beside the runs."""
@@ -161,6 +179,10 @@ class Shape:
             rates["device-crash"] = max(0.05, rates.get("device-crash", 0.0))  # else it has no occasion
         if shape.http and rates:
             shape.rates.update(corrupt=0.1, truncate=0.1)
+        if rare == "liar":
+            return _with_a_proven_liar(shape)
+        if rare == "copied":
+            return _with_copies(shape)
         if chance.unit("datacenter") < DATACENTER:
             both = chance.unit("both") < SECURE_CENTER and not shape.http
             shape = _in_a_datacenter(made_secure(shape) if both else shape, chance)
@@ -189,8 +211,38 @@ def flipped(shape: Shape) -> Shape:
     )
 
 
-def made_secure(shape: Shape) -> Shape:
-    """The shape with secure rounds, where its fleet is small enough for them and no plan has a datacenter."""
+def _with_copies(shape: Shape) -> Shape:
+    """The shape with a liar that sends the bytes of others' updates while their requests stand still."""
+    rates = {name: rate / 3 for name, rate in shape.rates.items()} | {"lie": 0.9, "interleave": 0.4}
+    return replace(
+        shape,
+        liars=1,
+        dead=0,
+        copied=True,
+        storm_s=max(30.0, shape.storm_s),
+        rates=rates,
+        focus=("interleave", "collecting"),
+    )
+
+
+def _with_a_proven_liar(shape: Shape) -> Shape:
+    """The shape with secure rounds in which one device deals shares of another secret, and of which so many go on that
+    this is proven."""
+    shape = made_secure(shape, lies=True)
+    return replace(
+        shape,
+        liars=1,
+        dead=0,
+        proven_liar=True,
+        plan={**shape.plan, "finish": {"rounds": 6}},
+        rates={name: rate / 3 for name, rate in shape.rates.items()} | {"secure-lie": 0.8},
+        focus=("secure-lie", "sharing"),
+    )
+
+
+def made_secure(shape: Shape, *, lies: bool = False) -> Shape:
+    """The shape with secure rounds, where its fleet is small enough for them and no plan has a datacenter. ``lies``: it
+    has a device that lies in them, as some others have."""
     if shape.devices > LARGEST or shape.datacenter:
         return shape
     chance = Chance(shape.seed)
@@ -199,7 +251,7 @@ def made_secure(shape: Shape) -> Shape:
     if fault == "secure-lie" and chance.unit("unbars") < UNBARS:
         fault = "op-unbar"
     phases = SECURE_PHASES if fault in SECURE_FAULTS else (*FLEET_PHASES, *SECURE_PHASES)
-    focus, lies = (fault, chance.pick("secure focus-phase", phases)), fault in ("secure-lie", "op-unbar")
+    focus, lies = (fault, chance.pick("secure focus-phase", phases)), lies or fault in ("secure-lie", "op-unbar")
     fast = chance.unit("fast") < FAST
     devices = max(shape.devices, (SMALLEST_RING + 1 if fast else SMALLEST_FLEET) + lies)
     cohort = {**shape.plan["cohort"], "min_examples": 1}

@@ -5,6 +5,7 @@ A ``Schedule`` makes one and passes it to its devices, replicas, workers and che
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 
@@ -59,6 +60,8 @@ class World:
         time."""
         self.listed_at: dict[int, float] = {}
         """When a revocation list was stored, by its counter, in the world's time."""
+        self.stored: list[Callable[[str], None]] = []
+        """Who is told of each blob that is stored."""
         self.waiting: dict[tuple[str, object], list[WaitingRow]] = {}
         """For each draw, by run and round: who waited, and was free."""
         self.interruptions = 0

@@ -68,7 +68,7 @@ class DishonestPart:
     def altered(self, send: Send, stage: Stage, cohort: MaskingCohort, survivors: bytes) -> Send:
         """The message that the device sends instead of this one."""
         world = self._world
-        if stage not in LIES or not world.strikes(LIE, f"{self._device} {stage}"):
+        if stage not in LIES or world.shape.proven_liar or not world.strikes(LIE, f"{self._device} {stage}"):
             return send
         lie, place = world.chance.pick(f"lie {stage}", LIES[stage]), cohort.place_of(self._device)
         world.log(f"{self._device} lies: {lie}")

@@ -10,6 +10,7 @@ from coordinator.engine import rounds
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, timekeeping
 from coordinator.runtime.core import Core
+from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.run_log import RunLog, _Proposal
 from coordinator.runtime.timekeeping import Timekeeping
@@ -24,6 +25,21 @@ def _lost_wake_up() -> Patches:
     """A selected device that waits is not woken."""
     hint = Core.hint
     return [(Core, "hint", lambda self, action: None if isinstance(action, fx.Wake) else hint(self, action))]
+
+
+@mutant(
+    "bytes-not-looked-at-again",
+    "ack-durable",
+    focus=("interleave", "collecting"),
+    rates={"lie": 0.9, "interleave": 0.4},
+    liars=1,
+    copied=True,
+    storm_s=60.0,
+)
+def _bytes_not_looked_at_again() -> Patches:
+    """An update counts though its bytes were deleted since: the same ones under another request were refused."""
+    count = DeviceRequests.count
+    return [(DeviceRequests, "count", lambda self, *which, still_there: count(self, *which))]
 
 
 @mutant("ack-before-durable", "ack-durable", "receipt")

@@ -49,6 +49,18 @@ def _barred_drawn() -> Patches:
     return [(cohort_selection, "left_out", let_in), (fleet, "left_out", let_in)]
 
 
+@mutant("barred-for-one-round", "draw", "log", "one-end", focus=("secure-lie", "sharing"), proven_liar=True, **LYING)
+def _barred_for_one_round() -> Patches:
+    """A proven liar is let in again at the next round."""
+
+    def one_round(state: Any, devices: Any, why: str) -> Any:
+        found = with_barred(state, devices, why)
+        new = {device: replace(found.barred[device], until_round=state.round_number + 1) for device in devices}
+        return replace(found, barred={**found.barred, **new})
+
+    return [(unmasking, "with_barred", one_round)]
+
+
 @mutant("accuser-barred", "draw", "barred", "spent", focus=("secure-lie", "sharing"), **LYING)
 def _accuser_barred() -> Patches:
     """Whom a dealer's proven lie has harmed is barred in the dealer's place."""
