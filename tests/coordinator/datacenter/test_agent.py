@@ -219,10 +219,13 @@ class Work:
 
         return JobTrainer(self.folder, {SLOW: "1"}, self.data, self.machine, hear)
 
-    def train(self, given: Lease, **act: Any) -> TrainedCheckpoint:
+    def of(self, given: Lease) -> Lease:
+        """The lease, of this checkpoint."""
         digest = hashlib.sha256(to_bytes(slow().initial(1))).hexdigest()
-        given = given.changed(checkpoint=given.checkpoint.changed(digest=digest))
-        return self.trainer(**act).train(given, self.checkpoint, self.noted.append, self.halted.is_set)
+        return given.changed(checkpoint=given.checkpoint.changed(digest=digest))
+
+    def train(self, given: Lease, **act: Any) -> TrainedCheckpoint:
+        return self.trainer(**act).train(self.of(given), self.checkpoint, self.noted.append, self.halted.is_set)
 
     def steps(self, event: str) -> list[int]:
         return [message["step"] for message in self.messages if message["event"] == event]
@@ -305,9 +308,7 @@ def test_a_killed_torchrun_takes_its_ranks_along_and_the_job_ends_equal(tmp_path
     reasons = [message["reason"] for message in work.messages if message["event"] == "restarted"]
     assert reasons == ["a process was killed by SIGKILL"]
     assert result.metrics["restarts"] == 1, "its heartbeats said so too"
-    spec = work.trainer().job_of(lease({"nproc": 2}), work.checkpoint)
-    undisturbed = launch(
-        spec.model_copy(update={"checkpoints": None, "out": tmp_path / "again.safetensors", "init_digest": ""})
-    )
+    spec = work.trainer().job_of(work.of(lease({"nproc": 2})), work.checkpoint)
+    undisturbed = launch(spec.model_copy(update={"checkpoints": None, "out": tmp_path / "again.safetensors"}))
     assert result.path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
     assert undisturbed.restarts == 0
