@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.engine.phases.public_record import added_states, mean_scores
+from coordinator.engine.phases.public_record import _treated, added_states, mean_scores
 from coordinator.engine.state import Member, Round
+from coordinator.engine.treatment import Treated
 
 
 def of(**members: Member) -> Round:
@@ -36,3 +37,9 @@ def test_a_metric_with_a_state_has_no_mean_of_values() -> None:
 def test_a_weight_counts_in_place_of_the_examples() -> None:
     heavy = Member(examples=9, held_out={"loss": 1.0}, held_out_examples=2, held_out_weights={"loss": 30.0})
     assert mean_scores(of(a=heavy, b=device(10, {"loss": 5.0}))) == {"loss": (30 + 50) / 40}
+
+
+def test_of_treated_updates_counts_are_added_and_the_largest_rounding_is_told() -> None:
+    found = _treated([Treated(clipped=True, rounding=0.25), Treated(capped=True, clipped=True, rounding=0.5)])
+    assert found == {"treatment": {"clipped": 2, "capped": 1, "statistics_cut": 0, "rounding": 0.5}}
+    assert _treated([]) == {}
