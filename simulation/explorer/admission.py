@@ -117,6 +117,10 @@ def registered(world: World, durable: Durable, request: SentRequest, answer: Reg
         raise Broken("permission", f"{name} has left, and is registered again under its id")
     if row is None or is_older(row.certificate, message.certificate):  # type: ignore[union-attr]
         raise Broken("ack-durable", f"{name} got an answer that it is registered, the store has {row}")
+    if isinstance(answer, Registered) and world.caps.setdefault(name, answer.examples_cap) != answer.examples_cap:
+        raise Broken(
+            "permission", f"{name} had a cap of {world.caps[name]}, and registers again with another: {answer}"
+        )
     if isinstance(answer, Registered) and answer.examples_cap != row.examples_cap:  # type: ignore[union-attr]
         raise Broken("ack-durable", f"{name} was told a cap of {answer.examples_cap}; it is another one: {row}")
 

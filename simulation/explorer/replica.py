@@ -171,11 +171,11 @@ class Replica(Process):
         if counter > before and not self.disturbed:
             new = {name for name, first in world.authority.left_out.items() if before < first <= counter}
             if stored < counter:
-                self._expect_dropped_everywhere(new)
-            if stored < counter or (
-                counter in taken and world.shape.replicas == 2 and not world.interruptions
-            ):  # both have it
-                self._require_dropped(new)
+                fresh = {name for name in new if world.authority.left_out[name] > stored}
+                self._require_dropped(fresh)
+                self._expect_dropped_everywhere(fresh)
+            elif counter in taken and world.shape.replicas == 2 and not world.interruptions:
+                self._require_dropped(new)  # both replicas have it
             if world.shape.replicas == 1 and not again:
                 self._expect_ended(new)
 

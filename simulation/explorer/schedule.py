@@ -208,6 +208,7 @@ class Schedule:
             enrolled_at=BEGINNING,
         )
         tx.insert_device(row)
+        self.world.caps[name] = row.examples_cap
         registered = Registered(device=name, examples_cap=row.examples_cap)
         device.storage.save(
             Record(coordinator=URL, authority=authority_ref(), certificate=certificate, registered=registered)

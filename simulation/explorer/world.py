@@ -58,6 +58,8 @@ class World:
         self.revoked_here: dict[str, float] = {}
         """When an operator of the coordinator has revoked these workers, or these devices have left, in the world's
         time."""
+        self.caps: dict[str, int] = {}
+        """How many examples a device may claim since it registered."""
         self.listed_at: dict[int, float] = {}
         """When a revocation list was stored, by its counter, in the world's time."""
         self.stored: list[Callable[[str], None]] = []

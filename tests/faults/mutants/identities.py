@@ -69,10 +69,10 @@ def _check_ins_of_many_lost() -> Patches:
     """Of check-ins that are written together and could not be, each is answered with a place in the pool."""
 
     def wait_all(self: Fleet, arrivals: Any) -> list[PoolPlace]:
-        rows = [self._arrival(device, check_in) for device, check_in in arrivals]
-        self._arrivals.submit_all(rows)
+        entered = [self._arrival(device, check_in) for device, check_in in arrivals]
+        self._arrivals.submit_all(entered)
         self._signals.wake("fleet")
-        return [PoolPlace(row.device, row.expires) for row in rows]
+        return [PoolPlace(one.row.device, one.row.expires) for one in entered]
 
     return [(Fleet, "wait_all", wait_all)]
 
