@@ -196,6 +196,8 @@ class InvariantWatch:
                 if known != answer.digest and answer.digest not in lost:
                     raise Broken("counts-once", f"{key} got receipts for two updates: {known[:8]}, {answer.digest[:8]}")
                 run = self.run(answer.run)
+                if answer.digest in lost and disturbed:
+                    return  # it was lost while the answer stood still
                 if run.known(answer.round, answer.device) != (answer.digest, answer.weight):
                     raise Broken(
                         "ack-durable", f"a receipt for {key} ({answer.digest[:8]}) was given, the log does not have it"

@@ -59,7 +59,7 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
     ``finish.abandoned``."""
     ended = state.current
     effects: list[fx.Effect] = []
-    effects += refusals(state, (*ended.contributions, *ended.lost), f"the round was abandoned: {reason}")
+    effects += refusals(state, (*ended.lost, *ended.contributions), f"the round was abandoned: {reason}")
     effects += [
         fx.Release(round=ended.number, devices=None),
         record(state, "abandoned", reason=reason, closed_at=at),
