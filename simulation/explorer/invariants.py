@@ -289,6 +289,8 @@ def retained(register: Register, durable: Durable, run: Followed, ended: int) ->
             may_stay |= {item.digest or "" for item in durable.store.refusals(run.run, number)}
     for digest in durable.digests():
         made = register.made.get(digest)
+        if made is not None and made.round == run.round and run.phase != "idle" and digest in run.lost_digests:
+            continue  # asked for again: deleted with its round
         if made is not None and made.run == run.run and digest not in may_stay:
             raise Broken(
                 "retention", f"an update made for round {made.round} of {run.run} is stored after round {ended}"
