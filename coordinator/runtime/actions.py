@@ -72,6 +72,6 @@ class Actions:
             aggregator = self._core.aggregator(run)
             return aggregator.commit(action.round, action.parent, action.contributions, action.optimizer)
 
-        if self._commits.commit(run, action.round, made):
+        if self._commits.commit(run, action, made):
             with suppress(Gone):
                 self._core.aggregator(run).forget(action.round)

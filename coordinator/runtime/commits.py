@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.rounds import pending
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import CannotAggregate, LostUpdate, NewCheckpoint
 from coordinator.runtime.core import Core
@@ -49,16 +51,17 @@ class Commits:
         """Whether a thread of this process commits a round of the run."""
         return run in self._under_way
 
-    def commit(self, run: str, round: int, make: MakeCheckpoint) -> bool:
+    def commit(self, run: str, action: fx.Commit | fx.CommitSum | fx.Advance, make: MakeCheckpoint) -> bool:
         """Commits the checkpoint that ``make`` writes, under a fence of its own, or records why there is none.
 
-        Returns False where this replica may not commit the round, or may not any more. BlobError, such as Damaged for
-        the parent: the round stays, and is committed once the right bytes are back. Of a run that was stopped it fails
-        without them.
+        Returns False where this replica may not do so, or may not any more, and where the run has come to something
+        else: to the end of the round, or to other updates of it, where a lost one was asked for again. BlobError, such
+        as Damaged for the parent: the round stays, and is committed once the right bytes are back. Of a run that was
+        stopped it fails without them.
         """
         with self._at(run):
             log = self._core.log(run)
-            fence = log.take_fence(lambda state: state.round_number == round and state.phase == "committing")
+            fence = log.take_fence(lambda state: action in pending(state))
             if fence is None:
                 return False
             try:
@@ -67,26 +70,28 @@ class Commits:
             except (CannotAggregate, Gone) as error:
                 if isinstance(error, Gone) and (log.state.ending is None or log.state.ending[0] != "stopped"):
                     raise
-                if isinstance(error, LostUpdate) and ask_again(log, round, error, fence=fence):
+                if isinstance(error, LostUpdate) and ask_again(log, action.round, error, fence=fence):
                     return True
-                reason = str(error)
-                log.submit(lambda tx, state, at: ev.CommitFailed(at=at, round=round, reason=reason), fence=fence)
+                failed = partial(ev.CommitFailed, round=action.round, reason=str(error))
+                log.submit(lambda tx, state, at: failed(at=at) if action in pending(state) else None, fence=fence)
             else:
+                committed = partial(
+                    ev.Committed,
+                    round=action.round,
+                    digest=made.digest,
+                    bytes=made.bytes,
+                    optimizer=made.optimizer,
+                    tensors=tensors,
+                    zero_sum=made.zero_sum,
+                    raised=made.raised,
+                    evidence=made.evidence,
+                    rounding=made.rounding,
+                )
                 try:
-                    log.submit(
-                        lambda tx, state, at: ev.Committed(
-                            at=at,
-                            round=round,
-                            digest=made.digest,
-                            bytes=made.bytes,
-                            optimizer=made.optimizer,
-                            tensors=tensors,
-                            zero_sum=made.zero_sum,
-                            raised=made.raised,
-                            evidence=made.evidence,
-                            rounding=made.rounding,
-                        ),
-                        fence=fence,
+                    return bool(
+                        log.submit(
+                            lambda tx, state, at: committed(at=at) if action in pending(state) else None, fence=fence
+                        )
                     )
                 except FenceLost:
                     return False  # another replica commits, to the same bits

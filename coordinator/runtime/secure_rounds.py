@@ -87,7 +87,7 @@ class SecureRounds:
         the authority cannot be asked: it may then be performed again."""
         match action:
             case fx.CommitSum() | fx.Advance():
-                self._commits.commit(self._run, action.round, partial(self._work.checkpoint, action))
+                self._commits.commit(self._run, action, partial(self._work.checkpoint, action))
             case fx.Discard():
                 self._work.forget()
                 self._commits.discard(self._run, action)

@@ -34,7 +34,7 @@ from client_sdk.device.performing import perform_stored
 from client_sdk.device.policy import shown
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.protocol.devices import Assignment, CheckIn, Receipt, Registered, Started, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, Outcome, Receipt, Registered, Started, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from client_sdk.protocol.secure import SecureSigned, SecureWait
@@ -359,9 +359,9 @@ class ExplorerDevice:
     def _resume(self, ticket: tuple[int, int], reply: Reply) -> None:
         if ticket != (self.life, self._waiting_for) or not self.up:
             return
-        if isinstance(reply, Answered) and isinstance(reply.message, Receipt):
-            told = reply.message  # where its update is lost, the device trains again
-            self._sent.pop((told.device, told.run, told.round, told.attempt), None)
+        if isinstance(reply, Answered) and isinstance(reply.message, Receipt | Outcome):
+            told = reply.message  # its part is done: where its update is lost, the device trains again
+            self._sent.pop((told.device, told.run, told.round, 0), None)
         if isinstance(reply, Answered) and self.world.trace is not None:
             self.world.log(f"{self.name} receives {text_of(reply.message)}")
         self._advance(self._sending(reply))

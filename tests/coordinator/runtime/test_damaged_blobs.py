@@ -15,10 +15,13 @@ import pytest
 from client_sdk.protocol.devices import Work
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import from_bytes
-from coordinator.blobs import BlobError, Damaged, FileBlobs
+from coordinator.blobs import BlobError, Damaged, FileBlobs, Gone
 from coordinator.blobs.blocks import CheckedFile
 from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
+from coordinator.engine.rounds import pending
+from coordinator.folding.aggregator import LostUpdate, NewCheckpoint
+from coordinator.runtime.commits import Commits, ask_again
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_optimizer_states import ADAM
 from tests.coordinator.served import RUN, Phone, Served
@@ -223,6 +226,46 @@ def test_the_device_of_a_damaged_update_is_asked_again_and_counts(
     with suppress(BlobError):
         world.coordinator.perform(("marks", fx.Discard(round=1)))
     assert world.blobs.damaged() == []
+
+
+@pytest.mark.parametrize("busy", ["before", "while it is made"])
+def test_a_commit_of_a_round_that_opened_again_counts_nothing(
+    world: World, busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the first commit is slow: meanwhile one of its updates was lost, sent anew and the round closed."""
+    world.create()
+    world.check_in()
+    a, b, c, _ = world.cohort()
+    work = Work(steps=4, steps_planned=4, epochs=1.0, examples_seen=11)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "settle", lambda: None)
+        first, _, _ = world.report(a, b, c)
+        (old,) = (action for action in pending(world.coordinator.core.state("marks")) if isinstance(action, fx.Commit))
+
+        def lose_and_replace() -> None:
+            item = next(item for item in old.contributions if item.digest == first.digest)
+            error = LostUpdate(item, Gone("lost", first.digest))
+            assert ask_again(world.coordinator.core.log("marks"), 1, error)
+            world.report(a, work=work)
+
+        commits = Commits(world.coordinator.core)
+        aggregator = world.coordinator.core.aggregator("marks")
+
+        def made() -> NewCheckpoint:
+            written = aggregator.commit(1, old.parent, old.contributions)
+            if busy == "while it is made":
+                lose_and_replace()
+            return written
+
+        if busy == "before":
+            lose_and_replace()
+        assert not commits.commit("marks", old, made)
+    assert world.coordinator.core.state("marks").version == 0
+    world.boot()
+    calm(world, 0)
+    assert world.coordinator.core.state("marks").version == 1
+    assert first.digest not in {row.digest for row in world.store.contributions("marks", 1)}
+    assert list(verify(world.store, world.blobs)) == []
 
 
 @pytest.mark.parametrize("end", ["deadline", "withdrawn", "damaged again", "stopped"])
