@@ -118,7 +118,7 @@ def test_the_cards_of_runs_say_whether_they_learn(visit: Visit, server: Server) 
         report = {"version": row["version"], "digest": row["digest"], "source": "test", "score": score}
         server.http.post(Route.METRICS.format(run=run), json=report).raise_for_status()
     page = visit().log_in(server.key)
-    card = page.get_by_role("main").get_by_role("link", name=run)
+    card = page.get_by_role("main").get_by_role("link", name=re.compile(f"^{run}"))
     card.get_by_text("accuracy 0.75").wait_for()
     card.get_by_text("▲ +0.5 in 1 version").wait_for()
     card.click()
@@ -165,9 +165,9 @@ def test_who_takes_part_and_what_was_done_are_shown_and_titles_say_where(visit: 
         device.check_in()
     works = [device.wait_for_work() for device in devices]
     page = visit().log_in(server.key)
-    page.wait_for_function("document.title === 'Runs · Quorate'")
+    wait(lambda: page.title() == "Runs · Quorate")
     page.get_by_role("link", name=run).first.click()
-    page.wait_for_function(f"document.title === '{run} · Live · Quorate'")
+    wait(lambda: page.title() == f"{run} · Live · Quorate")
     devices[0].started(works[0]).raise_for_status()
     devices[0].put(works[0], devices[0].body(works[0], value=2.0)).raise_for_status()
     table = page.get_by_role("region", name="Devices by how often they counted")
@@ -175,5 +175,5 @@ def test_who_takes_part_and_what_was_done_are_shown_and_titles_say_where(visit: 
     assert table.get_by_role("row").filter(has_text=works[1].device).count() == 1, "who never counted is there too"
     page.get_by_role("cell", name="1 of 1 updates scaled down to clip_norm").wait_for()
     page.get_by_role("link", name="Round 1", exact=True).click()
-    page.wait_for_function(f"document.title === '{run} · Round 1 · Quorate'")
+    wait(lambda: page.title() == f"{run} · Round 1 · Quorate")
     page.locator("[data-fact=treated]", has_text="1").wait_for()

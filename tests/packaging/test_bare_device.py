@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -85,6 +86,5 @@ def test_the_doctor_says_what_the_bare_wheel_lacks(bare_device_python: Path, tmp
     assert {row["state"] for row in extras.values()} == {"missing"}
     assert rows["extra torch"]["found"] == "torch is not installed"
     assert rows["extra torch"]["next"] == "pip install 'quorate[torch]'"
-    assert {"torch", "fastapi", "pyarrow", "matplotlib"} <= set(
-        rows["extra simulation"]["found"].replace(" is not installed", "").split("; ")
-    )
+    found = rows["extra simulation"]["found"]
+    assert re.fullmatch(r"(\w+ is not installed; ){3}and \d\d packages more", found)

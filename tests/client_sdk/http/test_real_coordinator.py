@@ -193,14 +193,16 @@ def test_repro_an_update_that_is_refused_as_invalid_is_trained_once(real: Server
         fleet.end()
     assert [learner.trainings for learner in fleet.learners] == [1] * DEVICES
     assert ended.funnel == Funnel(waiting=DEVICES, selected=DEVICES, training=DEVICES, refused=DEVICES)
-    assert ended.departures.startswith("4 updates were refused: a value of magnitude 10000 is above ")
+    assert ended.departures.startswith(
+        "4 updates were refused: the delta of 'marks': a value of magnitude 10000 is above "
+    )
     assert view.status == "paused"
     assert view.reason == f"the round was abandoned, because {ended.reason}. {ended.departures}"
     for slot in range(DEVICES):
         with FileStorage(tmp_path / f"d{slot}") as storage:
             (entry,) = storage.history()
         assert entry.result == "refused"
-        assert entry.reason.startswith("a value of magnitude 10000 is above ")
+        assert entry.reason.startswith("the delta of 'marks': a value of magnitude 10000 is above ")
 
 
 def test_a_token_that_was_not_given_and_an_unknown_run_are_errors(real: Server, tmp_path: Path) -> None:

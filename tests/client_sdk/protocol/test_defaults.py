@@ -150,6 +150,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "earlier": (),
     },
     "RunView": {
+        "damaged": (),
+        "repaired": (),
         "shared_identities": (),
         "clock": "wall",
         "kind": "federated",
@@ -180,7 +182,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "Heartbeat": {"step": 0, "metrics": {}},
     "Lease": {"kind": "lease"},
-    "ResultReport": {"metrics": {}},
+    "ResultReport": {"parent": "", "metrics": {}},
     "WorkerPoll": {"installation": "", "learners": {}, "data": (), "nproc": 1, "hold_s": 25.0},
     "WorkerView": {"revoked_at": None, "run": None, "round": None},
     "Problem": {"detail": "", "instance": None, "retry_after_s": None, "retryable": False, "fields": None},

@@ -30,6 +30,8 @@ def test_it_says_how_many_devices_are_spent_and_the_ways_out(
     made: RunView, spent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Client:
+        repaired: frozenset[str] = frozenset()
+
         def __init__(self, *given: Any, **named: Any) -> None: ...
 
         def __enter__(self) -> Client:
