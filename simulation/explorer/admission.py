@@ -31,6 +31,7 @@ class ServingProcess(Protocol):
     world: World
     durable: Durable
     list_counter: int
+    went_on_at: float
 
     def now(self) -> float: ...
 
@@ -89,19 +90,20 @@ def is_good(
     counter = world.authority.revoked.get(holder.key_id)
     if counter is not None and counter <= process.list_counter:
         raise Broken("permission", f"{holder.id} was served by {process.name}, which has a list with its key")
-    if _is_long_revoked(world, holder.key_id):
+    if _is_long_revoked(world, holder.key_id, process.went_on_at):
         raise Broken("permission", f"{holder.id} was served by {process.name}, and a list with its key is stored")
     revoked_at = world.revoked_here.get(holder.id)
-    if revoked_at is not None and world.agenda.now > revoked_at + CACHED_S:
+    if revoked_at is not None and world.agenda.now > max(revoked_at, process.went_on_at) + CACHED_S:
         raise Broken("permission", f"{holder.id} was served, and an operator has revoked it, or it has left")
     return row
 
 
-def _is_long_revoked(world: World, key_id: str) -> bool:
-    """Whether a list with this key has been stored for so long that every replica has it."""
+def _is_long_revoked(world: World, key_id: str, went_on_at: float = 0.0) -> bool:
+    """Whether a list with this key has been stored for so long that every replica has it, also one of which a call
+    stood still until ``went_on_at``."""
     counter = world.authority.revoked.get(key_id)
     stored = [at for listed, at in world.listed_at.items() if counter is not None and counter <= listed]
-    return bool(stored) and world.agenda.now > min(stored) + CACHED_S
+    return bool(stored) and world.agenda.now > max(min(stored), went_on_at) + CACHED_S
 
 
 def registered(world: World, durable: Durable, request: SentRequest, answer: Registered | WorkerRegistered) -> None:

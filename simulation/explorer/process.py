@@ -47,6 +47,8 @@ class Process(ABC):
         """How many of its calls stand still as a whole process."""
         self.halted = 0
         """How many of its threads stand still."""
+        self.went_on_at = 0.0
+        """When a call of it that stood still went on last: what it has read may be from before."""
         self.skew_s = 0.0
         """By how much this machine's clock differs from the world's as long as nothing makes it jump."""
         self.clock_offset_s = 0.0
@@ -153,6 +155,7 @@ class Process(ABC):
 
         self._stacks.suspend(plan_return)
         if life == self.life:
+            self.went_on_at = world.agenda.now
             setattr(self, how, getattr(self, how) - 1)
             world.log(f"{self.name} goes on")
 

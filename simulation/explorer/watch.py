@@ -114,6 +114,8 @@ class InvariantWatch:
             self.world.phase = next(iter(self.runs.values())).phase
             self.world.tally.events += 1
             self._log(run, event)
+            if event.kind == "UpdateLost":
+                self.world.asked_again.add((run.run, run.round, str(event.body["device"])))
             if event.kind == "Drawn":
                 self._require_model(run)
                 draws.drawn(self.durable, run, event, self.world.waiting.pop((run.run, event.seq)))

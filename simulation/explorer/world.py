@@ -60,6 +60,8 @@ class World:
         time."""
         self.caps: dict[str, int] = {}
         """How many examples a device may claim since it registered."""
+        self.asked_again: set[tuple[str, int, str]] = set()
+        """Whose update of a round was lost: (run, round, device)."""
         self.listed_at: dict[int, float] = {}
         """When a revocation list was stored, by its counter, in the world's time."""
         self.stored: list[Callable[[str], None]] = []

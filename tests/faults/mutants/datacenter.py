@@ -146,7 +146,16 @@ def _refusal_unrecorded() -> Patches:
     return [(WorkerResults, "_note_refused_result", lambda self, *refusal: None)]
 
 
-@mutant("twin-bytes-deleted", "whole-blob", "no-bug", plan=CENTER, workers=2, alike=True, focus=("pause", "training"))
+@mutant(
+    "twin-bytes-deleted",
+    "whole-blob",
+    "liveness",
+    "no-bug",
+    plan=CENTER,
+    workers=2,
+    alike=True,
+    focus=("pause", "training"),
+)
 def _twin_bytes_deleted() -> Patches:
     """The bytes of refused results are deleted at the end of a round, also if an accepted result has the same bytes."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -103,8 +103,9 @@ def _deadline_third() -> Patches:
 def _claimed_drawn() -> Patches:
     """Devices that work for another run are in the pool."""
 
-    def everyone(self: MemoryReads, now: float) -> list[WaitingRow]:
-        return [row for _, row in sorted(self._t.waiting.rows(ALL).items()) if row.expires > now]
+    def everyone(self: MemoryReads, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
+        rows = sorted(self._t.waiting.rows(ALL).items())
+        return [row for device, row in rows if row.expires > now and (among is None or device in among)]
 
     return [(MemoryReads, "waiting", everyone)]
 

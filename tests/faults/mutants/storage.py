@@ -58,7 +58,7 @@ def _unfinished_blob() -> Patches:
     return [(memory.MemoryBlobs, "add", short)]
 
 
-@mutant("refused-bytes-deleted", "ack-durable", focus=("lie", "collecting"), liars=3)
+@mutant("refused-bytes-deleted", "ack-durable", "retention", focus=("lie", "collecting"), liars=3)
 def _refused_bytes_deleted() -> Patches:
     """Refused bytes are deleted, although the same bytes were acknowledged before."""
 
@@ -75,7 +75,7 @@ def _raw_updates_kept() -> Patches:
     return [(Commits, "_updates", lambda self, run, number: []), (sweeping, "sweep", lambda core: 0)]
 
 
-@mutant("swept-too-much", "ack-durable")
+@mutant("swept-too-much", "ack-durable", "log")
 def _swept_too_much() -> Patches:
     """A start deletes the updates of the current round."""
     of_run = sweeping._of_run
