@@ -42,7 +42,7 @@ class HeldList:
         self._audit = audit
         self._held: RevocationList | None = None
         self._read_at: float | None = None
-        self._taking = threading.Lock()
+        self._taking, self._setting = threading.Lock(), threading.Lock()
 
     def locked(self) -> bool:
         """Whether a thread takes a list."""
@@ -91,7 +91,9 @@ class HeldList:
                     before = self._clock.now() - CLOCKS_APART_S
                     tx.drop_revocations(found.authority.hex(), found.counter, before)
                 tx.drop_waiting(devices)
-        self._held = found
+        with self._setting:  # another thread may hold a newer one by now
+            if self._held is None or found.counter > self._held.counter:
+                self._held = found
         if not first and found.revoked:
             keys = [key for device in devices for key in (f"device:{device}", secure_key(device))]
             self._signals.wake_many([*keys, "workers"])

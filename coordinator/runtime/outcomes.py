@@ -89,10 +89,10 @@ class Outcomes:
 
     def receipt(self, outcome: Outcome, digest: str, device: str, run: str, round: int, attempt: int) -> Receipt:
         """Returns the answer to bytes that are sent again after the end of their round."""
-        if outcome.digest != digest:
-            raise problem("duplicate", "another update of this device was received in this round; the first one counts")
         if outcome.result == "refused":
             raise problem("late", outcome.reason)
+        if outcome.digest != digest:
+            raise problem("duplicate", "another update of this device was received in this round; the first one counts")
         row = self._core.store.contribution(run, round, device)
         if row is None:
             raise RuntimeError("the update was counted, and has no row")

@@ -114,7 +114,8 @@ def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> No
         gone = "withdrawn" if device in run.withdrawn else "refused" if device in run.invalid else ""
         result, digest = gone or ("pending" if waits else "dropped"), known and known[0]
     else:
-        refusals = [row for row in durable.store.refusals(run.run, number) if row.device == device]
+        rows = [row for row in durable.store.refusals(run.run, number) if row.device == device]
+        refusals = [row for row in rows if row.kind == "abandoned"] or rows  # acknowledged ones first
         cohort = frozenset() if ending is None else ending.cohort
         result = "refused" if refusals else "dropped" if device in cohort else "unknown"
         digest = refusals[-1].digest if refusals else None

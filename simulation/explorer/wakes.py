@@ -91,7 +91,7 @@ class Wakes:
         if not self._calm:
             return
         if lasts_s is not None:
-            self._world.agenda.after(lasts_s, self._require_ended, run, (run.round, run.phase, run.failed), lasts_s)
+            self._world.agenda.after(lasts_s, self._require_ended, run, _place(run), lasts_s)
         elif run.phase in ("leasing", "training"):
             self._world.agenda.after(LATE_S, self._require_no_standstill, run, (run.round, run.attempt, run.phase))
 
@@ -110,10 +110,10 @@ class Wakes:
             raise Broken("liveness", f"round {run.round} of {run.run} is {run.phase}, {late_s:.0f} s after its time")
         self._world.agenda.after(LATE_S, self._require_no_standstill, run, place)
 
-    def _require_ended(self, run: Followed, place: tuple[int, str, int], lasts_s: float) -> None:
+    def _require_ended(self, run: Followed, place: tuple[int, int, str, int], lasts_s: float) -> None:
         """A phase ends in its time; a selection may have been missed, which begins it anew."""
-        number, phase, _ = place
-        if (run.round, run.phase, run.failed) == place:
+        number, _, phase, _ = place
+        if _place(run) == place:
             raise Broken("liveness", f"round {number} of {run.run} is {phase} after {lasts_s:.0f} s, in calm weather")
 
     def _expect(self, run: Followed, held: Sequence[HeldRequest | ServedRequest]) -> None:
@@ -138,3 +138,8 @@ class Wakes:
         now = self._replicas[0].now()
         rows = [row for row in self._durable.store.waiting(EVER) if row.since <= at and row.expires > now]
         return len(eligible(run, rows))
+
+
+def _place(run: Followed) -> tuple[int, int, str, int]:
+    """(round, attempt, phase, missed selections)"""
+    return run.round, run.attempt if run.secure is None else run.secure.attempt, run.phase, run.failed
