@@ -287,6 +287,10 @@ def test_a_round_whose_damaged_update_is_not_sent_again_is_abandoned_by_its_name
     elif end == "stopped":
         world.coordinator.operators.stop("marks")
     calm(world, 11 if end == "deadline" else 0)
+    if end == "deadline":
+        other = Work(steps=4, steps_planned=4, epochs=1.0, examples_seen=11)
+        with world.refuses("late", lost):
+            world.report(a, work=other)
     row = world.store.round("marks", 1)
     assert row is not None
     assert row.status == "abandoned"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client_sdk.credentials.errors import BadCredential, RolledBackList
+from client_sdk.credentials.revocations import RevocationList
 from coordinator.runtime.identities import SignedBy
 from tests.coordinator.certified import Certifier, key_id, key_of
 from tests.coordinator.conftest import MakeWorld
@@ -395,3 +396,25 @@ def test_a_process_that_starts_drops_from_the_pool_whom_the_list_revokes(make_wo
         world.coordinator.devices.check_in(row, world.message())
     world.replica().tick()
     assert [world.index(row.device) for row in world.store.waiting(world.clock.at)] == [1]
+
+
+def test_a_thread_that_is_slow_to_read_a_list_does_not_put_it_in_place_of_a_newer_one(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(2)
+    late = world.replica()
+    late.identities.list()
+    world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
+    begin, newer = late.core.store.transaction, world.authority.list(world.clock.at, *world.keys[:2])
+
+    def slow(*given: Any) -> Any:
+        """While it waits for the database, another thread takes the next list."""
+        monkeypatch.undo()
+        assert late.identities.take_list(newer).counter == newest
+        return begin(*given)
+
+    newest = RevocationList.parse(newer).counter
+    monkeypatch.setattr(late.core.store, "transaction", slow)
+    world.clock.at += 6
+    late.tick()
+    assert late.identities.list().counter == newest
