@@ -24,7 +24,7 @@ from coordinator.access.audit import Audit
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.held_list import HeldList
 from coordinator.runtime.registered_keys import RegisteredKeys
-from coordinator.runtime.signals import Signals
+from coordinator.runtime.signals import Signals, secure_key
 from coordinator.store.port import AuthorityRow, Conflict, DeviceRow, Store, WorkerRow
 
 _NO_AUTHORITY = (
@@ -82,6 +82,7 @@ class Identities:
         self._clock = clock
         self._examples_cap = examples_cap
         self._keys = RegisteredKeys(store, clock)
+        self._signals = signals
         self._list = HeldList(store, clock, signals, audit)
         self.fetch_failure = ""
         """Why the list could not be fetched when that was last tried; empty: it could."""
@@ -223,10 +224,11 @@ class Identities:
 
     def leave(self, device: DeviceRow) -> None:
         """Forgets the device's key, certificate and label. Its id, its times and its cap stay, and what it has counted
-        in."""
+        in. What is held open for it ends."""
         with self._store.transaction() as tx:
             tx.forget_device(device.device, self._clock.now())
         self.forget_cached()
+        self._signals.wake_many([f"device:{device.device}", secure_key(device.device)])
 
     def refusal(self, certificate: Certificate) -> ProblemError | None:
         """Why who holds this registered certificate is refused now; None: it is not."""

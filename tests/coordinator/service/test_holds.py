@@ -200,6 +200,12 @@ def test_a_held_check_in_ends_when_its_key_is_revoked() -> None:
     assert world.store.waiting(world.clock.now()) == [], "nobody waits for it"
 
 
+def test_a_held_check_in_ends_when_its_device_leaves() -> None:
+    world = World(1)
+    world.create()
+    assert held_until(world, lambda: world.coordinator.identities.leave(world.rows[0])).kind == "unregistered"
+
+
 def test_a_held_request_of_a_worker_ends_when_its_key_is_revoked() -> None:
     """At once, and not when it is read again."""
     world = World(0)
