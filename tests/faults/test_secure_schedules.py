@@ -64,7 +64,7 @@ def test_same_schedule_with_cheap_and_with_real_cryptography_commits_as_often() 
 def controlled(control: Literal["", "set-back", "twins"], seed: int) -> Shape:
     """A schedule in which devices vanish when they have signed, before the coordinator knows it."""
     shape = made_secure(Shape.of(seed))
-    more: dict[str, Any] = {"two_runs": False, "replicas": 1, "lost_replicas": 0, "liars": 0, "dead": 0}
+    more: dict[str, Any] = {"two_runs": False, "replicas": 1, "lost_replicas": 0, "liars": 0, "dead": 0, "leavers": 0}
     focus = ("secure-vanish", "agreeing")
     return replace(shape, control=control, rates={"lose-request": 0.02}, focus=focus, storm_s=240.0, **more)
 
