@@ -66,7 +66,7 @@ def controlled(control: Literal["", "set-back", "twins"], seed: int) -> Shape:
     shape = made_secure(Shape.of(seed))
     more: dict[str, Any] = {"two_runs": False, "replicas": 1, "lost_replicas": 0, "liars": 0, "dead": 0, "leavers": 0}
     focus = ("secure-vanish", "agreeing")
-    return replace(shape, control=control, rates={"lose-request": 0.02}, focus=focus, storm_s=240.0, **more)
+    return replace(shape, control=control, rates={"lose-request": 0.1}, focus=focus, storm_s=240.0, **more)
 
 
 def broken_by(control: Literal["", "set-back", "twins"]) -> Iterator[str]:
