@@ -24,12 +24,6 @@ from coordinator.store.port import (
 )
 from coordinator.store.rows import LoginRow
 
-OLD_RUN = (
-    "INSERT INTO runs (run, name, plan, plan_digest, selection_seed, init, origin, created_at, seq, fence, "
-    "snapshot_seq) VALUES ('r1', 'r1', '{}', 'p', 1, 'i', 'o', 1.5, 0, 0, 0)"
-)
-"""Makes the run r1 in a database of whichever schema."""
-
 
 def run(name: str = "r1", /, **fields: Any) -> RunRow:
     given: dict[str, Any] = {

@@ -6,15 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import column, insert, table
 
 from client_sdk.identity import DeviceKey
 from coordinator.store import open_store
 from coordinator.store.errors import NoSuchValue
-from coordinator.store.migrate import _config
 from coordinator.store.port import Conflict, ContributionRow, Store, StoreError
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata
@@ -53,33 +50,9 @@ class TestPostgres(StoreContract):
         store.close()
 
 
-def test_devices_and_workers_of_the_fifth_schema_keep_their_ids_and_times(server: postgres.Server) -> None:
-    url = server.url(server.create())
-    plain = SqlStore(url)
-    with plain.engine.connect() as connection:
-        command.upgrade(_config(connection), "0005")
-        connection.commit()
-    with plain.engine.connect() as connection:
-        for statement in (
-            rows.OLD_RUN,
-            "INSERT INTO devices VALUES ('d1', 'key', 'token', 'a phone', 500, 10.25, 20.5)",
-            "INSERT INTO devices VALUES ('d2', 'same', 'same', 'simulated', 7, 11.25, NULL)",
-            "INSERT INTO devices VALUES ('d3', 'other', 'else', 'a phone', 5, 1, NULL)",
-            "INSERT INTO workers VALUES ('w1', 'token', 'a cluster', 12.25, NULL, 30.5)",
-            "INSERT INTO claims (device, run, round, attempt, until) VALUES ('d2', 'r1', 1, 0, 60.5)",
-        ):
-            connection.exec_driver_sql(statement)
-        connection.commit()
-    plain.close()
-    store = open_store(url)
+def test_the_migrations_build_the_tables_that_the_code_expects(server: postgres.Server, template: str) -> None:
+    store = open_store(server.url(server.create(template)))
     assert isinstance(store, SqlStore)
-    assert store.devices() == [
-        rows.device("d1", key_id=None, certificate="", last_seen_at=20.5),
-        rows.device("d2", key_id="d2", certificate="", label="simulated", examples_cap=7, enrolled_at=11.25),
-        rows.device("d3", key_id=None, certificate="", examples_cap=5, enrolled_at=1.0),
-    ]
-    assert store.workers() == [rows.worker("w1", key_id=None, certificate="", revoked_at=30.5)]
-    assert store.claims() == [rows.claim("d2")]
     with store.engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     store.close()
@@ -126,30 +99,6 @@ def test_of_two_runs_of_one_name_that_are_created_at_the_same_moment_one_is_refu
     assert len(refused) == 1
     assert store.flower_runs() == []
     assert store.run_ids() == ["same"]
-    store.close()
-
-
-def test_an_older_audit_with_gaps_becomes_one_chain(server: postgres.Server) -> None:
-    url = server.url(server.create())
-    plain = SqlStore(url)
-    with plain.engine.connect() as connection:
-        command.upgrade(_config(connection), "0005")
-        for number, row in [(2, rows.audit("a", run=None)), (3, rows.audit("b", run=None)), (9, rows.audit(run=None))]:
-            values = {"number": number, "at": row.at, "by": row.by, "action": row.action, "detail": row.detail}
-            connection.execute(insert(table("audit", *map(column, values))), values)
-        connection.commit()
-    plain.close()
-    key = DeviceKey.create()
-    store = open_store(url, audit_signer=key)
-    with store.transaction() as tx:
-        tx.insert_audit([rows.audit("later", run=None)])
-    assert [(number, row.by) for number, row in store.audit_of_all(0, 9)] == [
-        (1, "a"),
-        (2, "b"),
-        (3, "olga"),
-        (4, "later"),
-    ]
-    assert list(verify(store, audit=AuditWitness({key.public_hex}))) == []
     store.close()
 
 

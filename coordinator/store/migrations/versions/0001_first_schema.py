@@ -1,31 +1,126 @@
-"""The first schema: runs with their logs and checkpoints, devices, the pool and the claims."""
+"""The first schema."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
+from coordinator.store import chain
+
 revision = "0001"
 down_revision = None
 
 _ID = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 """Text that sorts by code point in every database."""
+_COUNTED = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+"""A key that the database counts up."""
 
 
 def upgrade() -> None:
+    _devices_and_operators()
+    _runs()
+    _audit()
+    _flower()
+
+
+def _devices_and_operators() -> None:
+    op.create_table(
+        "api_keys",
+        sa.Column("key", _ID, nullable=False),
+        sa.Column("secret_hash", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=True),
+        sa.Column("revoked_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_api_keys")),
+    )
+    op.create_table(
+        "authorities",
+        sa.Column("number", _COUNTED, nullable=False),
+        sa.Column("authority", _ID, nullable=False),
+        sa.Column("inside", sa.Boolean(), nullable=False),
+        sa.Column("since", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_authorities")),
+    )
     op.create_table(
         "devices",
         sa.Column("device", _ID, nullable=False),
-        sa.Column("public_key", _ID, nullable=False),
-        sa.Column("token_hash", _ID, nullable=False),
+        sa.Column("key_id", _ID, nullable=True),
+        sa.Column("certificate", sa.Text(), nullable=False),
         sa.Column("label", sa.Text(), nullable=False),
         sa.Column("examples_cap", sa.BigInteger(), nullable=False),
         sa.Column("enrolled_at", sa.Double(), nullable=False),
         sa.Column("last_seen_at", sa.Double(), nullable=True),
+        sa.Column("left_at", sa.Double(), nullable=True),
+        sa.Column("facts", sa.Text(), server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("device", name=op.f("pk_devices")),
-        sa.UniqueConstraint("public_key", name=op.f("uq_devices_public_key")),
+        sa.UniqueConstraint("key_id", name=op.f("uq_devices_key_id")),
     )
-    op.create_index(op.f("ix_devices_token_hash"), "devices", ["token_hash"], unique=False)
+    op.create_table(
+        "hours",
+        sa.Column("hour", _COUNTED, autoincrement=False, nullable=False),
+        sa.Column("devices", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("hour", name=op.f("pk_hours")),
+    )
+    op.create_table(
+        "logins",
+        sa.Column("login", _ID, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("secret_hash", sa.Text(), nullable=False),
+        sa.Column("who", sa.Text(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("key", _ID, nullable=True),
+        sa.Column("claims", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("login", name=op.f("pk_logins")),
+    )
+    op.create_table(
+        "replicas",
+        sa.Column("replica", _ID, nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("seen_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("replica", name=op.f("pk_replicas")),
+    )
+    op.create_table(
+        "revocation_lists",
+        sa.Column("authority", _ID, nullable=False),
+        sa.Column("counter", sa.BigInteger(), nullable=False),
+        sa.Column("digest", _ID, nullable=False),
+        sa.Column("next_update", sa.BigInteger(), nullable=False),
+        sa.Column("encoded", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("authority", "counter", name=op.f("pk_revocation_lists")),
+        sa.UniqueConstraint("digest", name=op.f("uq_revocation_lists_digest")),
+    )
+    op.create_table(
+        "workers",
+        sa.Column("worker", _ID, nullable=False),
+        sa.Column("key_id", _ID, nullable=True),
+        sa.Column("certificate", sa.Text(), nullable=False),
+        sa.Column("label", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("last_seen_at", sa.Double(), nullable=True),
+        sa.Column("revoked_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("worker", name=op.f("pk_workers")),
+        sa.UniqueConstraint("key_id", name=op.f("uq_workers_key_id")),
+    )
+    op.create_table(
+        "device_hours",
+        sa.Column("device", _ID, nullable=False),
+        sa.Column("hour", sa.BigInteger(), nullable=False),
+        sa.Column("seen", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["device"], ["devices.device"], name=op.f("fk_device_hours_device")),
+        sa.PrimaryKeyConstraint("device", name=op.f("pk_device_hours")),
+    )
+
+
+def _runs() -> None:
+    op.create_table(
+        "run_names", sa.Column("run", _ID, nullable=False), sa.PrimaryKeyConstraint("run", name=op.f("pk_run_names"))
+    )
     op.create_table(
         "runs",
         sa.Column("run", _ID, nullable=False),
@@ -40,6 +135,9 @@ def upgrade() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("snapshot_seq", sa.BigInteger(), nullable=False),
         sa.Column("snapshot", sa.Text(), nullable=True),
+        sa.Column("chained_from", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("refusals", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("roles", sa.Text(), server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_runs")),
     )
     op.create_table(
@@ -93,6 +191,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run", "round", "device", name=op.f("pk_contributions")),
         sqlite_with_rowid=False,
     )
+    op.create_index(op.f("ix_contributions_device"), "contributions", ["device"], unique=False)
     op.create_table(
         "events",
         sa.Column("run", _ID, nullable=False),
@@ -100,6 +199,7 @@ def upgrade() -> None:
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("link", sa.Text(), server_default="", nullable=False),
         sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_events_run")),
         sa.PrimaryKeyConstraint("run", "seq", name=op.f("pk_events")),
         sqlite_with_rowid=False,
@@ -118,7 +218,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "refusals",
-        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("number", _COUNTED, nullable=False),
         sa.Column("run", _ID, nullable=False),
         sa.Column("round", sa.Integer(), nullable=False),
         sa.Column("device", _ID, nullable=False),
@@ -126,9 +226,12 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("link", sa.Text(), server_default="", nullable=False),
         sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_refusals_run")),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_refusals")),
     )
+    op.create_index(op.f("ix_refusals_device"), "refusals", ["device"], unique=False)
+    op.create_index(op.f("ix_refusals_run_number"), "refusals", ["run", "number"], unique=False)
     op.create_index(op.f("ix_refusals_run_round"), "refusals", ["run", "round"], unique=False)
     op.create_table(
         "rounds",
@@ -146,6 +249,27 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run", "round", name=op.f("pk_rounds")),
     )
     op.create_table(
+        "secure_marks",
+        sa.Column("tensors", _ID, nullable=False),
+        sa.Column("device", _ID, nullable=False),
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("round", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_secure_marks_run")),
+        sa.PrimaryKeyConstraint("tensors", "device", "run", name=op.f("pk_secure_marks")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(op.f("ix_secure_marks_run"), "secure_marks", ["run"], unique=False)
+    op.create_table(
+        "secure_messages",
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("digest", _ID, nullable=False),
+        sa.Column("round", sa.Integer(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["runs.run"], name=op.f("fk_secure_messages_run")),
+        sa.PrimaryKeyConstraint("run", "digest", name=op.f("pk_secure_messages")),
+    )
+    op.create_table(
         "waiting",
         sa.Column("device", _ID, nullable=False),
         sa.Column("examples", sa.BigInteger(), nullable=False),
@@ -156,3 +280,140 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("device", name=op.f("pk_waiting")),
     )
     op.create_index(op.f("ix_waiting_expires"), "waiting", ["expires"], unique=False)
+
+
+def _audit() -> None:
+    head = op.create_table(
+        "audit_head",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("count", sa.BigInteger(), nullable=False),
+        sa.Column("link", sa.Text(), nullable=False),
+        sa.Column("chained_from", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("id = 1", name="one_row"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_head")),
+    )
+    op.create_table(
+        "audit",
+        sa.Column("number", _COUNTED, nullable=False),
+        sa.Column("run", _ID, nullable=True),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("link", sa.Text(), server_default="", nullable=False),
+        sa.Column("signed_by", sa.Text(), server_default="", nullable=False),
+        sa.Column("signature", sa.Text(), server_default="", nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["run_names.run"], name=op.f("fk_audit_run")),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_audit")),
+    )
+    op.create_index(op.f("ix_audit_run"), "audit", ["run"], unique=False)
+    op.bulk_insert(head, [{"id": 1, "count": 0, "link": chain.audit_beginning(0), "chained_from": 0}])
+
+
+def _flower() -> None:
+    op.create_table(
+        "flower_nodes",
+        sa.Column("device", _ID, nullable=False),
+        sa.Column("node", sa.BigInteger(), nullable=False),
+        sa.Column("apps", sa.Text(), nullable=False),
+        sa.Column("secure_only", sa.Boolean(), nullable=False),
+        sa.Column("busy", sa.Text(), nullable=True),
+        sa.Column("seen_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["device"], ["devices.device"], name=op.f("fk_flower_nodes_device")),
+        sa.PrimaryKeyConstraint("device", name=op.f("pk_flower_nodes")),
+        sa.UniqueConstraint("node", name=op.f("uq_flower_nodes_node")),
+    )
+    op.create_index(op.f("ix_flower_nodes_seen_at"), "flower_nodes", ["seen_at"], unique=False)
+    op.create_table(
+        "flower_runs",
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("app", sa.Text(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("config", sa.Text(), nullable=False),
+        sa.Column("max_reply", sa.BigInteger(), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=True),
+        sa.Column("largest", sa.BigInteger(), nullable=False),
+        sa.Column("messages", sa.BigInteger(), nullable=False),
+        sa.Column("rounds", sa.Integer(), nullable=False),
+        sa.Column("replies", sa.BigInteger(), nullable=False),
+        sa.Column("errors", sa.BigInteger(), nullable=False),
+        sa.Column("latest_at", sa.Double(), nullable=False),
+        sa.Column("dropped_at", sa.Double(), nullable=True),
+        sa.ForeignKeyConstraint(["run"], ["run_names.run"], name=op.f("fk_flower_runs_run")),
+        sa.PrimaryKeyConstraint("run", name=op.f("pk_flower_runs")),
+    )
+    op.create_table(
+        "flower_contents",
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("digest", _ID, nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("stored_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_contents_run")),
+        sa.PrimaryKeyConstraint("run", "digest", name=op.f("pk_flower_contents")),
+    )
+    op.create_table(
+        "flower_messages",
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("message", _ID, nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("round", sa.Integer(), nullable=False),
+        sa.Column("group_id", sa.Text(), nullable=False),
+        sa.Column("node", sa.BigInteger(), nullable=False),
+        sa.Column("device", _ID, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("content", _ID, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.Column("delivered_at", sa.Double(), nullable=True),
+        sa.Column("answered", sa.Boolean(), nullable=False),
+        sa.Column("grouped", sa.Boolean(), server_default=sa.text("1"), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_messages_run")),
+        sa.PrimaryKeyConstraint("run", "message", name=op.f("pk_flower_messages")),
+        sa.UniqueConstraint("run", "position", name=op.f("uq_flower_messages_run_position")),
+    )
+    op.create_index(op.f("ix_flower_messages_device_answered"), "flower_messages", ["device", "answered"], unique=False)
+    op.create_index(
+        op.f("ix_flower_messages_run_answered_expires_at"),
+        "flower_messages",
+        ["run", "answered", "expires_at"],
+        unique=False,
+    )
+    op.create_index(op.f("ix_flower_messages_run_content"), "flower_messages", ["run", "content"], unique=False)
+    op.create_index(op.f("ix_flower_messages_run_round"), "flower_messages", ["run", "round"], unique=False)
+    op.create_table(
+        "flower_rounds",
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("round", sa.Integer(), nullable=False),
+        sa.Column("group_id", sa.Text(), nullable=False),
+        sa.Column("opened_at", sa.Double(), nullable=False),
+        sa.Column("messages", sa.BigInteger(), nullable=False),
+        sa.Column("delivered", sa.BigInteger(), nullable=False),
+        sa.Column("replies", sa.BigInteger(), nullable=False),
+        sa.Column("errors", sa.BigInteger(), nullable=False),
+        sa.Column("expired", sa.BigInteger(), nullable=False),
+        sa.Column("bytes_in", sa.BigInteger(), nullable=False),
+        sa.Column("last_at", sa.Double(), nullable=True),
+        sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_rounds_run")),
+        sa.PrimaryKeyConstraint("run", "round", name=op.f("pk_flower_rounds")),
+    )
+    op.create_table(
+        "flower_replies",
+        sa.Column("run", _ID, nullable=False),
+        sa.Column("message", _ID, nullable=False),
+        sa.Column("content", _ID, nullable=True),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("code", sa.Integer(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run", "message"], ["flower_messages.run", "flower_messages.message"], name="fk_flower_replies_message"
+        ),
+        sa.PrimaryKeyConstraint("run", "message", name=op.f("pk_flower_replies")),
+    )
+    op.create_index(op.f("ix_flower_replies_run_content"), "flower_replies", ["run", "content"], unique=False)
