@@ -372,7 +372,7 @@ def _flower() -> None:
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.Column("delivered_at", sa.Double(), nullable=True),
         sa.Column("answered", sa.Boolean(), nullable=False),
-        sa.Column("grouped", sa.Boolean(), server_default=sa.text("1"), nullable=False),
+        sa.Column("grouped", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_messages_run")),
         sa.PrimaryKeyConstraint("run", "message", name=op.f("pk_flower_messages")),
         sa.UniqueConstraint("run", "position", name=op.f("uq_flower_messages_run_position")),
