@@ -100,18 +100,17 @@ class RoundEnds(Enrolling):
             ended_at=max(self.now, record.assigned_at),
         )
         done: dict[str, object] = {"assignment": None, "assigned_at": 0.0, "withdrawal": None, "farewell": None}
-        if not kept or record.update_digest is None or (yield from self._is_spent(assignment)):
+        if not kept or record.update_digest is None or (yield from self._is_spent()):
             done |= {"update_digest": None, "work": None}
         self.record = record.changed(**done)
         yield Save(record=self.record, joined=joined)
         return reason if result == "withdrawn" else None
 
-    def _is_spent(self, assignment: Assignment) -> Steps[bool]:
+    def _is_spent(self) -> Steps[bool]:
         """Whether this device has signed a list on the checkpoint of the saved update, which then is of no more use."""
         work = self.record.work
         memory = yield from self.remembered()
-        digest = assignment.checkpoint.digest
-        return work is None or memory.is_spent(bytes.fromhex(work.tensors), bytes.fromhex(digest))
+        return work is None or memory.is_spent(bytes.fromhex(work.tensors))
 
     def _forget(self, assignment: Assignment) -> Steps[None]:
         """Delete the secrets of this round's attempt. What was signed and tried stays in the memory."""

@@ -32,17 +32,13 @@ from client_sdk.protocol.problems import Problem, ProblemError, problem
 REGISTRATIONS = 6
 """How often a device registers again for one request before it gives up."""
 NEW = "This device has no certificate; start it with --token-file FILE ('quorate authority token' makes one)."
-OLD = (
-    "This device was enrolled at a coordinator, before authorities certified devices. It keeps its key and its history "
-    "and needs an enrolment token of an authority ('quorate authority token' prints one)."
-)
 
 
 def lacking(record: Record | None) -> str:
     """What a device with this record needs before it can start without a token, in a sentence; empty: nothing."""
     if record is not None and (record.certificate or record.registered is not None):
         return ""
-    return OLD if record is not None and record.authority is None and record.coordinator else NEW
+    return NEW
 
 
 class Enrolling(Asking):
@@ -64,7 +60,6 @@ class Enrolling(Asking):
         self.token = token
         self.label = label
         self._renewal_at = float("-inf")
-        self._lacking = lacking(record)
 
     def become_known(self) -> Generator[Action, Reply, None]:
         """Whatever is missing: the answer to a rotation, a certificate, the registration."""
@@ -138,7 +133,7 @@ class Enrolling(Asking):
 
     def _enrol(self) -> Generator[Action, Reply, None]:
         if self.token is None:
-            raise problem("enrolment-refused", self._lacking)
+            raise problem("enrolment-refused", NEW)
         certified = yield from self._certified("enrol")
         found = certified.certificate.holder
         if found != self.holder:
@@ -159,7 +154,7 @@ class Enrolling(Asking):
 
     def _certified(self, what: Literal["enrol", "renew", "rotate"]) -> Generator[Action, Reply, Certified]:
         if self.record.authority is None:
-            raise problem("enrolment-refused", self._lacking)
+            raise problem("enrolment-refused", NEW)
         question = Certify(what=what, authority=self.record.authority)
         if what == "enrol":
             question = Certify(what=what, authority=self.record.authority, token=self.token, label=self.label)

@@ -16,7 +16,7 @@ from client_sdk.protocol.names import Digest, Message, RunId
 from client_sdk.protocol.secure import Complaint, SecureRefusal
 from client_sdk.secagg.memory import Memory
 
-RECORD_FORMAT = 2
+RECORD_FORMAT: Literal[2] = 2
 
 
 class StorageError(Exception):
@@ -53,7 +53,7 @@ class TrainedWork(Message):
 class Record(Message):
     """All that the device must store between two steps of its session."""
 
-    format: int = RECORD_FORMAT
+    format: Literal[2] = RECORD_FORMAT
     key_seed: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The secret half of the device's key; empty where a key store outside holds it."""
     next_key_seed: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")

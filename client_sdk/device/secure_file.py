@@ -21,26 +21,10 @@ class SecureFile:
 
     def load(self) -> Memory:
         """The newest memory; empty where there is no file. StorageError where the file is damaged."""
-        stored = self._read()
-        return Memory() if stored is None else self._parsed(stored)
-
-    def keep(self, change: Callable[[Memory], Memory]) -> Memory:
-        """See ``Storage.keep``. A file of an older format is replaced in any case, since it may hold secrets of
-        attempts that nobody continues."""
-        with self._lock:
-            stored = self._read()
-            newest = Memory() if stored is None else self._parsed(stored)
-            changed = change(newest)
-            if changed is not newest or (stored is not None and Memory.outdated(stored)):
-                with explained(self._files.folder):
-                    self._files.replace_erasing(self._path, changed.encoded)
-            return changed
-
-    def _read(self) -> bytes | None:
         with explained(self._files.folder):
-            return self._path.read_bytes() if self._path.exists() else None
-
-    def _parsed(self, stored: bytes) -> Memory:
+            if not self._path.exists():
+                return Memory()
+            stored = self._path.read_bytes()
         try:
             return Memory.parse(stored)
         except SecaggError as error:
@@ -48,3 +32,13 @@ class SecureFile:
                 f"{self._path} cannot be read, so this device cannot know what it signed in secure rounds: {error}. "
                 "Enrol it anew in another folder."
             ) from error
+
+    def keep(self, change: Callable[[Memory], Memory]) -> Memory:
+        """See ``Storage.keep``."""
+        with self._lock:
+            newest = self.load()
+            changed = change(newest)
+            if changed is not newest:
+                with explained(self._files.folder):
+                    self._files.replace_erasing(self._path, changed.encoded)
+            return changed

@@ -73,7 +73,7 @@ class SecureParts(SecureAttempts):
         memory, tensors = (yield from self.remembered()), bytes.fromhex(work.tensors)
         live = memory.live.get(tensors)
         masked = live is not None and live.step >= Step.MASKED
-        return masked or memory.is_spent(tensors, bytes.fromhex(work.checkpoint))
+        return masked or memory.is_spent(tensors)
 
     # ------------------------------------------------------------ attempts, one after the other
 

@@ -15,8 +15,6 @@ The folder of ``FileStorage``, readable by its owner only::
 
 What overwriting does not reach, see ``durable_folder``: encrypt the disk to be sure. Never restore ``secure.bin`` from
 a backup: it records which survivor lists this device has signed.
-
-Format 1 of the record is from before there were authorities: the token in it is not read, its key and round are.
 """
 
 from __future__ import annotations
@@ -231,7 +229,7 @@ def read_record(folder: Path | str) -> Record | None:
         written = json.loads(text).get("format", 0)
         if written > RECORD_FORMAT:
             raise StorageError(f"{path} was written by a newer quorate (format {written}); upgrade this device.")
-        return Record.model_validate_json(text).changed(format=RECORD_FORMAT)
+        return Record.model_validate_json(text)
     except (ValidationError, ValueError, AttributeError, TypeError) as error:
         raise StorageError(f"{path} cannot be read ({type(error).__name__}); move it away to enrol anew.") from error
 

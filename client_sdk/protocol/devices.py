@@ -330,7 +330,7 @@ class Receipt(Message):
     """The integer weight it will count with; in parts of an example where the plan counts partial work by the examples
     seen."""
     logged: LoggedEvent | None = None
-    """The event that counts it. Absent from older coordinators."""
+    """The event that counts it."""
 
 
 class Outcome(Message):

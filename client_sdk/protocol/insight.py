@@ -154,7 +154,7 @@ class DeviceDetail(Message):
 
     device: DeviceView
     certificate: CertificateView | None = None
-    """None: it has left, or was registered before there were certificates."""
+    """None: it has left."""
     rounds: list[DeviceRound]
     """Up to 50 that counted and 50 that were refused, newest first; of runs in the caller's scope."""
     availability: list[DeviceHourView]

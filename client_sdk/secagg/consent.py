@@ -139,7 +139,7 @@ def require_consent(
     """Raise Refusal unless the device may now (``at``: Unix seconds) advertise for a new attempt under ``header``, to
     which it agreed; SpentOnCheckpoint where it never may on this checkpoint. Returns the revocation list by which the
     attempt begins. ``memory`` is the newest: this is asked while nobody else can change it."""
-    if memory.is_spent(expected.tensors, header.model):
+    if memory.is_spent(expected.tensors):
         raise SpentOnCheckpoint
     listed = _named_list(header, expected.revocations, memory)
     require_time(header, at)
@@ -151,7 +151,7 @@ def require_consent(
         )
     if memory.is_replay(header):
         raise Refusal("This attempt is no newer than the one that this device last advertised for: a replay.")
-    tries = memory.tries_on(expected.tensors, header.model)
+    tries = memory.tries.get(expected.tensors)
     if tries is None:
         return listed
     if header.rule.profile == "fast" and tries.count >= policy.most_fast_tries:

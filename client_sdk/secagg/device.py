@@ -213,7 +213,7 @@ class _Attempt:
 
     def _agree(self, live: Live, cohort: MaskingCohort, place: int, survivors: Survivors) -> Steps[Live]:
         """Check the list. The checkpoint is then spent, and one kind of share of each peer is left."""
-        tensors, model = self.expected.tensors, self.header.model
+        tensors = self.expected.tensors
         if place not in survivors.members:
             raise Refusal("The survivor list lacks this device.")
         survivors.require_enough(cohort)
@@ -225,9 +225,9 @@ class _Attempt:
 
         def spent(newest: Memory) -> Memory:
             moved = newest.moved(tensors, live, after)
-            if newest.is_spent(tensors, model):
+            if newest.is_spent(tensors):
                 raise SpentOnCheckpoint
-            return moved.signed_on(tensors, model)
+            return moved.signed_on(tensors)
 
         yield from self._keep(spent)
         return after

@@ -28,9 +28,6 @@ from client_sdk.secagg.wire import WireReader, WireWriter
 
 KIND = 64
 FORMAT = 3
-FORMAT_BY_FILE = 2
-"""The format before: checkpoints by the digests of files, each with what was signed, and the newest attempt of each
-checkpoint, not of each run."""
 ORDER_BYTES = 12
 """Round (8 bytes) and attempt (4 bytes)."""
 
@@ -53,8 +50,7 @@ class Memory:
     has begun one, or which it saw while no round was under way. A list that it sees during a round does not bind that
     round, whose header was announced before."""
     spent: frozenset[bytes] = frozenset()
-    """Checkpoints on which this device signed a list. Never removed. A memory that was written in format 2 names them
-    by the digest of the file instead."""
+    """Checkpoints on which this device signed a list. Never removed."""
     tries: Mapping[bytes, Tries] = field(default_factory=dict)
     """By checkpoint, until that is spent."""
     order: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -92,21 +88,14 @@ class Memory:
         newest = self.order.get(header.run_digest)
         return newest is not None and (header.round, header.attempt) <= newest
 
-    def signed_on(self, tensors: bytes, model: bytes) -> Memory:
-        """A copy in which that checkpoint is spent (see ``is_spent``). Its tries count no more."""
-        tries = {digest: tried for digest, tried in self.tries.items() if digest not in (tensors, model)}
+    def signed_on(self, tensors: bytes) -> Memory:
+        """A copy in which that checkpoint is spent. Its tries count no more."""
+        tries = {digest: tried for digest, tried in self.tries.items() if digest != tensors}
         return replace(self, spent=self.spent | {tensors}, tries=tries)
 
-    def is_spent(self, tensors: bytes, model: bytes) -> bool:
-        """Whether a list was signed on the checkpoint of these tensors, the digest of whose file is ``model``."""
-        return tensors in self.spent or model in self.spent
-
-    def tries_on(self, tensors: bytes, model: bytes) -> Tries | None:
-        """The advertisements made on that checkpoint; None where there were none."""
-        found = [self.tries[digest] for digest in {tensors, model} if digest in self.tries]
-        if not found:
-            return None
-        return Tries(count=sum(one.count for one in found), last_at=max(one.last_at for one in found))
+    def is_spent(self, tensors: bytes) -> bool:
+        """Whether a list was signed on the checkpoint of these tensors."""
+        return tensors in self.spent
 
     def bound_by(self, counter: int) -> Memory:
         """A copy by which attempts begin with the list of this counter or a newer one; the same object where they do
@@ -161,40 +150,25 @@ class Memory:
 
     @classmethod
     def parse(cls, data: bytes) -> Memory:
-        """Decode the bytes of ``encoded``, or those of format 2, of which the attempts under way are dropped: devices
-        speak that version of the protocol no more. BadMessage where any bit was changed: a device whose memory is
-        damaged takes part in no secure round, since it cannot know what it signed."""
+        """Decode the bytes of ``encoded``. BadMessage where any bit was changed: a device whose memory is damaged takes
+        part in no secure round, since it cannot know what it signed."""
         read = WireReader.checked(data, KIND, "memory of secure rounds")
-        written = read.number(2)
-        if written not in (FORMAT, FORMAT_BY_FILE):
+        if read.number(2) != FORMAT:
             read.refuse("it is of another version of this package")
-        older = written == FORMAT_BY_FILE
         revocations = read.number(8)
         learners = frozenset(read.text() for _ in range(read.count(4, 2)))
-        signed = 2 * DIGEST_BYTES if older else DIGEST_BYTES
-        spent = frozenset(read.fixed(signed)[:DIGEST_BYTES] for _ in range(read.count(4, signed)))
-        tries = {}
-        for _ in range(read.count(4, DIGEST_BYTES + 12)):
-            digest = read.fixed(DIGEST_BYTES)
-            tries[digest] = Tries(count=read.number(4), last_at=read.float())
-            if older:
-                read.fixed(ORDER_BYTES)
-        marks = cls(revocations=revocations, spent=spent, tries=tries, learners=learners)
-        if older:
-            return replace(marks, tries={digest: tried for digest, tried in tries.items() if digest not in spent})
+        spent = frozenset(read.fixed(DIGEST_BYTES) for _ in range(read.count(4, DIGEST_BYTES)))
+        tries = {
+            read.fixed(DIGEST_BYTES): Tries(count=read.number(4), last_at=read.float())
+            for _ in range(read.count(4, DIGEST_BYTES + 12))
+        }
         order = {
             read.fixed(DIGEST_BYTES): (read.number(8), read.number(4))
             for _ in range(read.count(4, DIGEST_BYTES + ORDER_BYTES))
         }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
-        return replace(marks, order=order, live=live)
-
-    @staticmethod
-    def outdated(data: bytes) -> bool:
-        """Whether these bytes, which ``parse`` takes, are of an older format: what was dropped of them is still
-        there."""
-        return int.from_bytes(data[1:3], "big") != FORMAT
+        return cls(revocations=revocations, spent=spent, tries=tries, order=order, live=live, learners=learners)
 
 
 def _mark(live: Live | None) -> tuple[bytes, int] | None:

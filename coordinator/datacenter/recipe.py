@@ -8,16 +8,12 @@ torch.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BASE_BATCH = 256
 """The batch size to which the learning rate of the linear rule refers (Goyal et al. 2017, arXiv:1706.02677)."""
-
-
-_RENAMED = {"batch": "batch_size"}
-_PRECISIONS = {"full": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class Recipe(BaseModel):
@@ -66,17 +62,6 @@ class Recipe(BaseModel):
     step."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds the order of the data and the random numbers of layers: each step's are a function of (seed, step)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier_words(cls, given: Any) -> Any:
-        """Saved steps of 0.1.0 name ``batch``, and the precisions ``full``, ``bf16`` and ``fp16``."""
-        if not isinstance(given, dict):
-            return given
-        fields = {_RENAMED.get(name, name): value for name, value in given.items()}
-        if (word := fields.get("precision")) in _PRECISIONS:
-            fields["precision"] = _PRECISIONS[word]
-        return fields
 
     @model_validator(mode="after")
     def _fits(self) -> Recipe:

@@ -20,8 +20,7 @@ class DeviceRow:
     device: str
     """The id in its certificate."""
     key_id: str | None
-    """``credentials.identity_keys.key_id`` of its key, in hexadecimal; unique. None: it has left, or was enrolled
-    before there were certificates."""
+    """``credentials.identity_keys.key_id`` of its key, in hexadecimal; unique. None: it has left."""
     certificate: str
     """The bytes of its newest certificate, in hexadecimal; empty where ``key_id`` is None."""
     label: str

@@ -141,7 +141,7 @@ class QuantizingDevice(Device):
             return None
         self._last = stage
         if stage == "survivors":  # it stores that it signs, then sends
-            self.memory = self.memory.signed_on(self._tensors, self._tensors)
+            self.memory = self.memory.signed_on(self._tensors)
         if stage == self.vanishes_before:
             self.over = True
             return None

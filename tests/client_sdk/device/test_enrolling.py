@@ -115,19 +115,6 @@ def test_a_key_kept_outside_signs_and_never_enters_the_record() -> None:
         run(driver)
 
 
-def test_a_device_of_a_coordinator_before_there_were_authorities_keeps_its_key_and_history() -> None:
-    driver = Driver(ScriptedCoordinator(rounds=1))
-    seed = "22" * 32
-    old = Record.model_validate({"format": 1, "key_seed": seed, "coordinator": URL, "enrolled": {"token": "t"}})
-    driver.storage.save(old)
-    with pytest.raises(
-        ProblemError, match=r"keeps its key and its history and needs an enrolment token of an authority"
-    ):
-        run(driver, enrolment_token=None)
-    assert run(driver) == 1
-    assert saved(driver).key_seed == seed
-
-
 # ---------------------------------------------------------------- which authority, which coordinator
 
 

@@ -1,8 +1,7 @@
-"""What a storage keeps of a device's enrolment: an older record, the revocation list, and what stays after leaving."""
+"""What a storage keeps of a device's enrolment: the revocation list, and what stays after leaving."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from client_sdk.secagg.shares import SharePair
 from tests.client_sdk.credentials.world import revocations
 
 SEED = "11" * 32
-OLD = {
-    "format": 1,
-    "key_seed": SEED,
-    "coordinator": "https://c.example",
-    "enrolled": {"device": "d7", "token": "a-bearer-token", "examples_cap": 9},
-    "update_digest": None,
-    "withdrawal": None,
-}
 PAIR = SharePair(bytes(33), bytes(33))
 LIVE = Live(step=Step.MASKED, header=b"h", advertised=b"a", roster=b"r", held={1: PAIR}, vector=b"secret parts")
 MARKS = Memory(
@@ -33,17 +24,6 @@ MARKS = Memory(
     order={bytes([2]) * 32: (3, 1)},
     learners=frozenset({"clinic:risk"}),
 )
-
-
-def test_a_record_of_format_1_keeps_its_key_and_not_its_token(tmp_path: Path) -> None:
-    with FileStorage(tmp_path) as storage:
-        (tmp_path / "record.json").write_text(json.dumps(OLD))
-        record = storage.load()
-        assert record == Record(key_seed=SEED, coordinator="https://c.example")
-        assert record is not None
-        assert record.format == 2
-        storage.save(record)
-        assert b"a-bearer-token" not in (tmp_path / "record.json").read_bytes()
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,16 +10,15 @@ import pytest
 
 from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.advertisement import AttemptSecrets
-from client_sdk.secagg.errors import BadMessage, SecaggError, SpentOnCheckpoint, Superseded
+from client_sdk.secagg.errors import BadMessage, SecaggError, Superseded
 from client_sdk.secagg.live import LEAST_BYTES, Step
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.memory import Memory, Tries
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.wire import WireWriter
 from tests.client_sdk.secagg.attempt import changed, digest, entropy, header
-from tests.client_sdk.secagg.fleet import LEARNER, Coordinator, Member, finished, fleet, tensors_of, until_masked
+from tests.client_sdk.secagg.fleet import Coordinator, Member, finished, fleet, tensors_of, until_masked
 
-OLDER = Path(__file__).with_name("memory_format_2.hex")
 STEPS = ("nothing", "advertised", "shared", "masked", "signed", "over")
 
 
@@ -169,51 +167,15 @@ def test_a_step_is_stored_only_in_place_of_the_one_from_which_it_was_made() -> N
     assert memories["shared"].moved(other, None, after).live == {**memories["shared"].live, other: after}
 
 
-# Format 2.
-
-
-def test_a_memory_of_format_2_keeps_its_marks_and_drops_its_attempts() -> None:
-    """Written by the version before this one, by a device that had signed on this checkpoint."""
-    older = bytes.fromhex(OLDER.read_text())
-    found, model = Memory.parse(older), header(dimension=5).model
-    assert Memory.outdated(older)
-    assert (found.revocations, found.learners, found.live) == (2, {LEARNER}, {})
-    assert list(found.spent) == [model]
-    assert found.tries == {}, "those of a spent checkpoint count no more"
-    again = Memory.parse(found.encoded)
-    assert again == found
-    assert not Memory.outdated(found.encoded)
-
-
-def test_a_device_that_signed_before_it_was_upgraded_is_spent_on_that_file() -> None:
-    members, _ = fleet(1)
-    members[0].disk = bytes.fromhex(OLDER.read_text())
-    with pytest.raises(SpentOnCheckpoint):
-        members[0].start(header(dimension=5, run="run-2"), at=100)
-    assert members[0].start(header(dimension=5, model=digest("next")), at=100) is not None
-
-
-def test_tries_of_format_2_count_and_a_damaged_one_is_refused() -> None:
-    older = bytes.fromhex(OLDER.read_text())
-    model = header(dimension=5).model
-    found = replace(Memory.parse(older), spent=frozenset(), tries={model: Tries(count=3, last_at=0.0)})
-    assert found.tries_on(tensors_of(model), model) == Tries(count=3, last_at=0.0)
-    both = replace(found, tries={**found.tries, tensors_of(model): Tries(count=2, last_at=7.0)})
-    assert both.tries_on(tensors_of(model), model) == Tries(count=5, last_at=7.0)
-    assert both.tries_on(model, model) == Tries(count=3, last_at=0.0)
-    with pytest.raises(BadMessage, match="damaged"):
-        Memory.parse(older[:-1] + bytes([older[-1] ^ 1]))
-
-
-def test_the_tries_of_a_spent_checkpoint_go_also_those_of_its_file() -> None:
+def test_the_tries_of_a_spent_checkpoint_go() -> None:
     tried = Tries(count=3, last_at=0.0)
-    tensors, model, other = digest("tensors"), digest("file"), digest("other")
-    memory = Memory(tries={tensors: tried, model: tried, other: tried}).signed_on(tensors, model)
+    tensors, other = digest("tensors"), digest("other")
+    memory = Memory(tries={tensors: tried, other: tried}).signed_on(tensors)
     assert (memory.spent, memory.tries) == ({tensors}, {other: tried})
     assert Memory.parse(memory.encoded) == memory
 
 
-@pytest.mark.parametrize("other", [0, 1, 4, 65535])
+@pytest.mark.parametrize("other", [0, 1, 2, 4, 65535])
 def test_a_memory_of_an_unknown_format_is_refused(other: int) -> None:
     with pytest.raises(BadMessage, match="another version of this package"):
         Memory.parse(WireWriter(64).number(other, 2).fixed(bytes(64), 64).checked())

@@ -61,11 +61,3 @@ def test_every_number_of_a_job_is_an_option_of_its_name_and_default() -> None:
     for name, field in fields.items():
         if name not in ("recipe", "resume", "init_digest") and not field.is_required():
             assert there[name] == field.default, name
-
-
-def test_names_of_0_1_0_are_still_read() -> None:
-    """In about.json of saved steps, and as options."""
-    old = Recipe.model_validate({"steps": 3, "batch": 9, "precision": "bf16"})
-    assert old == Recipe(steps=3, batch_size=9, precision="bfloat16")
-    words = {"full": "float32", "bf16": "bfloat16", "fp16": "float16"}
-    assert {word: Recipe.model_validate({"steps": 1, "precision": word}).precision for word in words} == words

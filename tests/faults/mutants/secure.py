@@ -69,7 +69,7 @@ def _rebuilt_secret_stored() -> Patches:
 @mutant("spent-forgotten", "spent", focus=SIGNING, **VANISHING)
 def _spent_forgotten() -> Patches:
     """A device does not ask its memory whether it has signed on the checkpoint."""
-    return [(Memory, "is_spent", lambda self, tensors, model: False)]
+    return [(Memory, "is_spent", lambda self, tensors: False)]
 
 
 @mutant("memory-not-kept", "spent", "no-bug", focus=SIGNING, **VANISHING)
