@@ -64,7 +64,6 @@ def header_of(rule: GraphRule, dimension: int) -> AttemptHeader:
         max_norm=10.0,
         max_abs=0.1,
         weight_cap=WEIGHT_CAP,
-        cipher="aes-256-ctr",
         rule=rule,
         minimum_cohort=64,
         revocations=REVOKED.counter,
@@ -127,7 +126,7 @@ class Crowd:
         """The integers that the device at ``place`` contributes."""
         key = rounding_key(_rounding(place), self.header.digest)
         bits = self.cohort.roster.lane_bits
-        return self.header.quantizer.lanes(self.values, _weight(place), bits, key, self.header.cipher)
+        return self.header.quantizer.lanes(self.values, _weight(place), bits, key)
 
     def survivors(self, gone: Sequence[int] = ()) -> Survivors:
         """All but ``gone``."""
@@ -146,7 +145,7 @@ class Crowd:
     def vectors(self, gone: Sequence[int], total: Any) -> Iterator[bytes]:
         """Yields the survivors' packed masked vectors in order, and adds their integers to ``total`` (int64)."""
         bits = self.cohort.roster.lane_bits
-        masker = Masker(self.header.cipher, bits)
+        masker = Masker(bits)
         absent = set(gone)
         for place in self.survivors(gone).places:
             vector = self.lanes(place)
@@ -232,7 +231,7 @@ class OneDevice:
         crowd, place, cohort = self.crowd, self.place, self.crowd.cohort
         bits = cohort.roster.lane_bits
         vector = unpack(messages["mask"].blob, crowd.header.lanes, bits)
-        masker = Masker(crowd.header.cipher, bits)
+        masker = Masker(bits)
         masker.apply(vector, self_seed(crowd.secrets[place].self_mask, cohort.h, place), -1)
         for peer in cohort.graph.neighbours(place):
             masker.apply(vector, crowd.pair_mask(peer, place), pair_sign(peer, place))

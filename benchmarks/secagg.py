@@ -177,7 +177,7 @@ def own_steps(threshold: int) -> tuple[Callable[[], object], ...]:
     shown = crowd.cohort.roster.entries[0].advertisement
     private, seed = crowd.secrets[0].mask_key.private, crowd.secrets[0].self_mask
     peer = crowd.cohort.roster.entries[1].advertisement.mask_key
-    masker, vector = Masker("aes-256-ctr", lane_bits(N, 16)), np.zeros(MILLION, np.uint32)
+    masker, vector = Masker(lane_bits(N, 16)), np.zeros(MILLION, np.uint32)
     xs = range(1, N + 1)
     shares = dict(zip(xs, split(private, xs, threshold, os.urandom), strict=True))
 

@@ -1,9 +1,8 @@
 """What a device trained for a secure round, before any mask: saved on the device, and never sent.
 
-It is not encoded yet, since a codec may draw by the round, and an update that comes too late for one round may be put
-into a later one. Besides the change of the model it holds what the exchanges need: on how many examples the device
-trained, and the digest of the tensors from which it did. It has no metrics: nothing else of a secure round leaves the
-device.
+It is not encoded yet: that is done when an attempt begins. Besides the change of the model it holds what the exchanges
+need: on how many examples the device trained, and the digest of the tensors from which it did. It has no metrics:
+nothing else of a secure round leaves the device.
 """
 
 from __future__ import annotations
@@ -117,21 +116,11 @@ def work_for(assignment: Assignment, body: bytes, left: int = -1) -> TrainedWork
     """What the record says about a contribution of these bytes. ``left``: see ``TrainedWork``."""
     contribution = ClearContribution.parse(body)
     return TrainedWork(
-        run=assignment.run,
         agreed=agreed(assignment).hex(),
-        checkpoint=assignment.checkpoint.digest,
         tensors=contribution.tensors,
         dimension=contribution.dimension(assignment),
         left=left,
     )
-
-
-def fits(work: TrainedWork, assignment: Assignment) -> bool:
-    """Whether the same would be trained for this assignment."""
-    if assignment.secure is None:
-        return False
-    mine = (work.run, work.agreed, work.checkpoint)
-    return mine == (assignment.run, agreed(assignment).hex(), assignment.checkpoint.digest)
 
 
 def weight_of(examples: int, secure: SecureTask) -> int:

@@ -72,10 +72,8 @@ class RoundEnds(Enrolling):
         digest: str | None = None,
         weight: int | None = None,
         logged: LoggedEvent | None = None,
-        kept: bool = False,
     ) -> Steps[str | None]:
-        """Move the round to the history, in one save. Returns the reason to rest, after a withdrawal. ``kept``: the
-        update stays for a later round, if it is there and no list was signed for it."""
+        """Move the round to the history, in one save. Returns the reason to rest, after a withdrawal."""
         record = self.record
         assignment = record.assignment
         if assignment is None:
@@ -99,18 +97,11 @@ class RoundEnds(Enrolling):
             joined_at=record.assigned_at,
             ended_at=max(self.now, record.assigned_at),
         )
-        done: dict[str, object] = {"assignment": None, "assigned_at": 0.0, "withdrawal": None, "farewell": None}
-        if not kept or record.update_digest is None or (yield from self._is_spent()):
-            done |= {"update_digest": None, "work": None}
-        self.record = record.changed(**done)
+        self.record = record.changed(
+            assignment=None, assigned_at=0.0, withdrawal=None, farewell=None, update_digest=None, work=None
+        )
         yield Save(record=self.record, joined=joined)
         return reason if result == "withdrawn" else None
-
-    def _is_spent(self) -> Steps[bool]:
-        """Whether this device has signed a list on the checkpoint of the saved update, which then is of no more use."""
-        work = self.record.work
-        memory = yield from self.remembered()
-        return work is None or memory.is_spent(bytes.fromhex(work.tensors))
 
     def _forget(self, assignment: Assignment) -> Steps[None]:
         """Delete the secrets of this round's attempt. What was signed and tried stays in the memory."""

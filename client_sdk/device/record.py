@@ -12,7 +12,7 @@ from pydantic import Field
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache
 from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
-from client_sdk.protocol.names import Digest, Message, RunId
+from client_sdk.protocol.names import Digest, Message
 from client_sdk.protocol.secure import Complaint, SecureRefusal
 from client_sdk.secagg.memory import Memory
 
@@ -37,13 +37,10 @@ class TrainedWork(Message):
     """What was trained for a secure round, beside the saved update: that is erased once a list of survivors is signed,
     and the exchanges go on."""
 
-    run: RunId
     agreed: Digest
     """Of the plan and the task that it was trained by: ``contribution.agreed``."""
-    checkpoint: Digest
-    """Of the checkpoint's file."""
     tensors: Digest
-    """Of its tensors, see ``tensors.canonical_digest``."""
+    """Of the checkpoint's tensors, see ``tensors.canonical_digest``."""
     dimension: int
     """Values that are masked."""
     left: int = -1

@@ -19,9 +19,7 @@ is told to the coordinator and clears up.
     leaving       Keep(no attempt of this round): nothing of it can be sent any more. It comes before each request
                   that a coordinator may never answer
 
-A transport error ends nothing: requests are repeated until they are answered, or the attempt has expired. Where the
-plan has ``keep_late``, an update for which no list was signed is kept when the round is over, for a later round of the
-same run on the same checkpoint.
+A transport error ends nothing: requests are repeated until they are answered, or the attempt has expired.
 """
 
 from __future__ import annotations
@@ -154,7 +152,7 @@ class SecureParts(SecureAttempts):
 
     def _left(self, left: AttemptLeft) -> Steps[str | None]:
         """The coordinator has no place for this device in the attempt, or does not take its message."""
-        assignment, _, secure = self.secure_work()
+        assignment, _, _ = self.secure_work()
         problem, stage = left.problem, left.stage
         if problem.kind not in NO_PLACE:
             yield from self._send_withdrawal(assignment, short(f"Its message was refused: {problem}"))
@@ -166,14 +164,12 @@ class SecureParts(SecureAttempts):
         outcome = yield from self._outcome(assignment)
         goes_on = isinstance(outcome, Outcome) and outcome.result == "pending"
         if problem.kind == "late" and goes_on and stage is not None:
-            if stage != "advertise" or secure.keep_late:
+            if stage != "advertise":
                 return None
             yield from self._send_withdrawal(assignment, short(str(problem)))
-        return (yield from self._ended(outcome, str(problem), kept=problem.kind == "late" and secure.keep_late))
+        return (yield from self._ended(outcome, str(problem)))
 
-    def _ended(
-        self, outcome: Outcome | Problem | None = None, reason: str = "", *, kept: bool = False
-    ) -> Steps[str | None]:
+    def _ended(self, outcome: Outcome | Problem | None = None, reason: str = "") -> Steps[str | None]:
         """The round is over for this device. ``outcome``: what the coordinator says of its part; None: it is asked."""
         if outcome is None:
             assignment, _, _ = self.secure_work()
@@ -181,4 +177,4 @@ class SecureParts(SecureAttempts):
         if isinstance(outcome, Outcome) and outcome.result == "counted":
             return (yield from self._end("receipt", "It was added to the others' under masks."))
         said = outcome.reason if isinstance(outcome, Outcome) else str(outcome)
-        return (yield from self._end("dropped", said or reason or "The round ended without a sum.", kept=kept))
+        return (yield from self._end("dropped", said or reason or "The round ended without a sum."))

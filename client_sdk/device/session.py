@@ -39,7 +39,7 @@ from client_sdk.device.actions import (
     Train,
     Trained,
 )
-from client_sdk.device.contribution import fits, work_for
+from client_sdk.device.contribution import work_for
 from client_sdk.device.policy import refusal, refuses_partial, shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing, is_about_credentials, short
@@ -114,8 +114,6 @@ class _Session(SecureParts):
             if self.record.assignment is not None:
                 yield from self._end("dropped", "This device was started for another coordinator.")
                 joined = 1
-            elif self.record.work is not None:
-                yield from self.save(update_digest=None, work=None)
             self.record = self.record.changed(coordinator=coordinator, registered=None)
         yield from self.become_known()
         rest = None
@@ -127,7 +125,7 @@ class _Session(SecureParts):
                 low, high = self.pacing.withdrawn_s
                 yield Sleep(min_s=low, max_s=high, reason=rest, trouble=True)
             assignment, offer = yield from self._wait_for_work()
-            yield from self._accept(assignment)
+            yield from self.save(assignment=assignment, assigned_at=self.now)
             rest = yield from self._train(assignment, offer)
             joined += 1
         return joined
@@ -150,15 +148,6 @@ class _Session(SecureParts):
                 low, high = max(low, self.pacing.soon_s[0]), max(high, self.pacing.soon_s[1])
             if high > 0:
                 yield Sleep(min_s=low, max_s=high, reason=answer.reason)
-
-    def _accept(self, assignment: Assignment) -> Generator[Action, Reply, None]:
-        """Save the assignment. An update that was kept from an earlier secure round is of use in a later one of the
-        same plan on the same checkpoint; else it is erased by this save, so that it can be taken for no other."""
-        work = self.record.work
-        if work is not None and self.record.update_digest is not None and fits(work, assignment):
-            yield from self.save(assignment=assignment, assigned_at=self.now, work=work.changed(left=-1))
-        else:
-            yield from self.save(assignment=assignment, assigned_at=self.now, update_digest=None, work=None)
 
     # ------------------------------------------------------------ one round; returns why to rest, None to go on at once
 
@@ -185,8 +174,6 @@ class _Session(SecureParts):
 
     def _train(self, assignment: Assignment, offer: CheckIn) -> Generator[Action, Reply, str | None]:
         reason = refusal(assignment, offer)
-        if reason is None and self.record.work is not None and self.record.update_digest is not None:
-            return (yield from self.take_part(assignment))
         if reason is None:
             reason = yield from self._fetch(assignment)
         if reason is None and self.now >= self.due_at:

@@ -70,7 +70,6 @@ class SecureTask(Message):
     """Most that one device weighs."""
     weighting: Literal["examples", "equal"] = "examples"
     """*examples*: a device weighs as many as it trained on, up to the cap. *equal*: each weighs the cap."""
-    cipher: str
     profile: Literal["strict", "fast"]
     drop: int = 0
     """How many devices may vanish, of *fast*; 0 in *strict*, likewise the next three."""
@@ -82,8 +81,6 @@ class SecureTask(Message):
     """Bits of correctness."""
     minimum_cohort: int
     """Fewest devices of a roster and of a sum."""
-    keep_late: bool = False
-    """Whether a device that comes too late for the roster keeps its update for a later round on the same checkpoint."""
     statistics: tuple[float, ...] = ()
     """The range of each statistic of the model, in the order of their names. Not sent if empty."""
 

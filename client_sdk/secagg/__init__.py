@@ -5,7 +5,7 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
 
     errors       all errors
     agreement    X25519 key agreement; HKDF-SHA256
-    stream       a cipher's key stream, written into a reused buffer
+    stream       a key stream, written into a reused buffer
     statement    the bytes that a device signs: domain, h, stage, body
     shamir       a secret split into shares, any t of which rebuild it
     hypergeometric, parameters   how many neighbours and how many shares, and the bound that this achieves

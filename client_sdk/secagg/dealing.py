@@ -31,7 +31,7 @@ def coefficients(dealing: bytes, h: bytes, kind: SecretKind) -> Callable[[int], 
     key = derive(dealing, salt=h, info=DOMAIN + b"dealing " + kind.encode())
 
     def draw(length: int) -> bytes:
-        stream = KeyStream("aes-256-ctr", -(-length // _UNIT) * _UNIT)
+        stream = KeyStream(-(-length // _UNIT) * _UNIT)
         stream.start(key)
         drawn = stream.take(length).tobytes()
         stream.wipe()

@@ -79,7 +79,7 @@ def ring_order(nonces: Sequence[bytes]) -> list[int]:
 
 
 def _words(key: bytes) -> Iterator[int]:
-    stream = KeyStream("aes-256-ctr", 4096)
+    stream = KeyStream(4096)
     stream.start(key)
     while True:
         yield from stream.take(4096).view(">u4").tolist()

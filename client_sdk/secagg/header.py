@@ -19,7 +19,7 @@ from client_sdk.secagg.parameters import Parameters, fast, strict
 from client_sdk.secagg.quantize import Quantizer
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN
 from client_sdk.secagg.statistics import StatisticRange
-from client_sdk.secagg.stream import CipherName, cipher_named
+from client_sdk.secagg.stream import CIPHER
 from client_sdk.secagg.wire import WireReader, WireWriter
 
 PROTOCOL = "quorate-secagg-2"
@@ -35,7 +35,7 @@ _MILLION = 1_000_000
 class GraphRule:
     """Gives neighbours and threshold for n devices: see ``parameters.strict`` and ``parameters.fast``.
 
-    ``strict`` takes no numbers: the four are 0. No rule assumes a server that is only honest but curious.
+    ``strict`` takes no numbers: the four are 0.
     """
 
     profile: Profile
@@ -69,7 +69,6 @@ class Terms:
     max_abs: float
     weight_cap: int
     """See ``quantize.Quantizer`` for these four."""
-    cipher: CipherName
     rule: GraphRule
     minimum_cohort: int
     statistics: tuple[float, ...] = ()
@@ -102,7 +101,6 @@ class AttemptHeader:
     max_abs: float
     weight_cap: int
     """See ``quantize.Quantizer`` for these four."""
-    cipher: CipherName
     rule: GraphRule
     minimum_cohort: int
     """Fewest devices in the roster, and among the survivors."""
@@ -117,7 +115,6 @@ class AttemptHeader:
     """The model's statistics, in the order of their names."""
 
     def __post_init__(self) -> None:
-        cipher_named(self.cipher)
         if self.dimension < 1 or self.round < 1 or self.minimum_cohort < 2:
             raise BadParameters("dimension and round are from 1 up, and a cohort has at least 2 devices")
         if bool(self.roles) != bool(self.statistics):
@@ -132,7 +129,6 @@ class AttemptHeader:
             max_norm=self.max_norm,
             max_abs=self.max_abs,
             weight_cap=self.weight_cap,
-            cipher=self.cipher,
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
             statistics=tuple(one.range for one in self.statistics),
@@ -171,7 +167,7 @@ class AttemptHeader:
         out.number(self.round, 8).number(self.attempt, 4)
         out.fixed(self.model, DIGEST_BYTES).fixed(self.plan, DIGEST_BYTES).number(self.dimension, 8)
         out.text(self.codec).number(self.codec_version, 4).fixed(self.codec_seed, SEED_BYTES)
-        out.number(self.q, 1).float(self.max_norm).float(self.max_abs).number(self.weight_cap, 4).text(self.cipher)
+        out.number(self.q, 1).float(self.max_norm).float(self.max_abs).number(self.weight_cap, 4).text(CIPHER)
         rule = self.rule
         out.text(rule.profile).number(rule.drop, 4).number(rule.corrupt_millionths, 4)
         out.number(rule.sigma, 1).number(rule.eta, 1).number(self.minimum_cohort, 4)
@@ -209,14 +205,7 @@ class AttemptHeader:
             max_norm=read.float(),
             max_abs=read.float(),
             weight_cap=read.number(4),
-            cipher=cipher_named(read.text()),
-            rule=GraphRule(
-                profile=_profile(read.text()),
-                drop=read.number(4),
-                corrupt_millionths=read.number(4),
-                sigma=read.number(1),
-                eta=read.number(1),
-            ),
+            rule=_cipher_and_rule(read),
             minimum_cohort=read.number(4),
             revocations=read.number(8),
             revocations_digest=read.fixed(DIGEST_BYTES),
@@ -225,6 +214,20 @@ class AttemptHeader:
         )
         read.end()
         return header
+
+
+def _cipher_and_rule(read: WireReader) -> GraphRule:
+    """The rule. Before it stands the name of the cipher, of which there is one. BadParameters for another."""
+    cipher = read.text()
+    if cipher != CIPHER:
+        raise BadParameters(f"there is no cipher {cipher[:40]!r}: masks are expanded with {CIPHER}")
+    return GraphRule(
+        profile=_profile(read.text()),
+        drop=read.number(4),
+        corrupt_millionths=read.number(4),
+        sigma=read.number(1),
+        eta=read.number(1),
+    )
 
 
 class _Statistics(TypedDict, total=False):

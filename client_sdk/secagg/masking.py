@@ -49,8 +49,8 @@ def masked_vector(
     header, bits = cohort.header, cohort.roster.lane_bits
     rounding = rounding_key(put_in.rounding_secret, header.digest)
     quantizer = header.quantizer
-    vector = quantizer.lanes(put_in.values, put_in.weight, bits, rounding, header.cipher, put_in.statistics)
-    masker = tools.masker(header.cipher, bits)
+    vector = quantizer.lanes(put_in.values, put_in.weight, bits, rounding, put_in.statistics)
+    masker = tools.masker(bits)
     try:
         masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
         for peer in peers:

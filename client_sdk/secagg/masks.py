@@ -20,7 +20,7 @@ from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.errors import BadVector
 from client_sdk.secagg.lanes import Lanes, lane_dtype
 from client_sdk.secagg.statement import DOMAIN
-from client_sdk.secagg.stream import BLOCK_BYTES, CipherName, KeyStream
+from client_sdk.secagg.stream import BLOCK_BYTES, KeyStream
 
 Sign = Literal[1, -1]
 
@@ -30,10 +30,10 @@ _PAIR = DOMAIN + b"pair mask"
 class Masker:
     """Adds masks to vectors of one round's lanes. One thread at a time."""
 
-    def __init__(self, cipher: CipherName, bits: int, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, bits: int, block_bytes: int = BLOCK_BYTES) -> None:
         self.bits = bits
         self.dtype = lane_dtype(bits)
-        self._stream = KeyStream(cipher, block_bytes)
+        self._stream = KeyStream(block_bytes)
         self._words = self._stream.buffer.view(self.dtype)
 
     def apply(self, vector: Lanes, seed: bytes, sign: Sign, first: int = 0) -> None:

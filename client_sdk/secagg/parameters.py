@@ -9,17 +9,16 @@ whom rebuild one. Neighbours are a random k of the other n - 1, so the numbers o
 hypergeometric. *sigma*: no secret of an honest device leaks, except with probability 2^-sigma, by these two events:
 
 1. A device's neighbours reveal its secrets; a union bound over the n devices.
-   *Curious* (the server follows the protocol): at least t of the k collude.
-   *Semi-malicious* (it is honest only until the roster is fixed, then reports one peer as alive to some devices and as
-   gone to others): an honest neighbour gives one share of the two, a colluding one both, so both secrets are rebuilt
-   where (k - c) + 2c >= 2t, that is c >= 2t - k.
+   The server is *semi-malicious* (it is honest only until the roster is fixed, then reports one peer as alive to some
+   devices and as gone to others): an honest neighbour gives one share of the two, a colluding one both, so both secrets
+   are rebuilt where (k - c) + 2c >= 2t, that is c >= 2t - k.
 2. The remaining graph is disconnected, and the sum of one component is revealed. Honest devices that signed the
    survivor list and are at most k/2 places apart are neighbours, and each holds the other's shares: they share a mask.
    So they are disconnected only where two stretches of k/2 places each hold nothing but colluding devices and devices
-   that did not sign; a union bound over the n(n - k - 1)/2 pairs of stretches. *Curious*: all k of them are among C + D
-   random ones. *Semi-malicious*: the server chooses who does not sign, at most D, so at least k - D of the k collude. A
-   signer at the edge of a stretch needs t neighbours that reveal, of whom k/2 are in the stretch, and so does the
-   signer at the edge of the other: at least 2t - k of the k collude as well. This is impossible where k > C + D. A
+   that did not sign; a union bound over the n(n - k - 1)/2 pairs of stretches. The server chooses who does not sign, at
+   most D, so at least k - D of the k collude. A signer at the edge of a stretch needs t neighbours that reveal, of whom
+   k/2 are in the stretch, and so does the signer at the edge of the other: at least 2t - k of the k collude as well.
+   This is impossible where k > C + D. A
    device that did not sign is not a component of its own: without event 1, each such device of which anything is
    revealed shares a mask with an honest device that signed. This requires that devices reveal nothing until *signers*
    of the whole roster have signed their list: n - D, and floor((n + C) / 2) + 1 at least. Two lists cannot both have
@@ -35,21 +34,15 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import comb
-from typing import Literal
 
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.hypergeometric import at_most, bits_of, log2_at_least, tail
-
-Adversary = Literal["semi-malicious", "curious"]
 
 STRICT_LIMIT = 300
 """Most devices of a *strict* round."""
 SMALLEST = 3
 LARGEST = 10_000
 """Fewest and most devices of a secure round."""
-FEWEST_SHARES = 2
-"""The smallest threshold: with 1, each share would be the secret itself."""
 
 _TOO_MANY = "of {n} devices {drop} may vanish and {colluding} collude: no graph and no threshold withstands both"
 
@@ -66,8 +59,7 @@ class Parameters:
     """Devices that hold shares of a device's secrets: all n of a complete graph, itself included, else its k
     neighbours."""
     threshold: int
-    """How many shares rebuild a secret: more than half of the number of holders, unless the server is assumed to be
-    curious only."""
+    """How many shares rebuild a secret: more than half of the number of holders."""
     signers: int
     """How many of the roster must have signed a survivor list before anything is revealed under it: so many that two
     lists cannot both have them, however the colluding devices sign, and on a ring all but those that may drop out."""
@@ -101,54 +93,41 @@ def fast(
     corrupt: Fraction,
     sigma: int = 40,
     eta: int = 40,
-    adversary: Adversary = "semi-malicious",
 ) -> Parameters:
     """The smallest even k, and for it the smallest t, that give ``sigma`` and ``eta`` bits when ``drop`` of ``n``
     devices drop out and floor(``corrupt`` * n) collude. A complete graph where no k below n - 1 does.
 
     At n = 300, 44 absent and 10 % colluding: k = 106, t = 68 for 40 bits each; k = 110, t = 71 for sigma = 80, where
-    2t - k = 32 is above the 30 that collude: event 1 is impossible. Against a curious server k = 52, t = 24 for 40 bits
-    each: it never asks for both kinds of share, so t may be below k/2.
+    2t - k = 32 is above the 30 that collude: event 1 is impossible.
     """
     colluding = require_faults(n, drop, corrupt)
     for name, bits in (("sigma", sigma), ("eta", eta)):
         if not 1 <= bits <= 128:
             raise BadParameters(f"{name} is from 1 to 128 bits, not {bits}")
-    if adversary == "semi-malicious" and _one_list(n, colluding) > n - drop:
+    if _one_list(n, colluding) > n - drop:
         raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
     for k in range(2, n - 1, 2):
-        if _hopeless(n, drop, colluding, k, sigma, eta, adversary):
+        if _hopeless(n, drop, colluding, k, sigma, eta):
             continue
-        threshold = _largest_threshold(n, drop, k, eta, adversary)
-        if threshold is None or not _secret(n, drop, colluding, k, threshold, sigma, adversary):
+        threshold = _largest_threshold(n, drop, k, eta)
+        if threshold is None or not _secret(n, drop, colluding, k, threshold, sigma):
             continue
-        threshold = _smallest_threshold(n, drop, colluding, k, threshold, sigma, adversary)
-        return achieved(n, drop, corrupt, k, threshold, adversary)
-    threshold = _one_list(n, colluding) if adversary == "semi-malicious" else max(colluding + 1, FEWEST_SHARES)
-    if threshold > n - drop:
-        raise BadParameters(_TOO_MANY.format(n=n, drop=drop, colluding=colluding))
-    return achieved(n, drop, corrupt, n - 1, threshold, adversary)
+        threshold = _smallest_threshold(n, drop, colluding, k, threshold, sigma)
+        return achieved(n, drop, corrupt, k, threshold)
+    return achieved(n, drop, corrupt, n - 1, _one_list(n, colluding))
 
 
-def achieved(
-    n: int, drop: int, corrupt: Fraction, neighbours: int, threshold: int, adversary: Adversary = "semi-malicious"
-) -> Parameters:
-    """The parameters with this k and t, and the bits that they achieve. BadParameters for an odd k on a ring, for a t
-    that is not from 2 to the number of holders and, unless the server is curious only, for one that is not above half
-    of it."""
+def achieved(n: int, drop: int, corrupt: Fraction, neighbours: int, threshold: int) -> Parameters:
+    """The parameters with this k and t, and the bits that they achieve. BadParameters for an odd k on a ring, and for a
+    t that is not above half of the number of holders and at most all of them."""
     colluding = require_faults(n, drop, corrupt)
     holders = n if neighbours == n - 1 else neighbours
     if not 2 <= neighbours <= n - 1 or (neighbours % 2 and neighbours != n - 1):
         raise BadParameters(
             f"a device has all {n - 1} others as neighbours or an even number of them, not {neighbours}"
         )
-    if adversary == "semi-malicious":
-        require_threshold(threshold, holders)
-    elif not FEWEST_SHARES <= threshold <= holders:
-        raise BadParameters(
-            f"a threshold of {threshold} of {holders} shares is not from {FEWEST_SHARES} to all of them"
-        )
-    leak = _leak(n, drop, colluding, neighbours, threshold, adversary)
+    require_threshold(threshold, holders)
+    leak = _leak(n, drop, colluding, neighbours, threshold)
     lost = _lost(n, drop, neighbours, threshold)
     return Parameters(
         n=n,
@@ -193,14 +172,9 @@ def _require_size(n: int) -> None:
         raise BadParameters(f"a secure round has from {SMALLEST} to {LARGEST} devices, not {n}")
 
 
-def _above(k: int, adversary: Adversary) -> int:
-    """The thresholds that are allowed are above this number."""
-    return k // 2 if adversary == "semi-malicious" else FEWEST_SHARES - 1
-
-
-def _largest_threshold(n: int, drop: int, k: int, eta: int, adversary: Adversary) -> int | None:
+def _largest_threshold(n: int, drop: int, k: int, eta: int) -> int | None:
     """The largest allowed t with which ``eta`` is met; None where there is none."""
-    above = low = _above(k, adversary)
+    above = low = k // 2
     high = k
     while low < high:
         middle = (low + high + 1) // 2
@@ -211,25 +185,23 @@ def _largest_threshold(n: int, drop: int, k: int, eta: int, adversary: Adversary
     return low if low > above else None
 
 
-def _smallest_threshold(
-    n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int, adversary: Adversary
-) -> int:
+def _smallest_threshold(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int) -> int:
     """The smallest allowed t with which ``sigma`` is met, where ``threshold`` meets it: the leak falls as t grows."""
-    low, high = _above(k, adversary) + 1, threshold
+    low, high = k // 2 + 1, threshold
     while low < high:
         middle = (low + high) // 2
-        if _secret(n, drop, colluding, k, middle, sigma, adversary):
+        if _secret(n, drop, colluding, k, middle, sigma):
             high = middle
         else:
             low = middle + 1
     return high
 
 
-def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int, adversary: Adversary) -> bool:
+def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int) -> bool:
     """Whether k surely fails, by single terms of the tails in floats with half a bit of margin: this discards most k
     quickly, and none that could succeed."""
     union = math.log2(n)
-    above = low = _above(k, adversary)
+    above = low = k // 2
     high = k
     while low < high:  # the largest t with which eta could be met
         middle = (low + high + 1) // 2
@@ -237,20 +209,17 @@ def _hopeless(n: int, drop: int, colluding: int, k: int, sigma: int, eta: int, a
             low = middle
         else:
             high = middle - 1
-    curious = adversary == "curious"
-    betrayed = union + log2_at_least(n - 1, colluding, k, low if curious else 2 * low - k)
+    betrayed = union + log2_at_least(n - 1, colluding, k, 2 * low - k)
     if low == above or betrayed > 0.5 - sigma:
         return True
     if k > colluding + drop:
         return False
     pairs = union + math.log2(n - k - 1) - 1
-    if curious:
-        return pairs + log2_at_least(n, colluding + drop, k, k) > 0.5 - sigma
     return pairs + log2_at_least(n, colluding, k, max(k - drop, 2 * low - k)) > 0.5 - sigma
 
 
-def _secret(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int, adversary: Adversary) -> bool:
-    return at_most(_leak(n, drop, colluding, k, threshold, adversary), sigma)
+def _secret(n: int, drop: int, colluding: int, k: int, threshold: int, sigma: int) -> bool:
+    return at_most(_leak(n, drop, colluding, k, threshold), sigma)
 
 
 def _lost(n: int, drop: int, k: int, threshold: int) -> Fraction:
@@ -260,17 +229,12 @@ def _lost(n: int, drop: int, k: int, threshold: int) -> Fraction:
     return n * tail(n - 1, drop, k, k - threshold + 1)
 
 
-def _leak(n: int, drop: int, colluding: int, k: int, threshold: int, adversary: Adversary) -> Fraction:
+def _leak(n: int, drop: int, colluding: int, k: int, threshold: int) -> Fraction:
     """An upper bound of the probability that a secret, or the sum of one component, is revealed: both events, added."""
-    curious = adversary == "curious"
     if k == n - 1:
-        return Fraction(int(threshold <= colluding if curious else 2 * threshold <= n + colluding))
-    betrayed = n * tail(n - 1, colluding, k, threshold if curious else 2 * threshold - k)
+        return Fraction(int(2 * threshold <= n + colluding))
+    betrayed = n * tail(n - 1, colluding, k, 2 * threshold - k)
     if k > colluding + drop:
         return betrayed
     pairs = Fraction(n * (n - k - 1), 2)
-    if curious:
-        apart = Fraction(comb(n - k, colluding + drop - k), comb(n, colluding + drop))
-    else:
-        apart = tail(n, colluding, k, max(k - drop, 2 * threshold - k))
-    return betrayed + pairs * apart
+    return betrayed + pairs * tail(n, colluding, k, max(k - drop, 2 * threshold - k))

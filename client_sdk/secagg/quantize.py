@@ -42,7 +42,7 @@ from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, lane_dtype
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.secagg.statistics import NOTHING, StatisticLanes, StatisticRange
-from client_sdk.secagg.stream import CipherName, KeyStream
+from client_sdk.secagg.stream import KeyStream
 from client_sdk.tensors.floats import Float32, l2_norm_of_blocks, pieces
 from client_sdk.tensors.manifest import NotFinite
 
@@ -136,7 +136,6 @@ class Quantizer:
         weight: int,
         bits: int,
         rounding: bytes,
-        cipher: CipherName,
         statistics: Float32 = NOTHING,
     ) -> Lanes:
         """The lanes of ``values`` and ``statistics`` (1-d float32), as ``lane_dtype(bits)``. ``rounding``: the key from
@@ -155,7 +154,7 @@ class Quantizer:
         whole = lanes.view(
             "<i4" if lanes.itemsize == 4 else "<i8"
         )  # lanes are below 2^24, and conversion to signed is faster
-        stream = KeyStream(cipher, 4 * _BLOCK)
+        stream = KeyStream(4 * _BLOCK)
         stream.start(rounding)
         words = stream.buffer.view("<u4")
         size = min(_BLOCK, values.size)

@@ -1,4 +1,5 @@
-"""A cipher's key stream, written into one reused buffer: no allocation for each mask or block.
+"""The key stream of AES-256 in counter mode (NIST SP 800-38A, 128-bit big-endian counter), written into one reused
+buffer: no allocation for each mask or block.
 
 A key is used for one stream, so every stream begins at counter zero with the zero nonce. Reading may start further on,
 for work on one part of a vector.
@@ -6,18 +7,14 @@ for work on one part of a vector.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from client_sdk.secagg.errors import BadParameters
 
-CipherName = Literal["aes-256-ctr", "chacha20"]
-"""AES-256 in counter mode (NIST SP 800-38A, 128-bit big-endian counter), or ChaCha20 (RFC 8439)."""
-
-CIPHERS: tuple[CipherName, ...] = get_args(CipherName)
+CIPHER = "aes-256-ctr"
+"""Its name in an attempt's header."""
 
 BLOCK_BYTES = 1 << 19
 """Bytes generated at once. Measured: 512 KiB stay in a core's cache and take few calls; 256 KiB are 2 % slower, 64 KiB
@@ -27,7 +24,7 @@ _ZEROS = memoryview(bytes(BLOCK_BYTES))
 """The plaintext: its encryption is the key stream itself."""
 
 _UNIT = 64
-"""Bytes: one block of ChaCha20, four of AES. A stream can start at multiples of it."""
+"""Bytes: four blocks. A stream can start at multiples of it."""
 
 _FROM_ZERO = modes.CTR(bytes(16))
 
@@ -35,20 +32,12 @@ _SPARE = 16
 """Bytes after the output that a cipher may need."""
 
 
-def cipher_named(name: str) -> CipherName:
-    """Return ``name`` where it is a cipher's name. BadParameters otherwise."""
-    if name not in CIPHERS:
-        raise BadParameters(f"there is no cipher {name[:40]!r}; there are {' and '.join(CIPHERS)}")
-    return name
-
-
 class KeyStream:
-    """Key streams of one cipher, one after another, through one buffer. One thread at a time."""
+    """Key streams, one after another, through one buffer. One thread at a time."""
 
-    def __init__(self, cipher: CipherName, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         if block_bytes < _UNIT or block_bytes % _UNIT:
             raise BadParameters(f"a block of key stream is a multiple of {_UNIT} bytes, not {block_bytes}")
-        self.cipher = cipher_named(cipher)
         self.block_bytes = block_bytes
         self._block = _ZEROS if block_bytes <= BLOCK_BYTES else memoryview(bytes(block_bytes))
         self._zeros = self._block
@@ -63,12 +52,8 @@ class KeyStream:
             raise BadParameters(f"a stream's key is 32 bytes, not {len(key)}")
         if at % _UNIT or not 0 <= at < _UNIT << 32:
             raise BadParameters(f"a stream begins at a multiple of {_UNIT} bytes below 2^38, not at {at}")
-        if self.cipher == "aes-256-ctr":
-            mode = modes.CTR((at // 16).to_bytes(16, "big")) if at else _FROM_ZERO
-            self._context = Cipher(algorithms.AES(key), mode).encryptor()
-        else:
-            counter = (at // 64).to_bytes(4, "little") + bytes(12)
-            self._context = Cipher(algorithms.ChaCha20(key, counter), None).encryptor()
+        mode = modes.CTR((at // 16).to_bytes(16, "big")) if at else _FROM_ZERO
+        self._context = Cipher(algorithms.AES(key), mode).encryptor()
 
     def fill(self, length: int) -> None:
         """Write the next ``length`` bytes of the stream, at most ``block_bytes``, to the beginning of ``buffer``."""

@@ -12,7 +12,6 @@ from client_sdk.protocol.devices import Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.statement import DOMAIN
-from client_sdk.secagg.stream import cipher_named
 
 
 def terms_of(task: SecureTask) -> Terms:
@@ -29,16 +28,13 @@ def terms_of(task: SecureTask) -> Terms:
         max_norm=task.max_norm,
         max_abs=task.max_abs,
         weight_cap=task.weight_cap,
-        cipher=cipher_named(task.cipher),
         rule=rule,
         minimum_cohort=task.minimum_cohort,
         statistics=task.statistics,
     )
 
 
-def task_of(
-    terms: Terms, *, weighting: Literal["examples", "equal"] = "examples", keep_late: bool = False
-) -> SecureTask:
+def task_of(terms: Terms, *, weighting: Literal["examples", "equal"] = "examples") -> SecureTask:
     """What an assignment carries of these terms."""
     rule = terms.rule
     return SecureTask(
@@ -47,14 +43,12 @@ def task_of(
         max_abs=terms.max_abs,
         weight_cap=terms.weight_cap,
         weighting=weighting,
-        cipher=terms.cipher,
         profile=rule.profile,
         drop=rule.drop,
         corrupt_millionths=rule.corrupt_millionths,
         sigma=rule.sigma,
         eta=rule.eta,
         minimum_cohort=terms.minimum_cohort,
-        keep_late=keep_late,
         statistics=terms.statistics,
     )
 

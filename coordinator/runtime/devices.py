@@ -320,7 +320,7 @@ def _terms(state: RunState) -> SecureTask | None:
         return None
     aggregation = state.plan.aggregation
     terms = secure.terms(aggregation, state.roles)
-    return task_of(terms, weighting=aggregation.weighting, keep_late=secure.keep_late)
+    return task_of(terms, weighting=aggregation.weighting)
 
 
 def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:

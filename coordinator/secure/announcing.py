@@ -94,7 +94,6 @@ def announce(state: RunState, *, run: bytes, layout: Layout, authority: Authorit
         max_norm=secure.max_norm,
         max_abs=secure.max_abs,
         weight_cap=secure.cap(plan.aggregation),
-        cipher=secure.cipher,
         rule=secure.rule,
         minimum_cohort=secure.minimum_cohort,
         revocations=authority.revocations,

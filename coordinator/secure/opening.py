@@ -103,15 +103,15 @@ def _added(cohort: MaskingCohort, survivors: Survivors, vectors: Iterable[bytes 
 
 def _unmask(cohort: MaskingCohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int) -> None:
     """Remove every mask from ``total``, in place. Each worker removes all masks from its part of the lanes."""
-    cipher, bits = cohort.header.cipher, cohort.roster.lane_bits
+    bits = cohort.roster.lane_bits
     if workers == 1:
-        unmask(total, masks, Masker(cipher, bits))
+        unmask(total, masks, Masker(bits))
         return
     seeds = list(masks)
     part = -(-total.size // (workers * _WHOLE)) * _WHOLE
 
     def work(first: int) -> None:
-        unmask(total[first : first + part], seeds, Masker(cipher, bits), first)
+        unmask(total[first : first + part], seeds, Masker(bits), first)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="unmask") as pool:
         list(pool.map(work, range(0, total.size, part)))

@@ -34,7 +34,6 @@ from coordinator.requests import TABLE, Body, Direct, Held, Request
 from coordinator.store.port import DeviceRow
 from simulation.virtual.authority import SimulatedAuthority
 from simulation.virtual.device import LATER, URL, Device, Surroundings
-from simulation.virtual.kept import KeptUpdate
 
 
 class SecureSurroundings(Surroundings, Protocol):
@@ -61,7 +60,7 @@ class MaskingDevice(Device):
     """After ``contributed`` it takes ``turn``s, until it is ``over``. ``memory``: of secure rounds, before and after
     this one."""
 
-    __slots__ = ("_asked", "_kept", "_storage", "vanishes_before")
+    __slots__ = ("_asked", "_storage", "vanishes_before")
 
     _world: SecureSurroundings
 
@@ -72,10 +71,7 @@ class MaskingDevice(Device):
         row: DeviceRow,
         offer: CheckIn,
         memory: Memory,
-        kept: KeptUpdate | None = None,
     ) -> None:
-        """``kept``: what it has trained in an earlier round."""
-        self._kept = kept
         self._storage = MemoryStorage()
         self._storage.keep(lambda _: memory)
         self._asked: Action | None = None
@@ -97,15 +93,6 @@ class MaskingDevice(Device):
         if reply is not LATER:
             self._go_on(reply)
 
-    def kept(self) -> KeptUpdate | None:
-        """What it has kept for a later round, after this one."""
-        record = self._storage.load()
-        if record is None or record.assignment is not None or record.work is None or record.update_digest is None:
-            return None
-        with self._storage.update(record.update_digest) as file:
-            contribution = ClearContribution.parse(file.read())
-        return KeptUpdate(checkpoint=record.work.checkpoint, contribution=contribution, record=record)
-
     @property
     def memory(self) -> Memory:
         """What it remembers of secure rounds. Nothing of this one is left to be sent."""
@@ -115,12 +102,8 @@ class MaskingDevice(Device):
 
     def _begun(self) -> Session:
         authority, name = self._world.authority, self.row.device
-        record = authority.identity(name).record(authority.trusted, URL, self._registered)
-        if self._kept is not None and self._kept.record is not None:
-            record = self._kept.record
-            self._storage.save(record, self._kept.contribution.encoded)
         return participate(
-            record,
+            authority.identity(name).record(authority.trusted, URL, self._registered),
             coordinator=URL,
             offer=lambda: self.offer,
             rounds=1,
@@ -143,9 +126,6 @@ class MaskingDevice(Device):
     def _sent(self, send: Send) -> Any:
         if send.route in (Route.CHECK_IN, Route.STARTED):
             return super()._sent(send)
-        if self._kept is not None:  # it has its assignment, and asks for the header after the time of an exchange
-            self._kept, self._asked = None, send
-            return LATER
         if send.method == "PUT" and send.path.get("stage") == self.vanishes_before is not None:
             self.vanish()
             return LATER

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from client_sdk.device.actions import Action, MemoryKept
 from client_sdk.device.policy import refuses_partial, secure_policy
-from client_sdk.protocol.devices import Assignment, CheckIn, Wait, Withdrawal
+from client_sdk.protocol.devices import CheckIn, Withdrawal
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.secure import SecureRefusal, Stage
 from client_sdk.secagg.actions import Keep
@@ -31,7 +31,6 @@ from coordinator.requests import TABLE, Direct, Request
 from coordinator.secure.blob_formats import entry_bytes
 from coordinator.store.port import DeviceRow
 from simulation.virtual.device import Device
-from simulation.virtual.kept import KeptUpdate
 from simulation.virtual.masking_device import SecureSurroundings
 from simulation.virtual.unmasked import UnmaskedRounds, parsed
 
@@ -72,7 +71,7 @@ class QuantizingDevice(Device):
     """As ``MaskingDevice``: after ``contributed`` it takes ``turn``s, until it is ``over``."""
 
     __slots__ = (
-        "_advertised", "_attempts", "_header", "_kept", "_last", "_stayed", "_tensors", "memory", "vanishes_before",
+        "_advertised", "_attempts", "_header", "_last", "_tensors", "memory", "vanishes_before",
     )  # fmt: skip
 
     _world: UnmaskedSurroundings
@@ -84,12 +83,8 @@ class QuantizingDevice(Device):
         row: DeviceRow,
         offer: CheckIn,
         memory: Memory,
-        kept: KeptUpdate | None = None,
     ) -> None:
         self.memory = memory
-        self._kept = kept
-        self._stayed = False
-        """Whether it was there when the round ended."""
         self.vanishes_before: Stage | None = None
         self._tensors = b""
         self._attempts = 0
@@ -110,20 +105,6 @@ class QuantizingDevice(Device):
         self._session.close()
         self._tensors = bytes.fromhex(self._world.trained_from)
         self.turn()
-
-    def answered(self, answer: Assignment | Wait) -> None:
-        """As of any device, but with an update that it has kept it does not start to train."""
-        super().answered(answer)
-        if self._kept is not None and self.assignment is not None and not self.over:
-            self._session.close()
-            self._tensors = bytes.fromhex(self._kept.contribution.tensors)
-
-    def kept(self) -> KeptUpdate | None:
-        """What it has kept for a later round, after this one."""
-        if self.assignment is None or not self._stayed or self._tensors in self.memory.spent:
-            return None
-        contribution = self._world.contribution(self.row.device)
-        return KeptUpdate(checkpoint=self.assignment.checkpoint.digest, contribution=contribution)
 
     def turn(self) -> None:
         """Sends all messages whose turn it is, together with those of other devices: ``message``."""
@@ -177,7 +158,7 @@ class QuantizingDevice(Device):
         """The exchange in which the device's message is due now."""
         assignment, secure, name = self.assignment, state.secure, self.row.device
         if assignment is None or state.round_number != assignment.round or secure is None or state.phase == "idle":
-            self.over = self._stayed = True
+            self.over = True
             return None
         if name in state.current.excluded:
             self.over = True

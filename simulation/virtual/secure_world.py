@@ -29,7 +29,6 @@ from coordinator.engine.state import RunState
 from simulation.engines.port import CannotTrain, Job
 from simulation.virtual.authority import SimulatedAuthority
 from simulation.virtual.device import Device
-from simulation.virtual.kept import KeptUpdate
 from simulation.virtual.masking_device import MaskingDevice
 from simulation.virtual.outbox import Outbox
 from simulation.virtual.quantizing_device import QuantizingDevice
@@ -59,8 +58,6 @@ class SecureWorld(SimulatedWorld):
         """(number of the event, how many may advertise then before the roster closes)."""
         self.outbox = Outbox(self._log, self._had_its_turn)
         self._contributed: dict[str, tuple[Assignment, int]] = {}
-        self._kept: dict[int, KeptUpdate] = {}
-        """Number of the client -> what it has kept of a round that gave no sum."""
         self._waiting_for_turns: dict[str, SecureDevice] = {}
         self._lagging: list[tuple[Device, Job | None]] = []
         self._seen: tuple[object, ...] = ()
@@ -78,39 +75,17 @@ class SecureWorld(SimulatedWorld):
 
     def _device(self, number: int) -> Device:
         row, offer = self._enrolment.row(number, self.now), self._enrolment.offer(number)
-        memory, kept = self._memories.get(number, Memory()), self._kept_by(number)
-        if self.masked:
-            return MaskingDevice(self, number, row, offer, memory, kept)
-        return QuantizingDevice(self, number, row, offer, memory, kept)
+        made = MaskingDevice if self.masked else QuantizingDevice
+        return made(self, number, row, offer, self._memories.get(number, Memory()))
 
     def _remove_if_over(self, device: Device) -> None:
         if device.over and isinstance(device, SecureDevice) and device.memory != Memory():
             self._memories[device.number] = device.memory
         super()._remove_if_over(device)
 
-    def _kept_by(self, number: int) -> KeptUpdate | None:
-        """What this client has kept, where it was trained from the newest checkpoint."""
-        found = self._kept.get(number)
-        return found if found is not None and found.checkpoint == self._state.checkpoint else None
-
-    def _has_trained(self, device: str) -> bool:
-        return self._kept_by(self._clients.number(device)) is not None
-
     def _assign(self, state: RunState) -> None:
         self._contributed.clear()
         super()._assign(state)
-        for name in sorted(state.current.members):
-            device, kept = self._present.get(name), self._kept_by(self._clients.number(name))
-            if kept is None or not isinstance(device, SecureDevice) or device.assignment is None:
-                continue
-            part = self._parts.get(name)
-            if part is None:
-                device.vanish()
-                self._remove_if_over(device)
-                continue
-            device.vanishes_before = part.vanishes_before
-            self._contributed[name] = device.assignment, kept.contribution.examples
-            self._agenda.after(part.network_s, self._turn, device)
 
     def _most(self, state: RunState) -> int:
         plan = state.plan
@@ -201,7 +176,7 @@ class SecureWorld(SimulatedWorld):
         if device.over or not isinstance(device, SecureDevice):
             return
         if assignment is None or state.round_number != assignment.round or state.phase == "idle":
-            self._finds_it_over(device, job)
+            device.vanish()
         elif state.phase != "collecting":
             self._lagging.append((device, job))  # too late for this roster
             return
@@ -248,38 +223,13 @@ class SecureWorld(SimulatedWorld):
             if isinstance(device, SecureDevice):
                 device.turn()
                 self._leaves(device)
-            else:  # it has vanished, or withdrawn
-                self._kept.pop(self._clients.number(name), None)
-        for late, job in self._lagging:
-            if isinstance(late, SecureDevice):
-                self._finds_it_over(late, job)
-                self._remove_if_over(late)
+        for late, _ in self._lagging:
+            self._leaves(late)
         self._waiting_for_turns.clear()
         self._lagging.clear()
 
-    def _finds_it_over(self, device: SecureDevice, job: Job | None) -> None:
-        """A device has trained, and finds that the round is over. Where the plan lets it keep its update and the
-        checkpoint is still the newest, it does."""
-        assignment = device.assignment
-        if assignment is None or assignment.secure is None or job is None:
-            device.vanish()
-            return
-        if assignment.secure.keep_late and assignment.checkpoint.digest == self._state.checkpoint:
-            result = self._engine.result(job)
-            if not isinstance(result, CannotTrain):
-                self._contributed[device.row.device] = assignment, result.report.examples
-                device.contributed(complete=result.report.work.complete)
-        self._leaves(device)
-
-    def _leaves(self, device: SecureDevice) -> None:
+    def _leaves(self, device: Device) -> None:
         """The round is over for this device."""
-        assignment = device.assignment
-        if assignment is not None and assignment.secure is not None and assignment.secure.keep_late:
-            kept = device.kept() if assignment.checkpoint.digest == self._state.checkpoint else None
-            if kept is not None:
-                self._kept[device.number] = kept
-            else:
-                self._kept.pop(device.number, None)
         device.vanish()
         self._remove_if_over(device)
 
@@ -296,9 +246,6 @@ class SecureWorld(SimulatedWorld):
 
     def contribution(self, device: str) -> ClearContribution:
         """What a device has trained for this round."""
-        kept = self._kept_by(self._clients.number(device))
-        if kept is not None:
-            return kept.contribution
         examples = self._contributed[device][1]
         flat = np.concatenate([block[0] for block in self._engine.columns([device])])
         return ClearContribution(delta=split(flat, self._layout.whole), examples=examples, tensors=self.trained_from)

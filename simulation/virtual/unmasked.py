@@ -109,7 +109,7 @@ class UnmaskedRounds:
         for device in secure.masked:
             one = self._put_in(device)
             rounding = rounding_key(one.rounding_secret, header.digest)
-            total += header.quantizer.lanes(one.values, one.weight, bits, rounding, header.cipher, one.statistics)
+            total += header.quantizer.lanes(one.values, one.weight, bits, rounding, one.statistics)
         cut(total, bits)
         return pack(total, bits), header.quantizer.require_possible(total, len(secure.masked))
 

@@ -253,8 +253,7 @@ class SimulatedWorld:
         self._begin(state)
         self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
         jobs = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
-        coming = [job for job in jobs if not self._has_trained(job.device)]
-        self._engine.submit(coming[: self._most(state)])
+        self._engine.submit(jobs[: self._most(state)])
         self._training = []
         members = state.current.members
         absent = [self._device(self._clients.number(name)) for name in members if name not in self._present]
@@ -265,7 +264,7 @@ class SimulatedWorld:
             assignment = Request(CHECK_IN, device.row, device.offer).call(CHECK_IN.shape.again, self.coordinator)
             if assignment is not None:
                 device.answered(assignment)
-        starting = [device for device in cohort if not device.over and not self._has_trained(device.row.device)]
+        starting = [device for device in cohort if not device.over]
         message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
         STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
         for device in starting:
@@ -274,10 +273,6 @@ class SimulatedWorld:
             self._remove_if_over(device)
         for part, device in sorted(self._training, key=lambda one: one[0].place):
             self._agenda.after(part.at - self.now, self._finish, device, part.job)
-
-    def _has_trained(self, device: str) -> bool:
-        """Whether a device need not train, since it has kept what it trained from this checkpoint."""
-        return False
 
     def _most(self, state: RunState) -> int:
         """How many updates close the round."""

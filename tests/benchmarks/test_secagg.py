@@ -61,7 +61,7 @@ def test_a_floor_masks_as_devices_do(crowd: Crowd) -> None:
     masks = floor.Masks(1000)
     masks.vector[:] = 0
     masks.apply(bytes(range(32)))
-    assert np.array_equal(masks.vector & np.uint32((1 << 25) - 1), expand("aes-256-ctr", bytes(range(32)), 1000, 25))
+    assert np.array_equal(masks.vector & np.uint32((1 << 25) - 1), expand(bytes(range(32)), 1000, 25))
     floor.device(crowd, 7)()
     floor.unmask(crowd, GONE)()
 

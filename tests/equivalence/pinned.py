@@ -129,9 +129,9 @@ _POLICY = {
     "secure_learners": ["quorate:mnist-cnn"],
 }
 _SECURE_TASK = {
-    "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "cipher": "chacha20", "profile": "fast", "drop": 44,
+    "q": 12, "max_norm": 2.0, "max_abs": 0.5, "weight_cap": 500, "profile": "fast", "drop": 44,
     "weighting": "equal",
-    "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128, "keep_late": True,
+    "corrupt_millionths": 100000, "sigma": 80, "eta": 40, "minimum_cohort": 128,
     "statistics": [1.5, 65536.0],
 }  # fmt: skip
 _CHECKPOINT = {"version": 4, "digest": _D["a"], "bytes": 1234}
@@ -219,7 +219,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "secure-task": (
         secure.SecureTask,
         _SECURE_TASK,
-        ("weighting", "drop", "corrupt_millionths", "sigma", "eta", "keep_late", "statistics"),
+        ("weighting", "drop", "corrupt_millionths", "sigma", "eta", "statistics"),
     ),
     "secure-wait": (secure.SecureWait, {"hold_s": 12.5}, ("hold_s",)),
     "secure-signed": (

@@ -406,7 +406,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "name": "fast", "task": {"learner": "a:b"},
         "secure": {
             "profile": "fast", "drop": 20, "corrupt": 0.05, "sigma": 64, "eta": 30, "q": 16, "max_norm": 1.0,
-            "max_abs": 0.25, "weight_cap": 500, "cipher": "chacha20", "minimum_cohort": 128, "reserve": 10,
+            "max_abs": 0.25, "weight_cap": 500, "minimum_cohort": 128, "reserve": 10,
             "exchange_s": 30, "attempts": 2, "expires_s": 7200,
         },
     },

@@ -102,7 +102,7 @@ def test_the_expected_error_is_that_of_lanes(q: int, weight: int) -> None:
     values = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
     total = np.zeros(dimension + used.extra_lanes, np.uint64)
     for number, row in enumerate(values):
-        total += used.lanes(row, weight, 24, bytes([number]) * 32, "chacha20").astype(np.uint64)
+        total += used.lanes(row, weight, 24, bytes([number]) * 32).astype(np.uint64)
     mean = used.mean_of(total[:dimension], survivors, survivors * weight)
     found = float(np.linalg.norm(mean - np.clip(values, -used.max_abs, used.max_abs).mean(axis=0)))
     bound = used.rounding_error(dimension, survivors, weight)

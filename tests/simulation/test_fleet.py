@@ -305,9 +305,7 @@ def test_a_device_vanishes_once_a_round_and_then_works():
 
 def test_in_a_secure_round_a_device_trains_before_it_vanishes():
     who = trainer(FleetHabits(slow=0, vanish=1, late=0), RoundTimes(), Clockwork())
-    terms = SecureTask(
-        q=16, max_norm=1, max_abs=1, weight_cap=1, cipher="aes-256-ctr", profile="strict", minimum_cohort=3
-    )
+    terms = SecureTask(q=16, max_norm=1, max_abs=1, weight_cap=1, profile="strict", minimum_cohort=3)
     assert who.train(assignment(1, terms), TINY, "d1", lambda: 60.0).examples == 5
 
 

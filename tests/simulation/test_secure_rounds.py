@@ -242,29 +242,3 @@ def test_no_message_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(synced) < sum(came for _, came in exchanges(history).values())
     for digest in digests(history):
         assert (tmp_path / "blobs" / digest[:2] / digest).stat().st_ino in synced, "a checkpoint is on the disk"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_who_keeps_its_update_does_not_train_it_again(seed: int) -> None:
-    """``keep_late``: a round without a sum leaves updates for which no list was signed, for the next roster."""
-    asked = plan(2, select=14, goal=12, reserve=0, attempts=1, minimum_cohort=11)
-    trained: list[int] = []
-
-    def counting(model: Tensors, data: Any, task: Task) -> Update:
-        trained.append(len(data[0]))
-        return learner(model, data, task)
-
-    options: Any = {
-        "behaviour": Behaviour(dropout=0.3, speed_sigma=1.0),
-        "data": {f"c{k:03d}": (np.full((k + 1, D), k, np.float32), np.zeros(k + 1)) for k in range(18)},
-        "seed": seed,
-        "learn": counting,
-    }
-    kept = both(asked=asked | {"secure": asked["secure"] | {"keep_late": True}}, **options)
-    assert [row.status for row in kept.rounds].count("committed") == 2
-    assert any(row.status == "abandoned" for row in kept.rounds)
-    with_kept = len(trained)
-    trained.clear()
-    both(asked=asked, **options)
-    assert with_kept < 0.8 * len(trained), "who was there at the end of a round trains once from one checkpoint"

@@ -7,8 +7,8 @@ A plan with this section::
     max_norm = 1.0
     max_abs = 0.25
 
-There is no field for a weaker adversary (a server that is only curious), nor for the threshold: it follows from the
-profile, and a rule whose threshold is not above half of the share holders is refused.
+There is no field for the adversary, nor for the threshold: it follows from the profile, and a rule whose threshold is
+not above half of the share holders is refused.
 """
 
 from __future__ import annotations
@@ -119,8 +119,6 @@ class Secure(BaseModel):
     """The most that one device weighs. None: what it weighs at most by ``[aggregation]``. With small q it should be
     near what devices usually weigh: a device adds as much rounding as one at the cap, whatever it weighs. A run is
     refused where rounding would be larger than what is learned for that."""
-    cipher: Literal["aes-256-ctr", "chacha20"] = "aes-256-ctr"
-    """What masks are expanded with. ``chacha20`` is faster where the processor has no AES."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
     """Fewest devices in a roster and in a sum. Devices refuse fewer than their owner's policy allows (64)."""
     reserve: int = Field(default=0, ge=0, le=LARGEST)
@@ -138,15 +136,12 @@ class Secure(BaseModel):
     barred_rounds: int = Field(default=10, ge=1, le=1_000_000)
     """Rounds for which a device is barred from the run, after the one in which it was proven to have shared secrets
     that nobody can rebuild. An owner can lift it sooner: ``quorate run unbar``."""
-    keep_late: bool = False
-    """Whether a device that comes too late for the roster keeps its trained update for a later roster on the same
-    checkpoint."""
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A section without these fields reads as it did before there were any: its digest stays."""
         body: dict[str, Any] = whole(self)
-        for name in ("quiet_s", "barred_rounds", "keep_late"):
+        for name in ("quiet_s", "barred_rounds"):
             if body.get(name) == type(self).model_fields[name].default:
                 del body[name]
         return body
@@ -203,7 +198,6 @@ class Secure(BaseModel):
             max_norm=self.max_norm,
             max_abs=self.max_abs,
             weight_cap=self.cap(aggregation),
-            cipher=self.cipher,
             rule=self.rule,
             minimum_cohort=self.minimum_cohort,
             statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),

@@ -5,7 +5,7 @@ checks see of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,8 +37,8 @@ BLOCK_BYTES = 1 << 12
 """Of a mask's key stream: vectors are short here."""
 
 
-def _masker(cipher: Any, bits: int) -> Masker:
-    return Masker(cipher, bits, BLOCK_BYTES)
+def _masker(bits: int) -> Masker:
+    return Masker(bits, BLOCK_BYTES)
 
 
 class SecurePart:

@@ -69,6 +69,5 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             "expires_s": collect_s + exchange_s * chance.pick("expires", (4, 4, 40)),
             "barred_rounds": chance.pick("barred_rounds", (1, 3, 10)),
             "quiet_s": chance.pick("quiet_s", (None, None, 4.0)),
-            "keep_late": chance.unit("keep_late") < 0.3,
         },
     }

@@ -8,7 +8,7 @@ and what is compared. Alike are the rules by which a primitive accepts or refuse
 X25519                two keys agree on one secret, a function of both public keys
 HKDF                  another salt, info or secret gives another key
 AES-GCM               opens only under the same key and nonce, with the same associated data, unchanged
-AES-CTR, ChaCha20     one key gives one key stream
+AES-CTR               one key gives one key stream
 Ed25519               a signature is valid for one key and one message; whoever knows the key's name can make it
 ====================  =================================================================================
 
@@ -128,7 +128,7 @@ class HashSigner:
 
 def _start(self: Any, key: bytes, at: int = 0) -> None:
     """In place of ``KeyStream.start``."""
-    self._context = _Stream(self.cipher.encode() + key, at)
+    self._context = _Stream(key, at)
 
 
 _REPLACED: tuple[tuple[Any, str, Any], ...] = (

@@ -104,7 +104,7 @@ class Vectors:
         if plan["aggregation"]["weighting"] == "examples":
             weight = min(put.examples, header.weight_cap)
         key, sent = rounding_key(rounding, header.digest), codec_of(header).forward(put.values, header.codec_seed)
-        lanes = header.quantizer.lanes(sent, weight, bits, key, header.cipher).astype(np.uint64)
+        lanes = header.quantizer.lanes(sent, weight, bits, key).astype(np.uint64)
         exact = exact_lanes(sent, weight, header)
         off = np.abs(lanes[: len(exact)].astype(np.float64) - exact)
         if off.max(initial=0.0) > 1.0 + 1e-6 or lanes[len(exact) :].tolist() != [*digits_of(weight, header), 1]:

@@ -21,7 +21,6 @@ SECURE = task_of(
         max_norm=1.0,
         max_abs=0.25,
         weight_cap=1,
-        cipher="chacha20",
         rule=GraphRule(profile="strict"),
         minimum_cohort=64,
     )
@@ -91,7 +90,6 @@ TERMS = Terms(
     max_norm=4.0,
     max_abs=1.0,
     weight_cap=1000,
-    cipher="aes-256-ctr",
     rule=GraphRule(profile="strict"),
     minimum_cohort=64,
 )
@@ -156,10 +154,9 @@ def test_a_secure_round_within_the_owners_bounds_is_taken() -> None:
 def test_a_secure_round_beyond_them_and_one_that_this_sdk_does_not_know_are_refused_before_training() -> None:
     careful = offer(policy=Policy(secure=SecureBounds(smallest_cohort=65)))
     assert refusal(assignment(secure=True), careful) == "This device hides among 65 or more; the plan asks for 64."
-    unknown = assignment(secure=True).changed(secure=SECURE.changed(cipher="rot13"))
+    unknown = assignment(secure=True).changed(secure=SECURE.changed(drop=3))
     assert refusal(unknown, offer()) == (
-        "This device's SDK cannot take part in this secure round: "
-        "there is no cipher 'rot13'; there are aes-256-ctr and chacha20."
+        "This device's SDK cannot take part in this secure round: a strict round takes no drop, corrupt, sigma or eta."
     )
 
 

@@ -48,7 +48,6 @@ REFUSED: dict[str, dict[str, Any]] = {
         "max_abs": 0.001,
         "weight_cap": 1,
         "weighting": "equal",
-        "cipher": "chacha20",
         "profile": "fast",
         "drop": 1,
         "corrupt_millionths": 1,
@@ -69,7 +68,7 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
     },
     "checkpoint": {"version": 3, "bytes": 7},
     "task": {},
-    "secure": {"keep_late": True},
+    "secure": {},
 }
 """Likewise those that change nothing of what it puts in. *report_within_s*: of work that is whole in time."""
 ELSEWHERE = {"kind", "checkpoint", "task", "secure"}

@@ -54,7 +54,7 @@ def test_repro_an_update_for_which_a_list_was_signed_is_not_kept_for_a_later_rou
         if isinstance(action, Save) and action.record.update_digest is None and action.record.work is not None
     )
     world, (phone,) = world_with(1)
-    phone.secure_task, phone.crashes = {"keep_late": True}, {erasing: "before"}
+    phone.crashes = {erasing: "before"}
 
     def late(send: Send) -> Reply:
         if len(phone.performed) <= erasing or send.route is not Route.SECURE:

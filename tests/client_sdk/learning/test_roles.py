@@ -24,9 +24,7 @@ LEARNER = Learner(
 MODEL = LEARNER.initial(0)
 ROLES: Roles = {"0.running_mean": "statistic", "0.running_var": "non-negative"}
 DATA = np.ones((4, 3), np.float32), np.zeros(4, np.int64)
-SECURE = SecureTask(
-    q=16, max_norm=1.0, max_abs=1.0, weight_cap=1, cipher="chacha20", profile="strict", minimum_cohort=64
-)
+SECURE = SecureTask(q=16, max_norm=1.0, max_abs=1.0, weight_cap=1, profile="strict", minimum_cohort=64)
 
 
 def assignment(roles: Roles, digest: str | None = None, *, secure: bool = False, **task: Any) -> Assignment:

@@ -51,7 +51,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "corrupt_millionths": 0,
         "sigma": 0,
         "eta": 0,
-        "keep_late": False,
     },
     "SecureWait": {"hold_s": 25.0},
     "Started": {"attempt": 0},

@@ -31,7 +31,6 @@ from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
-from client_sdk.secagg.stream import CipherName
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
 from client_sdk.secagg.vouching import Vouching, vouched_by
@@ -71,7 +70,6 @@ def header(**changes: Any) -> AttemptHeader:
         "max_norm": 4.0,
         "max_abs": 1.0,
         "weight_cap": 1000,
-        "cipher": "aes-256-ctr",
         "rule": STRICT,
         "minimum_cohort": 3,
         "revocations": 2,
@@ -223,13 +221,13 @@ def mask(attempt: Attempt, values: np.ndarray[Any, Any], weights: list[int], sil
     """Exchange 3: every device that shared masks its row of ``values`` (n, dimension) with all neighbours that did."""
     cohort, head = attempt.cohort, attempt.header
     bits = cohort.roster.lane_bits
-    masker = Masker(head.cipher, bits, 4096)
+    masker = Masker(bits, 4096)
     for player in attempt.players:
         if player.place in silent or player.place not in attempt.bundles:
             continue
         key = rounding_key(digest(player.device), head.digest)
         row = values[player.place].astype(np.float32)
-        player.lanes = head.quantizer.lanes(row, weights[player.place], bits, key, head.cipher)
+        player.lanes = head.quantizer.lanes(row, weights[player.place], bits, key)
         vector = player.lanes.copy()
         masker.apply(vector, self_seed(player.secrets.self_mask, cohort.h, player.place), 1)
         for peer in cohort.graph.neighbours(player.place):
@@ -267,7 +265,7 @@ def unmask(attempt: Attempt, survivors: Survivors, silent: Collection[int] = ())
             assert kind == (SURVIVED if dealer in survivors.members else GONE)
             revealed.setdefault(dealer, {})[place + 1] = piece
     total = np.zeros(head.lanes, lane_dtype(bits))
-    masker = Masker(head.cipher, bits, 4096)
+    masker = Masker(bits, 4096)
     for place in survivors.places:
         total += unpack(attempt.players[place].packed, head.lanes, bits)
         secret = rebuild_self_mask(revealed[place], threshold, cohort.roster.entries[place].advertisement)
@@ -292,10 +290,10 @@ def changed(head: AttemptHeader, **changes: Any) -> AttemptHeader:
     return replace(head, **changes)
 
 
-def expand(cipher: CipherName, seed: bytes, count: int, bits: int) -> Lanes:
+def expand(seed: bytes, count: int, bits: int) -> Lanes:
     """The mask of ``seed`` alone: ``count`` lanes below 2^bits."""
     lanes = np.zeros(count, lane_dtype(bits))
-    Masker(cipher, bits).apply(lanes, seed, 1)
+    Masker(bits).apply(lanes, seed, 1)
     return lanes & lanes.dtype.type((1 << bits) - 1)
 
 

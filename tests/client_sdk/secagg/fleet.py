@@ -223,7 +223,7 @@ class Coordinator:
         total = np.zeros(self.header.lanes, lane_dtype(bits))
         for place in survivors.places:
             total += unpack(self.vectors[place], self.header.lanes, bits)
-        unmask(total, self.opening.masks(opened.secrets), Masker(self.header.cipher, bits))
+        unmask(total, self.opening.masks(opened.secrets), Masker(bits))
         cut(total, bits)
         return total
 
@@ -280,6 +280,6 @@ def plain_sum(coordinator: Coordinator, survivors: Survivors) -> Lanes:
     for place in survivors.places:
         member = coordinator.members[place]
         key = rounding_key(digest(member.device.device), header.digest)
-        rows.append(header.quantizer.lanes(member.values, member.weight, bits, key, header.cipher))
+        rows.append(header.quantizer.lanes(member.values, member.weight, bits, key))
     total: Lanes = np.sum(np.stack(rows).astype(np.uint64), axis=0).astype(lane_dtype(bits))
     return total

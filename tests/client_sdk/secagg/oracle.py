@@ -323,7 +323,7 @@ class Oracle:
         for row, times in rows:
             header, own_bits = row.view.header, row.view.roster.lane_bits
             vector = unpack(row.blob, header.lanes, own_bits)
-            masker = Masker(header.cipher, own_bits)
+            masker = Masker(own_bits)
             for seed, sign in self._masks(row)[1]:
                 masker.apply(vector, seed, 1 if sign < 0 else -1)
             total += times * vector.astype(np.int64)
@@ -350,7 +350,7 @@ def error_of(member: Member, rows: list[Row], lanes: Lanes) -> int:
     where = next(row.view for row in rows if row.device == member.device.device)
     header, bits = where.header, where.roster.lane_bits
     key = rounding_key(digest(member.device.device), header.digest)
-    truth = header.quantizer.lanes(member.values, member.weight, bits, key, header.cipher)
+    truth = header.quantizer.lanes(member.values, member.weight, bits, key)
     cut(truth, bits)
     return int(np.abs(truth.astype(np.int64) - lanes.astype(np.int64)).max())
 

@@ -23,29 +23,19 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         "n": 300,
         "drop": 44,
         "colluding": 30,
-        "adversary": "semi-malicious",
         "neighbours": 106,
         "threshold": 68,
         "signers": 256,
         "sigma": 41.04,
         "eta": 40.02,
         "complete": False,
-        "plan": True,
     }
 
 
 def test_what_is_asked_is_met(capsys: pytest.CaptureFixture[str]) -> None:
-    found = parameters(capsys, *BASE, "--sigma", "80", "--eta", "40", "--adversary", "semi-malicious")
+    found = parameters(capsys, *BASE, "--sigma", "80", "--eta", "40")
     assert (found["neighbours"], found["threshold"]) == (110, 71)
     assert parameters(capsys, "--n", "300", "--drop", "44", "--corrupt", "1/10")["neighbours"] == 106
-
-
-def test_curious_only_parameters_are_marked_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parameters(capsys, *BASE, "--adversary", "curious")["plan"] is False
-    assert quorate("secagg", "parameters", *BASE, "--adversary", "curious") == 0
-    output = capsys.readouterr()
-    assert "52 neighbours a device, 24 of 52 shares rebuild a secret" in output.out
-    assert "No plan accepts these parameters" in output.err
 
 
 @pytest.mark.parametrize(
@@ -57,7 +47,6 @@ def test_curious_only_parameters_are_marked_as_such(capsys: pytest.CaptureFixtur
         (("--n", "300", "--drop", "44", "--corrupt", "1e9"), "--corrupt"),
         (("--n", "300", "--drop", "44", "--corrupt", "1/0"), "--corrupt"),
         (("--n", "300", "--drop", "44", "--corrupt", "1.5"), "fraction"),
-        ((*BASE, "--adversary", "angry"), "--adversary"),
         (("--n", "30000", "--drop", "44", "--corrupt", "0.1"), "10000"),
     ],
 )

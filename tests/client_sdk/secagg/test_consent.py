@@ -48,7 +48,6 @@ def lone(**policy: Any) -> Member:
         {"max_norm": 4.5},
         {"max_abs": 0.5},
         {"weight_cap": 999},
-        {"cipher": "chacha20"},
         {"rule": RING},
         {"minimum_cohort": 4},
         {"minimum_cohort": 2},

@@ -17,104 +17,74 @@ from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import cut, lane_dtype
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
-from client_sdk.secagg.stream import CIPHERS, CipherName
 from tests.client_sdk.secagg.attempt import digest, entropy, expand
 
 AES_25 = [15592012, 18700005, 19919562, 25887032]
-CHACHA_25 = [31020780, 15914291, 31857448, 13493305]
 AES_40 = [983797983820, 241376948938]
 PAIR_SEED = "14e0a9b291290213006ff24593621a8dea39dda575c7f7da893702c1df7f727d"
 
 
-def chacha20_block(key: bytes, counter: int) -> bytes:
-    """RFC 8439, section 2.3, in plain Python, with the zero nonce."""
-    start = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574, *struct.unpack("<8I", key), counter, 0, 0, 0]
-    words = list(start)
-
-    def turn(value: int, by: int) -> int:
-        return (value << by | value >> (32 - by)) & 0xFFFFFFFF
-
-    def quarter(a: int, b: int, c: int, d: int) -> None:
-        for one, other, third, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            words[one] = (words[one] + words[other]) & 0xFFFFFFFF
-            words[third] = turn(words[third] ^ words[one], by)
-
-    for _ in range(10):
-        for column in range(4):
-            quarter(column, column + 4, column + 8, column + 12)
-        for column in range(4):
-            quarter(column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
-    return struct.pack("<16I", *((one + other) & 0xFFFFFFFF for one, other in zip(words, start, strict=True)))
-
-
-def slow_mask(cipher: CipherName, seed: bytes, count: int, bits: int) -> list[int]:
+def slow_mask(seed: bytes, count: int, bits: int) -> list[int]:
     """The same lanes by definition: block after block, word after word, in Python integers."""
     width = 4 if bits <= 32 else 8
     stream, block = b"", 0
     while len(stream) < count * width:
-        if cipher == "aes-256-ctr":
-            ecb = Cipher(algorithms.AES(seed), modes.ECB()).encryptor()
-            stream += ecb.update(block.to_bytes(16, "big"))
-        else:
-            stream += chacha20_block(seed, block)
+        ecb = Cipher(algorithms.AES(seed), modes.ECB()).encryptor()
+        stream += ecb.update(block.to_bytes(16, "big"))
         block += 1
     return [int.from_bytes(stream[place * width : (place + 1) * width], "little") % 2**bits for place in range(count)]
 
 
 @given(
-    cipher=st.sampled_from(CIPHERS),
     seed=st.binary(min_size=32, max_size=32),
     count=st.integers(0, 300),
     bits=st.sampled_from([1, 17, 25, 32, 33, 48]),
 )
-def test_masks_against_the_slow_expansion(cipher: CipherName, seed: bytes, count: int, bits: int) -> None:
-    assert expand(cipher, seed, count, bits).tolist() == slow_mask(cipher, seed, count, bits)
+def test_masks_against_the_slow_expansion(seed: bytes, count: int, bits: int) -> None:
+    assert expand(seed, count, bits).tolist() == slow_mask(seed, count, bits)
 
 
 @given(
-    cipher=st.sampled_from(CIPHERS),
     bits=st.sampled_from([17, 25, 40]),
     block=st.sampled_from([64, 128, 448]),
     count=st.integers(0, 500),
     seed=st.integers(),
 )
-def test_blocks_leave_no_seam(cipher: CipherName, bits: int, block: int, count: int, seed: int) -> None:
+def test_blocks_leave_no_seam(bits: int, block: int, count: int, seed: int) -> None:
     draw = entropy(seed)
     start = np.frombuffer(draw(8 * count + 8), "<u8")[:count].astype(lane_dtype(bits))
     key = draw(32)
     vector = start.copy()
-    Masker(cipher, bits, block).apply(vector, key, 1)
-    wanted = (start.astype(object) + np.array(slow_mask(cipher, key, count, bits), dtype=object)) % 2**bits
+    Masker(bits, block).apply(vector, key, 1)
+    wanted = (start.astype(object) + np.array(slow_mask(key, count, bits), dtype=object)) % 2**bits
     found = vector.copy()
     cut(found, bits)
     assert found.tolist() == wanted.tolist()
-    Masker(cipher, bits, 4096).apply(vector, key, -1)
+    Masker(bits, 4096).apply(vector, key, -1)
     assert np.array_equal(vector, start)
 
 
-@pytest.mark.parametrize("cipher", CIPHERS)
 @pytest.mark.parametrize("bits", [25, 40])
-def test_parts_of_a_vector_are_masked_alike(cipher: CipherName, bits: int) -> None:
+def test_parts_of_a_vector_are_masked_alike(bits: int) -> None:
     """Workers with a part each come to the same sum as one with all of it, across any bound of blocks."""
-    whole = expand(cipher, digest("a seed"), 3000, bits)
+    whole = expand(digest("a seed"), 3000, bits)
     for cuts in ((0, 1008, 3000), (0, 16, 2048, 2992, 3000)):
         total = np.zeros(3000, lane_dtype(bits))
         for start, end in pairwise(cuts):
-            Masker(cipher, bits, 256).apply(total[start:end], digest("a seed"), 1, start)
+            Masker(bits, 256).apply(total[start:end], digest("a seed"), 1, start)
         cut(total, bits)
         assert np.array_equal(total, whole)
     with pytest.raises(BadParameters, match="multiple of 64"):
-        Masker(cipher, bits).apply(np.zeros(4, lane_dtype(bits)), bytes(32), 1, 15)
+        Masker(bits).apply(np.zeros(4, lane_dtype(bits)), bytes(32), 1, 15)
     with pytest.raises(BadParameters, match="multiple of 64"):
-        Masker(cipher, bits).apply(np.zeros(4, lane_dtype(bits)), bytes(32), 1, -16)
+        Masker(bits).apply(np.zeros(4, lane_dtype(bits)), bytes(32), 1, -16)
 
 
 def test_known_answers() -> None:
     """Frozen: a change here changes what devices of different versions of the SDK say to each other."""
     seed = digest("a seed")
-    assert expand("aes-256-ctr", seed, 4, 25).tolist() == AES_25
-    assert expand("chacha20", seed, 4, 25).tolist() == CHACHA_25
-    assert expand("aes-256-ctr", seed, 2, 40).tolist() == AES_40
+    assert expand(seed, 4, 25).tolist() == AES_25
+    assert expand(seed, 2, 40).tolist() == AES_40
 
 
 def test_seeds_are_hkdf_of_what_was_agreed() -> None:
@@ -136,7 +106,7 @@ def test_two_peers_masks_cancel() -> None:
     one, other = AgreementKey(digest("one")), AgreementKey(digest("other"))
     h = digest("h")
     vector = np.zeros(1000, "<u4")
-    masker = Masker("aes-256-ctr", 25)
+    masker = Masker(25)
     masker.apply(vector, pair_seed(one.agree(other.public), h, 3, 7), pair_sign(3, 7))
     assert vector.any()
     masker.apply(vector, pair_seed(other.agree(one.public), h, 7, 3), pair_sign(7, 3))
@@ -146,7 +116,7 @@ def test_two_peers_masks_cancel() -> None:
 
 
 def test_what_is_no_vector_of_the_round() -> None:
-    masker = Masker("aes-256-ctr", 25)
+    masker = Masker(25)
     with pytest.raises(BadVector):
         masker.apply(np.zeros(4, "<u8"), bytes(32), 1)
     with pytest.raises(BadVector):

@@ -6,7 +6,6 @@ import math
 import time
 from fractions import Fraction
 from itertools import combinations
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,29 +61,14 @@ def test_the_defaults_at_300() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "eta", "neighbours", "threshold", "bits"),
-    [(40, 40, 52, 24, (41.86, 41.28)), (80, 40, 62, 31, (128, 43.89)), (40, 80, 66, 26, (41.21, 87.16))],
-)
-def test_repro_the_search_for_a_curious_server_began_above_half_of_the_neighbours(
-    sigma: int, eta: int, neighbours: int, threshold: int, bits: tuple[float, float]
-) -> None:
-    """Such a server never asks for both kinds of share, so t may be at most k/2; the search found 64 and 33."""
-    found = fast(300, 44, TENTH, sigma, eta, "curious")
-    assert (found.neighbours, found.threshold, (found.sigma, found.eta)) == (neighbours, threshold, bits)
-    with pytest.raises(BadParameters, match="above half"):
-        achieved(300, 44, TENTH, neighbours, threshold)
-
-
-@pytest.mark.parametrize(
     ("n", "drop", "corrupt"), [(20, 3, "0.1"), (64, 10, "0.1"), (256, 38, "0.1"), (300, 44, "0.1"), (500, 50, "0.05")]
 )
-@pytest.mark.parametrize("adversary", ["semi-malicious", "curious"])
-def test_no_smaller_number_of_neighbours_would_do(n: int, drop: int, corrupt: str, adversary: str) -> None:
+def test_no_smaller_number_of_neighbours_would_do(n: int, drop: int, corrupt: str) -> None:
     """All even k and all t, slowly: the first that meets both bounds is the one found."""
-    found = fast(n, drop, Fraction(corrupt), 40, 40, adversary)  # type: ignore[arg-type]
+    found = fast(n, drop, Fraction(corrupt), 40, 40)
     for k in range(2, found.neighbours + 1, 2):
-        for threshold in range(k // 2 + 1 if adversary == "semi-malicious" else 2, k + 1):
-            this = achieved(n, drop, Fraction(corrupt), k, threshold, adversary)  # type: ignore[arg-type]
+        for threshold in range(k // 2 + 1, k + 1):
+            this = achieved(n, drop, Fraction(corrupt), k, threshold)
             if this.sigma >= 40 and this.eta >= 40:
                 assert (k, threshold) == (found.neighbours, found.threshold)
                 return
@@ -96,9 +80,6 @@ def test_small_cohorts_fall_back_to_everybody() -> None:
     assert found.complete
     assert found.holders == 5
     assert found.threshold == 3
-    assert fast(5, 1, Fraction(0), adversary="curious").threshold == 2
-    assert (found := fast(20, 0, Fraction(0), adversary="curious")).neighbours == found.threshold == 2
-    assert fast(20, 12, Fraction(3, 10), adversary="curious").threshold == 7
     with pytest.raises(BadParameters, match="withstands both"):
         fast(10, 5, Fraction(1, 2))
     with pytest.raises(BadParameters, match="withstands both"):
@@ -178,10 +159,6 @@ def test_the_union_bound_by_hand() -> None:
 
 def test_a_ring_that_can_fall_apart_costs_sigma() -> None:
     """k = 40 of 100 with 20 colluding and 30 gone: stretches of 20 places can be all bad."""
-    chance = Fraction(100 * 59, 2) * Fraction(math.comb(60, 10), math.comb(100, 50))
-    curious = achieved(100, 30, Fraction(1, 5), 40, 39, "curious")
-    betrayed = 100 * slow_tail(99, 20, 40, 39)
-    assert curious.sigma == pytest.approx(-math.log2(chance + betrayed), abs=0.011)
     liar = achieved(100, 30, Fraction(1, 5), 40, 30)
     apart = Fraction(100 * 59, 2) * slow_tail(100, 20, 40, 20)
     betrayed = 100 * slow_tail(99, 20, 40, 20)
@@ -209,8 +186,6 @@ def test_what_makes_no_sense_is_refused() -> None:
         lambda: achieved(300, 44, TENTH, 111, 71),
         lambda: achieved(300, 44, TENTH, 300, 201),
         lambda: achieved(300, 44, TENTH, 110, 55),
-        lambda: achieved(300, 44, TENTH, 110, 1, "curious"),
-        lambda: achieved(300, 44, TENTH, 110, 111, "curious"),
     ):
         with pytest.raises(BadParameters):
             wrong()
@@ -251,17 +226,16 @@ def test_large_rosters_do_not_hold_a_device_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("adversary", "threshold", "sigma", "eta"),
+    ("threshold", "sigma", "eta"),
     [
-        ("semi-malicious", 11, 0.0, 128.0),
-        ("semi-malicious", 12, 128.0, 128.0),
-        ("semi-malicious", 16, 128.0, 128.0),
-        ("semi-malicious", 17, 128.0, 0.0),
-        ("curious", 11, 128.0, 128.0),
+        (11, 0.0, 128.0),
+        (12, 128.0, 128.0),
+        (16, 128.0, 128.0),
+        (17, 128.0, 0.0),
     ],
 )
-def test_a_complete_graph_is_safe_or_not_by_counting(adversary: Any, threshold: int, sigma: float, eta: float) -> None:
+def test_a_complete_graph_is_safe_or_not_by_counting(threshold: int, sigma: float, eta: float) -> None:
     """20 devices of which 3 collude and 4 vanish. Each colluder gives both shares, so both secrets of a device need 2t
     of 23; t of the 16 that stay are needed for the sum."""
-    found = achieved(20, 4, Fraction(3, 20), 19, threshold, adversary)
+    found = achieved(20, 4, Fraction(3, 20), 19, threshold)
     assert (found.sigma, found.eta) == (sigma, eta)

@@ -26,12 +26,12 @@ FROZEN = [9830, 14418, 23592, 32767, 41941, 51116, 55704, 700, 1]
 
 
 def lanes(values: object, weight: int = 1000, plan: Quantizer = PLAN, key: bytes = KEY, bits: int = 25) -> Lanes:
-    return plan.lanes(np.asarray(values, np.float32), weight, bits, key, "aes-256-ctr")
+    return plan.lanes(np.asarray(values, np.float32), weight, bits, key)
 
 
 def slow_lanes(values: list[float], weight: int, plan: Quantizer, key: bytes) -> list[int]:
     """The formula, value by value, in Python floats."""
-    stream = KeyStream("aes-256-ctr", 4096)
+    stream = KeyStream(4096)
     stream.start(key)
     norm = math.sqrt(math.fsum(float(np.float32(value)) ** 2 for value in values))
     clip = min(1.0, plan.max_norm / norm) if norm else 1.0
@@ -127,7 +127,7 @@ def test_the_mean_is_the_weighted_mean(n: int, q: int, seed: int, dimension: int
     bits = lane_bits(n, q)
     total = np.zeros(dimension + plan.extra_lanes, lane_dtype(bits))
     for row, weight in zip(values, weights, strict=True):
-        total += plan.lanes(row, int(weight), bits, rng.bytes(32), "chacha20")
+        total += plan.lanes(row, int(weight), bits, rng.bytes(32))
     cut(total, bits)
     mean, weight_sum = plan.mean(total, n)
     assert weight_sum == weights.sum()
@@ -155,7 +155,7 @@ def summed(plan: Quantizer, rows: list[Float32], weights: list[int]) -> Lanes:
     bits = lane_bits(len(rows), plan.q)
     total = np.zeros(rows[0].size + plan.extra_lanes, lane_dtype(bits))
     for place, (row, weight) in enumerate(zip(rows, weights, strict=True)):
-        total += plan.lanes(row, weight, bits, bytes([place] * 32), "aes-256-ctr")
+        total += plan.lanes(row, weight, bits, bytes([place] * 32))
     return cast("Lanes", total)
 
 
@@ -240,9 +240,9 @@ def test_what_cannot_be_quantized() -> None:
         with pytest.raises(BadVector, match="weight"):
             lanes([0.1], weight)
     with pytest.raises(BadVector):
-        PLAN.lanes(np.zeros((2, 2), np.float32), 1, 25, KEY, "aes-256-ctr")
+        PLAN.lanes(np.zeros((2, 2), np.float32), 1, 25, KEY)
     with pytest.raises(BadVector):
-        PLAN.lanes(np.zeros(2, np.float64), 1, 25, KEY, "aes-256-ctr")  # type: ignore[arg-type]
+        PLAN.lanes(np.zeros(2, np.float64), 1, 25, KEY)  # type: ignore[arg-type]
     with pytest.raises(BadParameters):
         lanes([0.1], bits=15)
 
@@ -271,7 +271,7 @@ def test_a_small_q_keeps_the_weights_of_three_hundred_devices() -> None:
     bits, weights = lane_bits(300, 4), [1 + 33 * place for place in range(300)]
     total = np.zeros(6, lane_dtype(bits))
     for place, weight in enumerate(weights):
-        total += plan.lanes(np.full(1, 0.25, np.float32), weight, bits, place.to_bytes(32, "big"), "aes-256-ctr")
+        total += plan.lanes(np.full(1, 0.25, np.float32), weight, bits, place.to_bytes(32, "big"))
     cut(total, bits)
     mean, weight = plan.mean(total, 300)
     assert (bits, weight) == (13, sum(weights))
@@ -378,7 +378,7 @@ def test_a_glance_at_the_norm_changes_no_lane(scale: float, size: int, monkeypat
     values = (drawn / np.linalg.norm(drawn) * PLAN.max_norm * scale).astype(np.float32)
 
     def found() -> bytes:
-        return PLAN.lanes(values, 7, 25, bytes(32), "aes-256-ctr").tobytes()
+        return PLAN.lanes(values, 7, 25, bytes(32)).tobytes()
 
     within = quantize._surely_within(values, PLAN.max_norm)
     assert within == (scale < 0.995)

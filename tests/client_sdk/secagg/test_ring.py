@@ -111,7 +111,7 @@ class Cut:
         """Every mask taken off by what the coordinator and its colluders know. BadShare where they know too little."""
         cohort, head, t = self.cohort, self.coordinator.header, self.cohort.parameters.threshold
         bits = cohort.roster.lane_bits
-        wanted, masker = self.core | self.edge, Masker(head.cipher, bits)
+        wanted, masker = self.core | self.edge, Masker(bits)
         total = np.zeros(head.lanes, lane_dtype(bits))
         keys = {helper: self.secrets[helper].mask_key for helper in self.helpers}
         for gone in self.fallen:
@@ -134,7 +134,7 @@ class Cut:
         for place in self.core | self.edge:
             member = self.members[place]
             key = rounding_key(digest(member.device.device), head.digest)
-            rows.append(head.quantizer.lanes(member.values, member.weight, bits, key, head.cipher))
+            rows.append(head.quantizer.lanes(member.values, member.weight, bits, key))
         return np.sum(rows, axis=0)
 
 

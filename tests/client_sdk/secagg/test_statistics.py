@@ -38,7 +38,7 @@ def summed(plan: Quantizer, deltas: list[Float32], weights: list[int]) -> Lanes:
     bits = lane_bits(len(deltas), plan.q)
     total = np.zeros(plan.extra_lanes, lane_dtype(bits))
     for delta, weight in zip(deltas, weights, strict=True):
-        total += plan.lanes(NO_VALUES, weight, bits, KEY, "aes-256-ctr", delta)
+        total += plan.lanes(NO_VALUES, weight, bits, KEY, delta)
     return total
 
 
@@ -106,7 +106,7 @@ def test_variances_that_all_devices_have_at_0_do_not_go_below_it(cap: int, devic
 def test_many_devices_fit() -> None:
     plan = quantizer(24, WEIGHT_LIMIT, StatisticRange(1, 1.0, True))
     bits = lane_bits(10_000, 24)
-    one = plan.lanes(NO_VALUES, WEIGHT_LIMIT, bits, KEY, "aes-256-ctr", np.ones(1, np.float32))
+    one = plan.lanes(NO_VALUES, WEIGHT_LIMIT, bits, KEY, np.ones(1, np.float32))
     total = one.astype(np.uint64) * np.uint64(10_000)
     weight = plan.require_possible(total, 10_000)
     statistics = plan.of_statistics
@@ -145,9 +145,9 @@ def test_a_value_beyond_the_range_of_these_weights_is_refused(value: int) -> Non
 def test_what_is_no_vector_of_statistics_is_refused() -> None:
     plan = quantizer()
     with pytest.raises(BadVector, match="4 values of statistics are there, not 5"):
-        plan.lanes(NO_VALUES, 1, 25, KEY, "aes-256-ctr", np.zeros(4, np.float32))
+        plan.lanes(NO_VALUES, 1, 25, KEY, np.zeros(4, np.float32))
     with pytest.raises(NotFinite):
-        plan.lanes(NO_VALUES, 1, 25, KEY, "aes-256-ctr", np.full(5, np.inf, np.float32))
+        plan.lanes(NO_VALUES, 1, 25, KEY, np.full(5, np.inf, np.float32))
 
 
 # ---------------------------------------------------------------- in the header

@@ -15,15 +15,12 @@ FAST = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, 
 
 @pytest.mark.parametrize("rule", [STRICT, FAST])
 def test_terms_travel_as_they_are(rule: GraphRule) -> None:
-    terms = Terms(q=16, max_norm=2.0, max_abs=0.25, weight_cap=500, cipher="chacha20", rule=rule, minimum_cohort=64)
-    task = SecureTask.model_validate_json(task_of(terms, keep_late=True).model_dump_json())
+    terms = Terms(q=16, max_norm=2.0, max_abs=0.25, weight_cap=500, rule=rule, minimum_cohort=64)
+    task = SecureTask.model_validate_json(task_of(terms).model_dump_json())
     assert terms_of(task) == terms
-    assert task.keep_late
 
 
 def test_what_this_sdk_does_not_know_is_refused() -> None:
-    terms = Terms(q=16, max_norm=2.0, max_abs=0.25, weight_cap=500, cipher="chacha20", rule=STRICT, minimum_cohort=64)
-    with pytest.raises(BadParameters, match="no cipher 'rot13'"):
-        terms_of(task_of(terms).changed(cipher="rot13"))
+    terms = Terms(q=16, max_norm=2.0, max_abs=0.25, weight_cap=500, rule=STRICT, minimum_cohort=64)
     with pytest.raises(BadParameters, match="strict round takes no drop"):
         terms_of(task_of(terms).changed(drop=3))

@@ -322,14 +322,14 @@ class Spoiling(Masker):
 def spoil(phone: Phone, world: World, lane: int, to: Callable[[int, int], int]) -> None:
     """Makes one lane of the sum what ``to`` says, given what it would be and the lanes' bits."""
 
-    def masker(cipher: Any, bits: int, *more: Any) -> Spoiling:
+    def masker(bits: int, *more: Any) -> Spoiling:
         header = world.header()
         total = sum(int(world.lanes_of(each.name, header, bits)[lane]) for each in world.phones)
 
         def change(vector: Any) -> None:
             vector[lane] += np.array(to(total, bits) - total, np.int64).astype(vector.dtype)
 
-        made = Spoiling(cipher, bits, *more)
+        made = Spoiling(bits, *more)
         made.change = change
         return made
 

@@ -41,7 +41,7 @@ def kind_of(world: World, *given: Any) -> str:
 
 
 def test_the_header_says_what_the_plan_says() -> None:
-    world = World(5, secure={"q": 12, "weight_cap": 900, "cipher": "chacha20", "expires_s": 3600.5})
+    world = World(5, secure={"q": 12, "weight_cap": 900, "expires_s": 3600.5})
     world.play(lambda w: bool(w.happened(ev.Announced)))
     body = world.requests.header(world.phones[0].name, 1)
     assert body is not None
@@ -51,7 +51,7 @@ def test_the_header_says_what_the_plan_says() -> None:
     assert header.plan == agreed_digest(world.plan.digest, world.plan.task, world.plan.aggregation.weighting)
     assert (header.dimension, header.codec, header.codec_version) == (5, "float32", 1)
     assert (header.q, header.max_norm, header.max_abs, header.weight_cap) == (12, 4.0, 1.0, 900)
-    assert (header.cipher, header.rule.profile, header.minimum_cohort) == ("chacha20", "strict", 3)
+    assert (header.rule.profile, header.minimum_cohort) == ("strict", 3)
     assert (header.revocations, header.revocations_digest) == (2, world.authority.revocations.digest)
     assert header.expires_at == 1000 + 3601
 

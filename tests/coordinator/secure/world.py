@@ -495,7 +495,7 @@ class World:
         """What a device put in before any mask."""
         member = next(phone.member for phone in self.phones if phone.name == name)
         key = rounding_key(digest(name), header.digest)
-        return header.quantizer.lanes(member.values, member.weight, bits, key, header.cipher)
+        return header.quantizer.lanes(member.values, member.weight, bits, key)
 
     def survivors(self, version: int = 1) -> list[str]:
         """Whose vectors are in a checkpoint, as its row says."""
