@@ -222,7 +222,7 @@ class OneDevice:
                 reply = ServerAnswer(float(AT), self.answers[action.stage])
 
     def play_cold(self) -> dict[str, Transmit]:
-        """The same in a process that has checked no certificate yet."""
+        """Plays the round as a process does that has checked no certificate yet."""
         vouching._signed.cache_clear()
         return self.play()
 

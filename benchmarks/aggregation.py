@@ -66,7 +66,7 @@ def exact(updates: Weighted) -> Float32:
 
 
 def from_bodies(bodies: list[bytes]) -> Float32:
-    """As a coordinator does it: each body is checked on arrival, then added block by block."""
+    """The mean as a coordinator computes it: each body is checked on arrival, then added block by block."""
     codec = codecs.get("float32@1")
     total = ExactSum(DIMENSION)
     for body in bodies:

@@ -138,7 +138,7 @@ class Rounds:
 
     @property
     def quiet_pairs(self) -> Pairs:
-        """The same over the floor without the devices' work."""
+        """Ours and the floor, both without the devices' work."""
         return self._over(self.quiet)
 
     def _over(self, empty: list[float]) -> Pairs:

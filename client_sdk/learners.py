@@ -114,7 +114,7 @@ class Catalogue:
 
     @property
     def usable(self) -> dict[str, str]:
-        """The same of those that can be imported: what a device offers. Each is imported once."""
+        """Name -> version of the learners that can be imported: what a device offers. Each is imported once."""
         for name in [name for name in self._versions if name not in self._loaded]:
             try:
                 self.load(name)

@@ -69,7 +69,7 @@ class Settings(NetworkSettings):
     ``QUORATE_OIDC_GRANTS='{"ml-admins": "owner", "team-a": "operator a-*"}'``. Other values give nothing."""
 
     oidc_client: str | None = Field(default=None, min_length=1)
-    """As what the coordinator is registered at the issuer (``client_id``), so that browsers can log in there. Its
+    """The ``client_id`` under which the issuer knows the coordinator, so that browsers can log in there. Its
     redirect URI is ``<public URL>/v1/sessions/oidc/callback``. None: browsers log in with API keys."""
     oidc_client_secret: Path | None = None
     """File of the client's secret. None: it is a public client, without one."""

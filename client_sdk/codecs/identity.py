@@ -66,7 +66,7 @@ class Identity:
         return {name: widen(array) for name, array in tensors.items()}
 
     def wire(self, manifest: Manifest) -> Manifest:
-        """The same names and shapes, in this codec's dtype."""
+        """The manifest of an encoded update: the model's names and shapes, in this codec's dtype."""
         return manifest.with_dtype(self.dtype)
 
     def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:

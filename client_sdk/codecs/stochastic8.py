@@ -74,7 +74,8 @@ class Stochastic8:
         return found
 
     def wire(self, manifest: Manifest) -> Manifest:
-        """The same names and shapes as I8, and the scales. Raises ManifestMismatch for the scales' name."""
+        """The manifest of an encoded update: the model's names and shapes as I8, and the scales. Raises
+        ManifestMismatch for the scales' name."""
         for name in manifest:
             _require_free(name)
         runs = sum(_runs(spec.elements) for spec in manifest.values())

@@ -99,7 +99,7 @@ class Joined(Message):
     update_digest: Digest | None = None
     """Of the update that left the device; None where none did."""
     weight: int | None = None
-    """As the receipt says."""
+    """The update's weight, from the receipt; None where there is no receipt."""
     authority_inside: bool = False
     """Whether the coordinator had the authority's key itself, so that it could have made up other devices."""
     logged: LoggedEvent | None = None

@@ -47,7 +47,7 @@ from client_sdk.secagg.actions import Keep
 log = logging.getLogger("quorate.device")
 
 REPEAT_NOTICE_S = 60.0
-"""The same trouble is reported again after this time."""
+"""Seconds after which a trouble that lasts is reported again."""
 
 
 class DeviceDriver:

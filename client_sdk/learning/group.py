@@ -78,7 +78,7 @@ class Group:
         return [part.decode() for part in self.gather_bytes(text.encode())]
 
     def gather_bytes(self, part: bytes) -> list[bytes]:
-        """The same of bytes."""
+        """The bytes of all ranks, in the order of ranks. All ranks call it."""
         if self.alone:
             return [part]
         content = torch.frombuffer(bytearray(part or b" "), dtype=torch.uint8)

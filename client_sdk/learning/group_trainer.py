@@ -84,7 +84,8 @@ class GroupTrainer:
         return LearnerTrainer(self.catalogue, self.data).examples
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
-        """As ``Trainer.train``. Raises GroupLost, once ``stop`` is set, where a rank died or hangs."""
+        """Trains on all ranks; parameters and result are those of ``Trainer.train``. Raises GroupLost, once
+        ``stop`` is set, where a rank died or hangs."""
         require_roles(self.catalogue.load(assignment.task.learner), checkpoint, assignment)
         try:
             self._post({"task": assignment.task.model_dump(mode="json"), "round": assignment.round, "device": device})

@@ -112,7 +112,7 @@ def _advice(size: int, count: int, task: Task) -> str:
 
 
 def _objective(found: Any, size: int, step: int, learning_rate: float) -> tuple[torch.Tensor, float, float]:
-    """As ``objective_of``, after a check that the loss is finite and has gradients."""
+    """The result of ``objective_of``, after a check that the loss is finite and has gradients."""
     objective, total, weight = objective_of(found, size)
     if not isinstance(objective, torch.Tensor):
         raise LearnerFailed(

@@ -261,7 +261,7 @@ class _Mean:
 
 
 def detached(tree: Any) -> Any:
-    """The same outputs without gradients."""
+    """The outputs of a model without their gradients."""
     return _mapped(tree, torch.Tensor.detach)
 
 

@@ -118,7 +118,7 @@ def sent_names(model: Tensors, planned: Sequence[str], trained: Sequence[str]) -
 
 @lru_cache(maxsize=64)
 def _sent(model: Manifest, planned: tuple[str, ...], trained: tuple[str, ...]) -> frozenset[str]:
-    """The same for every device of a run."""
+    """The names of the tensors that are sent; cached, as they are equal for every device of a run."""
     try:
         sent = model.select(planned)
     except ManifestMismatch as error:

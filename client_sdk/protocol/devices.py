@@ -247,7 +247,7 @@ class Wait(Message):
     min_s: float = Field(ge=0)
     max_s: float = Field(ge=0)
     warning: str = ""
-    """As in ``Assignment``."""
+    """What the coordinator says of this device for its owner; empty: nothing."""
 
 
 class Started(Message):

@@ -138,7 +138,7 @@ class CertificateView(Message):
     """The kind of problem with which its holder is refused now, such as *expired-certificate* or *revoked-key*; empty:
     it is not."""
     reason: str = ""
-    """The same in a sentence."""
+    """Why its holder is refused now, in a sentence; empty: it is not."""
 
 
 class DeviceHourView(Message):
@@ -216,9 +216,9 @@ class CheckPlan(Message):
     init: Digest | None = None
     """The initial checkpoint, which must be uploaded. None: costs in bytes are not known."""
     init_proof: Digest | None = None
-    """As in ``CreateRun``."""
+    """The proof that who asks has the bytes of the checkpoint: see ``CreateRun.init_proof``."""
     roles: dict[str, StatisticRole] | None = Field(default=None, max_length=100_000)
-    """As in ``CreateRun``."""
+    """The model's statistics: see ``CreateRun.roles``."""
 
 
 class CostLine(Message):
@@ -239,7 +239,7 @@ class CostLine(Message):
     all rounds that the plan wants. Upper bounds, where no round is abandoned."""
     value: float
     text: str
-    """The same in words, with a rounded number."""
+    """The value in words, with a rounded number."""
 
 
 class PlanSchema(Message):

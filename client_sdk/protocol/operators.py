@@ -196,7 +196,7 @@ class UnbarDevice(Message):
     owner."""
 
     by: str = Field(min_length=1, max_length=120)
-    """As that of ``AdvanceRun``."""
+    """The operator's name, for the audit. Not verified."""
 
 
 class ExchangeView(Message):
@@ -225,7 +225,7 @@ class AttemptView(Message):
     reason: str
     ended_at: float
     roster: int = 0
-    """As in ``SecureView``; likewise what follows."""
+    """This and the fields that follow mean what they mean in ``SecureView``."""
     threshold: int = 0
     signers: int = 0
     exchanges: tuple[ExchangeView, ...] = ()

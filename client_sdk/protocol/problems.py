@@ -144,7 +144,7 @@ class Problem(BaseModel):
     type: str = Field(max_length=300)
     """``/problems/<kind>``, a relative URI as RFC 9457 allows."""
     title: str = Field(max_length=300)
-    """The same text for every problem of the kind."""
+    """The title of the kind; every problem of the kind has it."""
     status: int = Field(ge=400, le=599)
     detail: str = ""
     """One plain sentence about this occurrence, with the fix where there is one."""

@@ -47,7 +47,7 @@ class Me(Message):
     """Who asks."""
 
     id: str
-    """As in the audit: ``key:<id>`` or ``oidc:<subject>``."""
+    """The id by which the audit names who asks: ``key:<id>`` or ``oidc:<subject>``."""
     grants: list[GrantView]
     expires_at: float | None = None
     """When the credentials expire, Unix seconds. None: they do not."""

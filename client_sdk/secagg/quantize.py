@@ -194,7 +194,7 @@ class Quantizer:
         return self.mean_of(total[: -self.extra_lanes], survivors, weight), weight
 
     def mean_of(self, lanes: Lanes, survivors: int, weight: int) -> npt.NDArray[np.float64]:
-        """The same for the lanes of some of the values, in a sum that was found possible. ``weight``: above 0."""
+        """The mean of some of the values, from their lanes in a sum that was found possible. ``weight``: above 0."""
         values = lanes.astype(np.float64)
         values -= survivors * self.levels / 2
         values *= 2 * self.max_abs / self.levels * (self.weight_cap / weight)

@@ -66,7 +66,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def combine_pieces(pieces: Sequence[bytes], coefficients: Sequence[int]) -> bytes:
-    """The same for exactly t well-formed shares, with their holders' Lagrange coefficients at 0."""
+    """The secret (32 bytes) of exactly t well-formed shares, with their holders' Lagrange coefficients at 0."""
     values = [int.from_bytes(piece, "big") for piece in pieces]
     secret: int = sum(map(mul, values, coefficients)) % PRIME
     if secret >> (8 * SECRET_BYTES):

@@ -48,7 +48,7 @@ def require_list(authority: TrustedAuthority, revocations: RevocationList, at: f
 def vouched_by_list(
     authority: TrustedAuthority, revocations: RevocationList, at: float, *, until: float | None = None
 ) -> Vouching:
-    """The same by a list that ``require_list`` has taken before, when the attempt began: it stays the attempt's list
+    """What vouches for devices by a list that ``require_list`` took when the attempt began: it stays the attempt's list
     until the attempt ends, also where it is current no longer."""
 
     def vouch(device: str, certificate: bytes) -> str:

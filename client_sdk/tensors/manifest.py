@@ -192,7 +192,8 @@ class Manifest(Mapping[str, TensorSpec]):
         return sum(spec.nbytes for spec in self.tensors.values())
 
     def in_file_order(self) -> Manifest:
-        """The same tensors as the safetensors library lays them out: by falling rank of the dtype, then by name."""
+        """This manifest in the sequence in which the safetensors library lays tensors out: by falling rank of
+        the dtype, then by name."""
         return Manifest(dict(sorted(self.tensors.items(), key=lambda item: (-_RANK[item[1].dtype], item[0]))))
 
     def select(self, patterns: Iterable[str]) -> Manifest:
@@ -211,7 +212,7 @@ class Manifest(Mapping[str, TensorSpec]):
         return Manifest(averaged).as_float32()
 
     def with_dtype(self, dtype: str) -> Manifest:
-        """The same names and shapes, all of ``dtype``, in file order."""
+        """A manifest with these names and shapes, all of ``dtype``, in file order."""
         return Manifest({name: _spec(dtype, spec.shape) for name, spec in self.tensors.items()}).in_file_order()
 
     def as_float32(self) -> Manifest:

@@ -250,7 +250,7 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Tensors:
 
 
 def canonical_bytes(data: bytes | bytearray | memoryview) -> bytes:
-    """The same tensors without metadata, in the library's layout: equal tensors give equal bytes."""
+    """The file's tensors without metadata, in the library's layout: equal tensors give equal bytes."""
     return to_bytes(from_bytes(data))
 
 

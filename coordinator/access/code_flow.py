@@ -47,7 +47,7 @@ class AskIssuer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class IssuerClient:
-    """As what the coordinator is registered at the issuer."""
+    """The client that the coordinator is at its issuer."""
 
     id: str
     secret_file: Path | None = None

@@ -42,7 +42,7 @@ class SignedRequest:
     at: float
     """When its head arrived, in Unix seconds."""
     query: bytes = b""
-    """As it was sent; it is signed too."""
+    """The bytes after the question mark; they are signed too."""
     complete_at: float = 0.0
     """When its body was complete: later than its expiry it may be a replay whose nonce is forgotten."""
 

@@ -36,7 +36,7 @@ def _usable_token(rows: LedgerRows, request: CertificateRequest, at: float) -> T
 
 
 def require_enrollable(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, at: float) -> TokenRow:
-    """The same token, where who asks has the private half of the key as well."""
+    """The usable token that a request for a certificate names, where who asks has its private key too."""
     token, public = _usable_token(rows, request, at), bytes.fromhex(request.public_key)
     statement = enrolment_statement(issuer.trusted.id, token.secret_digest, public)
     _require_possession(public, statement, request.proof)

@@ -48,7 +48,7 @@ def left_s(now: RunNow) -> float | None:
 
 
 def rest_s(view: RunView, ended: Sequence[tuple[str, float]]) -> float | None:
-    """As ``left_s``, of (status, seconds) of the rounds that have ended, in order."""
+    """The seconds of ``left_s``, from (status, seconds) of the rounds that have ended, in order."""
     recent = ended[-RECENT:]
     committed = sum(status == "committed" for status, _ in recent)
     wanted = view.rounds_wanted - view.rounds_committed

@@ -245,8 +245,8 @@ def rejoined(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> MachineGroup:
-    """The same machines, once each of them is known to live: its agent has written its file again since this call, or
-    is another agent. MachineLost where one does not within ``lost_s``.
+    """The group's machines, once each of them is known to live: its agent has written its file again since this call,
+    or is another agent. MachineLost where one does not within ``lost_s``.
 
     A file alone does not show that its agent lives: it is there for ``lost_s`` after that was killed. A start with a
     dead agent breaks as soon as its successor comes, and counts as a restart. The second write after the first look

@@ -74,7 +74,7 @@ class PlanFile:
         self._changes = {_change(self.data, change, model): change for change in changes}
 
     def located(self, error: PlanError) -> PlanError:
-        """The same error, with the places in which the user can correct its mistakes."""
+        """The error with the places in which the user can correct its mistakes."""
         places = groupby(error.mistakes, self._place)
         return PlanError(*(f"{place}: {'; '.join(map(str, mistakes))}" for place, mistakes in places))
 

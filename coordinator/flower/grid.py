@@ -101,7 +101,7 @@ class QuorateGrid(Grid):
         return [node.node for node in nodes.nodes]
 
     def get_nodes(self) -> list[flwr_private.NodeInfo]:
-        """The same as messages of Flower's own."""
+        """The nodes of ``get_node_ids``, as messages of Flower's own."""
         return [flwr_private.node_info(node) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

@@ -34,9 +34,9 @@ class SentMessage:
     node: int
     kind: str
     group: str
-    """As the ServerApp has set it."""
+    """The group that the ServerApp has set."""
     shown_group: str
-    """As the coordinator shows it."""
+    """The group that the coordinator shows."""
     expires_at: float
     """By this machine's clock."""
     known: bool = False

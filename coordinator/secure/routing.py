@@ -15,7 +15,8 @@ from client_sdk.secagg.unmask import RevealedShares
 _ROW = Struct(f">I{SEALED_BYTES}s{DIGESTS_BYTES}s")
 """The place of the dealer, its sealed pair of shares, their digests."""
 _DIGESTS = Struct(f">I{SEALED_BYTES}x{DIGEST_BYTES}s{DIGEST_BYTES}s")
-"""The same row without the pair: the place, the digest of the self-mask share, that of the mask-key share."""
+"""Reads of such a row all but the pair: the place of the dealer, the digest of the self-mask share, that of the
+mask-key share."""
 _UNSEALED = bytes(SEALED_BYTES)
 """In place of the pair that a dealer holds itself."""
 

@@ -31,7 +31,7 @@ RING = 120
 _STALE_S = 5.0
 """Seconds after which the view of a run that goes on is read again: a part of it changes without an event."""
 _OVER_S = 60.0
-"""The same for runs that have ended."""
+"""Seconds after which the view of a run that has ended is read again."""
 
 Scope = tuple[str, ...]
 """The scopes of an operator's grants, sorted; ``("*",)``: everything."""

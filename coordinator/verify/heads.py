@@ -83,8 +83,8 @@ def against_head(head: Head, event: EventRow | None, number: int, last: int) -> 
 
 
 def against_refusals_head(head: Head, rows: Sequence[RefusalRow], number: int, count: int) -> Iterator[RunViolation]:
-    """The same against a head of the chain of refusals. ``rows``: the refusal of its number, or none; ``number``: the
-    latest round; ``count``: how many refusals there are."""
+    """Compares the database with a head of the chain of refusals. ``rows``: the refusal of its number, or none;
+    ``number``: the latest round; ``count``: how many refusals there are."""
     whose = f"the link {head.link[:_SHOWN]} of refusal {head.seq}"
     if not rows:
         yield RunViolation("chain", number, f"the refusals end with number {count}, before {whose}: they were cut")

@@ -25,7 +25,7 @@ class LearnerContract:
     task: ClassVar[dict[str, Any]] = {"batch_size": 2, "learning_rate": 0.01, "steps": 2}
 
     def trained(self, *, round: int = 1, device: str = "d1", model: Tensors | None = None) -> Update:
-        """As a device trains."""
+        """What a device would send after training in this round."""
         trainer = LearnerTrainer(Catalogue({NAME: self.learner}, installed=()), self.data)
         roles = self.roles()
         assignment = Assignment(

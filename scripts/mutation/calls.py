@@ -33,7 +33,7 @@ class RecordedTest:
     """A test function, with the sum over its parameters of what it costs."""
 
     name: str
-    """As pytest takes it: ``tests/coordinator/test_blobs.py::test_a_blob``."""
+    """The name that pytest takes: ``tests/coordinator/test_blobs.py::test_a_blob``."""
     seconds: float
     calls: frozenset[str]
     """``coordinator/engine/plan.py Plan.digest``."""

@@ -21,7 +21,7 @@ from .recorder import PACKAGES
 
 BUDGET_S = 30.0
 ROOM_S = 90.0
-"""The same for tests of the room, some of which play through everything that the room is for."""
+"""Seconds for tests of the room, some of which play through everything that the room is for."""
 CHEAP_S = 1.0
 """At first no file of tests takes longer than this, so that many have their say. One that takes no longer is run as a
 whole: what one of its tests has cached, another may look at."""

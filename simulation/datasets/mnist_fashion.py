@@ -20,7 +20,7 @@ FOLDER = Path("/usr/share/datasets/fashion-mnist")
 """Where the installed Debian package has the four files."""
 
 IN_PACKAGE = "./usr/share/datasets/fashion-mnist"
-"""The same folder, as the package's archive names it."""
+"""The path of ``FOLDER`` within the package's archive."""
 
 
 def _build() -> Arrays:

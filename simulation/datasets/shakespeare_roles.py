@@ -135,7 +135,7 @@ def shakespeare() -> Dataset:
 
 
 def shakespeare_unrolled() -> Dataset:
-    """The same texts cut into pieces of 80, with the next character of every position, as McMahan et al. train on.
+    """The texts of ``shakespeare`` cut into pieces of 80, with the next character of every position (McMahan et al.).
 
     x is `[n, 80]`, uint8 codes, and y `[n, 80]`, the codes one position later; both are `Windows`. A pass over it
     costs an eightieth of a pass over `shakespeare`. Up to 80 characters at a role's end are in no piece. Raises as

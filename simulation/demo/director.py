@@ -60,7 +60,7 @@ class Result:
         return (self.plain.committed[-1].accuracy or 0.0) if self.plain is not None else 0.0
 
     def report(self) -> dict[str, Any]:
-        """As ``DEMO_JSON`` has it."""
+        """What the file that ``DEMO_JSON`` names gets: the whole demo."""
         plain, secure = ([] if run is None else run.committed for run in (self.plain, self.secure))
         return {
             "rounds": [line.report() for line in plain],

@@ -52,7 +52,7 @@ class Line:
         return next((found.needed for found in exchanges if found.exchange == exchange), None)
 
     def report(self) -> dict[str, Any]:
-        """As ``DEMO_JSON`` has it."""
+        """What the file that ``DEMO_JSON`` names gets of this round."""
         body: dict[str, Any] = {
             "round": self.round,
             "selected": self.selected,

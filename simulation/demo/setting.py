@@ -82,7 +82,7 @@ class Setting:
         return self._plan(about, self.name, self.rounds, secure=False)
 
     def secure_plan(self, file: str = "secure.toml") -> str:
-        """Likewise of the secure rounds: all of the demo's, or those that follow on the plain ones."""
+        """The plan of the secure rounds as TOML: all of the demo's, or those that follow on the plain ones."""
         create = f"quorate run create {file}" + ("" if self.secure else " --init model.safetensors")
         about = f"The secure rounds of `quorate demo`. Create a run of this plan: {create}"
         rounds = self.rounds if self.secure else self.secure_rounds

@@ -42,12 +42,12 @@ class SharedCheckpoints:
             return body
 
     def has(self, digest: str) -> bool:
-        """As ``get``: False for the one caller that must fetch it now."""
+        """Whether the model is cached, after the wait of ``get``: False for the one caller that must fetch it now."""
         return self.get(digest) is not None
 
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[Download]:
-        """As in ``CheckpointCache``. Its end, also by an error, wakes all that wait."""
+        """The download of ``CheckpointCache``. Its end, also by an error, wakes all that wait."""
         try:
             with self._cache.download(ref) as download:
                 yield download

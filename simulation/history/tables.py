@@ -155,7 +155,7 @@ def cells(row: RoundSummary) -> list[str]:
 
 
 def human_bytes(count: int) -> str:
-    """As ``1.5 MiB``."""
+    """A number of bytes for people, such as ``1.5 MiB``."""
     size, unit = float(count), "B"
     for following in ("KiB", "MiB", "GiB", "TiB"):
         if size < _KIB:

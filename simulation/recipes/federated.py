@@ -19,7 +19,8 @@ from simulation.virtual.behaviour import Behaviour
 WEEK_S = 604_800.0
 """Virtual seconds that a round waits for its slowest client: the papers have no deadline."""
 DAYS_S = (432_000.0, 518_400.0)
-"""The same of a secure round, and when its attempts expire: 5 days, and the 6 that a plan allows."""
+"""Virtual seconds that a secure round waits, and after which its attempts expire: 5 days, and the 6 that a plan
+allows."""
 
 WHOLE_BATCH = 1_000_000
 """A batch size above any client's number of examples: a batch is all of its data."""

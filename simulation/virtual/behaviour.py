@@ -34,7 +34,7 @@ class Behaviour:
     fraction of its steps drawn uniformly, at least one (the system heterogeneity of FedProx, Li et al. 2020,
     arXiv:1812.06127, section 5.2). The plan decides about such work: ``aggregation.partial``. 0 to 1."""
     straggler_share: float = 0.0
-    """The same with an exact number in place of a probability: in each round this share of the selected devices of the
+    """Stragglers by an exact number in place of a probability: in each round this share of the selected devices of the
     class, rounded to the nearest device, finishes only part of its task (rounded up to whole steps), as in the
     experiments of FedProx (0, 0.5 and 0.9 there). Not together with ``stragglers``. 0 to 1."""
     step_s: float = 0.05

@@ -51,7 +51,8 @@ class WidthProbe:
 
 
 def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> None:
-    """The same check on drawn columns, before a run has any update. A rule that fails on them is not judged here."""
+    """Checks by drawn columns, before a run has any update, that a rule gives the same values for another width of
+    block. ExtensionError; a rule that fails on drawn columns is not judged here."""
     shape = min(rows, _MADE_ROWS), _MADE_COLUMNS
     words = np.frombuffer(shake_bytes(labelled("columns", rows), 4 * shape[0] * shape[1]), "<i4").reshape(shape)
     columns = (words * 2.0**-31 * 10.0 ** (words % 9 - 6)).astype(np.float32)

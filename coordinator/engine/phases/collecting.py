@@ -189,7 +189,8 @@ def _close_if_complete(state: RunState, at: float) -> Step:
 
 
 def _after_departure(state: RunState, at: float) -> Step:
-    """The same, or abandons when the quorum is out of reach, or who was asked again has left."""
+    """Closes the round where it is complete; abandons it when the quorum is out of reach, or who was asked again has
+    left."""
     if lost := _lost(state, "withdrawn", "refused"):
         return abandon(state, at, f"{lost}, and its device was asked again and left the round")
     following, effects = _close_if_complete(state, at)

@@ -55,8 +55,8 @@ def open_next(state: RunState, at: float) -> Step:
 
 
 def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> Step:
-    """Same model, next round. Every acknowledged update gets its refusal recorded. ``failed``: the round counts towards
-    ``finish.abandoned``."""
+    """The round ends without a model, and the next one begins from the same parent. Every acknowledged update gets its
+    refusal recorded. ``failed``: the round counts towards ``finish.abandoned``."""
     ended = state.current
     effects: list[fx.Effect] = []
     effects += refusals(state, (*ended.lost, *ended.contributions), f"the round was abandoned: {reason}")
