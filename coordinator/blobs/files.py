@@ -135,9 +135,9 @@ class FileSpool:
                 self._owner.sync(self._fd)
                 self._file.replace(target)
                 self._owner.write_sums(digest, self._hash)
-            self.repaired = self._owner.note_whole(digest)
             # Also for equal content: who renamed it may not have synced the folder yet, and this call acknowledges it.
             self._owner.sync_folder(target.parent)
+            self.repaired = self._owner.note_whole(digest)  # until now its mark may be all there is
         self._discard()
         self._file, self._committed = target, True
         return digest

@@ -146,6 +146,25 @@ def test_the_right_bytes_repair_what_is_damaged_and_that_is_said(blobs: FileBlob
         assert not spool.repaired
 
 
+def test_repro_the_mark_of_damage_stays_until_the_right_bytes_have_their_name_for_good(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power in between left neither the mark nor the bytes: the blob was missing, and not damaged."""
+    digest = blobs.put(DATA)
+    flip(file_of(blobs, digest), 0)
+    with pytest.raises(Damaged):
+        blobs.open(digest).read()
+
+    def lost(folder: Path) -> None:
+        raise OSError("the power is lost")
+
+    monkeypatch.setattr(blobs, "sync_folder", lost)
+    with pytest.raises(BlobError):
+        blobs.put(DATA)
+    file_of(blobs, digest).unlink()  # what was not synced is gone
+    assert FileBlobs(blobs.folder).damaged() == [digest]
+
+
 def test_what_another_process_found_damaged_is_repaired_here(blobs: FileBlobs) -> None:
     other, digest = FileBlobs(blobs.folder), blobs.put(DATA)
     flip(file_of(blobs, digest), 0)
