@@ -37,7 +37,6 @@ from coordinator.blobs.blocks import (
     BlockTags,
     CheckedBlocks,
     CheckedFile,
-    blocks_of,
     hash_file,
     read_sums,
     sums_bytes,
@@ -313,7 +312,7 @@ class FileBlobs:
 
     def _sums_of(self, digest: str, size: int) -> BlockTags | None:
         known = self._sums.get(digest)
-        if known is not None and len(known.tags) == blocks_of(size):
+        if known is not None and known.covers(size):
             return known
         return read_sums(Path(self._file(digest) + _SUMS), digest, size)
 
