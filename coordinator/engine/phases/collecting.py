@@ -6,6 +6,7 @@ Updates that arrive when the round is committing, or over, are answered here too
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import TypedDict
 
 from coordinator.engine import effects as fx
@@ -20,6 +21,7 @@ from coordinator.engine.state import Member, RunState, altered
 
 _AWAITED = ("selected", "training")
 """The statuses of members that can still report."""
+_LOST = attrgetter("lost")
 
 
 def started(state: RunState, event: ev.TrainingStarted) -> Step:
@@ -156,7 +158,10 @@ def _against_update(state: RunState, member: Member, event: ev.Reported | ev.Upd
 def _lost(state: RunState, *statuses: str) -> str:
     """Which update was lost and has no other one in its place: the first whose device has one of these statuses, or
     any."""
-    for device, member in sorted(state.current.members.items()):
+    members = state.current.members
+    if not any(map(_LOST, members.values())):  # of hundreds of members, at each update
+        return ""
+    for device, member in sorted(members.items()):
         if member.lost and member.status != "reported" and (not statuses or member.status in statuses):
             return f"the update of {device} is damaged or gone: blob {member.lost}"
     return ""
