@@ -12,7 +12,6 @@ import errno
 import hashlib
 import io
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,38 +142,14 @@ def blocks_of(size: int) -> int:
     return -(-size // BLOCK)
 
 
-class CheckedBlocks:
-    """Blocks that were checked, in memory for the next reader: many devices download one checkpoint at a time."""
-
-    def __init__(self, most: int = 16) -> None:
-        self._most = most
-        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, digest: str, index: int) -> bytes | None:
-        with self._lock:
-            found = self._blocks.get((digest, index))
-            if found is not None:
-                self._blocks.move_to_end((digest, index))
-            return found
-
-    def put(self, digest: str, index: int, block: bytes) -> None:
-        with self._lock:
-            self._blocks[digest, index] = block
-            if len(self._blocks) > self._most:
-                self._blocks.popitem(last=False)
-
-
 class CheckedFile(io.RawIOBase):
     """A file whose bytes are given only after the block that they are in was checked. Memory: one block, and a second
     one while two places are read in turn."""
 
-    def __init__(
-        self, file: BinaryIO, digest: str, sums: BlockTags, judge: Judge, kept: CheckedBlocks | None = None
-    ) -> None:
+    def __init__(self, file: BinaryIO, digest: str, sums: BlockTags, judge: Judge) -> None:
         """``judge`` is called where a block does not have its tag: it returns the sums of the file's blocks where the
         whole has its digest after all, and raises where it does not."""
-        self._file, self._digest, self._sums, self._judge, self._kept = file, digest, sums, judge, kept
+        self._file, self._digest, self._sums, self._judge = file, digest, sums, judge
         self._size = os.fstat(file.fileno()).st_size
         self._at = 0
         self._held: OrderedDict[int, bytes] = OrderedDict()
@@ -229,7 +204,7 @@ class CheckedFile(io.RawIOBase):
             yield piece
 
     def _checked(self, index: int) -> bytes:
-        block = self._held.get(index) or (self._kept.get(self._digest, index) if self._kept else None)
+        block = self._held.get(index)
         if block is None:
             block = self._read(index)
             if not self._sums.fits(index, block):
@@ -237,8 +212,6 @@ class CheckedFile(io.RawIOBase):
                 block = self._read(index)
                 if not self._sums.fits(index, block):
                     raise BlobError(f"Block {index} of blob {self._digest} reads differently each time.")
-            if self._kept is not None:
-                self._kept.put(self._digest, index, block)
         self._held[index] = block
         self._held.move_to_end(index)
         if len(self._held) > _HELD:

@@ -35,7 +35,6 @@ from coordinator.blobs.blocks import (
     BLOCK,
     BlobHash,
     BlockTags,
-    CheckedBlocks,
     CheckedFile,
     hash_file,
     read_sums,
@@ -187,7 +186,6 @@ class FileBlobs:
         self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
-        self._kept = CheckedBlocks()
         self._repaired: set[str] = set()
         self._sums: OrderedDict[str, BlockTags] = OrderedDict()
         with _plain_errors(f"the blob folder {self.folder}"):
@@ -234,7 +232,7 @@ class FileBlobs:
     def spool(self, limit: int | None = None) -> FileSpool:
         return FileSpool(self, limit)
 
-    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+    def open(self, digest: str) -> BinaryIO:
         name = self._file(digest)
         with _plain_errors("a blob"):
             try:
@@ -248,7 +246,7 @@ class FileBlobs:
                 def judge() -> BlockTags:
                     return self._judge(digest, file)
 
-                return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge, self._kept if keep else None))
+                return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge))
             except BaseException:
                 file.close()
                 raise

@@ -291,5 +291,5 @@ def _read(replica: Replica, coordinator: Coordinator, request: SentRequest, fetc
     caller: Caller = identify(coordinator, Permission.PEER, credentials)
     admission.served(replica, request, caller)
     coordinator.operators.require_checkpoint(fetch.checkpoint.digest)
-    with coordinator.core.blobs.open(fetch.checkpoint.digest, keep=True) as file:
+    with coordinator.core.blobs.open(fetch.checkpoint.digest) as file:
         return file.read()

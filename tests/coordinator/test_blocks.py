@@ -236,16 +236,6 @@ def test_another_blob_with_its_sums_under_this_name_is_damaged(blobs: FileBlobs)
         file.read(1)
 
 
-def test_blocks_for_the_next_reader_are_the_newest_and_no_more() -> None:
-    kept = blocks.CheckedBlocks(most=2)
-    for index in (0, 1):
-        kept.put("a", index, bytes([index]))
-    assert kept.get("a", 0) == b"\0"
-    kept.put("a", 2, b"2")
-    assert [kept.get("a", index) for index in range(3)] == [b"\0", None, b"2"]
-    assert kept.get("b", 2) is None
-
-
 def test_nothing_of_a_deleted_blob_is_left(blobs: FileBlobs) -> None:
     kept, damaged = blobs.put(DATA), blobs.put(DATA + b"x")
     flip(file_of(blobs, damaged), 0)
@@ -278,17 +268,6 @@ def test_a_read_costs_one_pass_of_sha_256_at_most(
         with process.open(digest) as file:
             assert file.read() == data
         assert hashed[0] <= most * len(data)
-
-
-def test_what_many_read_is_hashed_once(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    blobs.put(DATA)
-    read: list[int] = []
-    real = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, count, at: read.append(at) or real(fd, count, at))
-    for _ in range(5):
-        with blobs.open(DIGEST, keep=True) as file:
-            assert file.read() == DATA
-    assert read == [0, BLOCK, 2 * BLOCK]
 
 
 def test_a_reader_holds_two_blocks(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
