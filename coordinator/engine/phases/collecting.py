@@ -6,7 +6,6 @@ Updates that arrive when the round is committing, or over, are answered here too
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import attrgetter
 from typing import TypedDict
 
 from coordinator.engine import effects as fx
@@ -21,7 +20,6 @@ from coordinator.engine.state import Member, RunState, altered
 
 _AWAITED = ("selected", "training")
 """The statuses of members that can still report."""
-_LOST = attrgetter("lost")
 
 
 def started(state: RunState, event: ev.TrainingStarted) -> Step:
@@ -159,8 +157,6 @@ def _lost(state: RunState, *statuses: str) -> str:
     """Which update was lost and has no other one in its place: the first whose device has one of these statuses, or
     any."""
     members = state.current.members
-    if not any(map(_LOST, members.values())):  # of hundreds of members, at each update
-        return ""
     for device, member in sorted(members.items()):
         if member.lost and member.status != "reported" and (not statuses or member.status in statuses):
             return f"the update of {device} is damaged or gone: blob {member.lost}"
@@ -184,13 +180,10 @@ def _work(event: ev.Reported) -> _Work:
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:
-    """Closes at goal, or with a quorum when no other device can report."""
+    """Closes at goal, or with a quorum when no other device can report; with no lost update that may come again."""
     have, cohort = state.current.count("reported"), state.plan.cohort
-    if _lost(state):
-        return state, []
-    if have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED)):
-        return close(state, at)
-    return state, []
+    complete = have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED))
+    return close(state, at) if complete and not _lost(state) else (state, [])
 
 
 def _after_departure(state: RunState, at: float) -> Step:
