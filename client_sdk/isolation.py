@@ -140,7 +140,8 @@ def seeded(seed: int, round: int, device: str) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             numbers.set_bit_generator(states[1])
-            numbers.set_state(states[2])
+            if states[2]["has_gauss"] or states[2]["gauss"]:  # a bit generator that is set again has forgotten it
+                numbers.set_state(states[2])
             if torch is not None:
                 torch.random.default_generator.set_state(drawn)
                 if on_gpus is not None:

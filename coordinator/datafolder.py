@@ -85,9 +85,14 @@ def locked(folder: Path, by: str = "coordinator or simulation") -> Iterator[None
                 f"Another {by} (process {owner or 'unknown'}) uses the folder {folder}; "
                 "stop it, or give another folder."
             ) from None
+        owner_pid = os.getpid()
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        yield
+        os.pwrite(lock, f"{owner_pid}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            if os.getpid() == owner_pid:  # a fork has the lock too, and may end a moment later
+                fcntl.flock(lock, fcntl.LOCK_UN)
     finally:
         os.close(lock)
 

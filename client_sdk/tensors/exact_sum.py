@@ -297,7 +297,9 @@ class ExactSum:
         if not self._ends.size or not part.size:
             return iter(())
         low, high = np.searchsorted(self._ends, (at, at + part.size - 1), side="right")
-        begins = np.concatenate([[at], self._ends[low:high]]) - at
+        begins = np.empty(high - low + 1, np.int64)
+        begins[0] = 0
+        np.subtract(self._ends[low:high], at, out=begins[1:])
         small = np.abs(part[begins]) < _SMALL
         if at > (self._ends[low - 1] if low else 0):  # it goes on with a tensor, which may be small, or is not
             small[0] = goes_on

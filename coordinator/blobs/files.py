@@ -35,9 +35,7 @@ from coordinator.blobs.blocks import (
     BLOCK,
     BlobHash,
     BlockTags,
-    CheckedBlocks,
     CheckedFile,
-    blocks_of,
     hash_file,
     read_sums,
     sums_bytes,
@@ -135,9 +133,9 @@ class FileSpool:
                 self._owner.sync(self._fd)
                 self._file.replace(target)
                 self._owner.write_sums(digest, self._hash)
-            self.repaired = self._owner.note_whole(digest)
             # Also for equal content: who renamed it may not have synced the folder yet, and this call acknowledges it.
             self._owner.sync_folder(target.parent)
+            self.repaired = self._owner.note_whole(digest)  # until now its mark may be all there is
         self._discard()
         self._file, self._committed = target, True
         return digest
@@ -188,7 +186,6 @@ class FileBlobs:
         self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
-        self._kept = CheckedBlocks()
         self._repaired: set[str] = set()
         self._sums: OrderedDict[str, BlockTags] = OrderedDict()
         with _plain_errors(f"the blob folder {self.folder}"):
@@ -235,7 +232,7 @@ class FileBlobs:
     def spool(self, limit: int | None = None) -> FileSpool:
         return FileSpool(self, limit)
 
-    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+    def open(self, digest: str) -> BinaryIO:
         name = self._file(digest)
         with _plain_errors("a blob"):
             try:
@@ -249,7 +246,7 @@ class FileBlobs:
                 def judge() -> BlockTags:
                     return self._judge(digest, file)
 
-                return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge, self._kept if keep else None))
+                return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge))
             except BaseException:
                 file.close()
                 raise
@@ -313,7 +310,7 @@ class FileBlobs:
 
     def _sums_of(self, digest: str, size: int) -> BlockTags | None:
         known = self._sums.get(digest)
-        if known is not None and len(known.tags) == blocks_of(size):
+        if known is not None and known.covers(size):
             return known
         return read_sums(Path(self._file(digest) + _SUMS), digest, size)
 

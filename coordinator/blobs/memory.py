@@ -91,7 +91,7 @@ class MemoryBlobs:
     def spool(self, limit: int | None = None) -> MemorySpool:
         return MemorySpool(self, limit)
 
-    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+    def open(self, digest: str) -> BinaryIO:
         return io.BytesIO(self._get(digest))
 
     def size(self, digest: str) -> int:

@@ -113,10 +113,9 @@ class Blobs(Protocol):
         """A spool that accepts at most ``limit`` bytes (None: any number)."""
         ...
 
-    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+    def open(self, digest: str) -> BinaryIO:
         """The bytes as a file object, which stays readable when the blob is deleted. Missing, Damaged; reads from it
-        raise Damaged too, before any wrong byte is given. ``keep``: what was checked stays in memory for the next
-        reader, within bounds: for what many read."""
+        raise Damaged too, before any wrong byte is given."""
         ...
 
     def size(self, digest: str) -> int:

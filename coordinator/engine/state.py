@@ -202,6 +202,8 @@ class RunState:
     ending: tuple[Literal["finished", "stopped"], str] | None = None
     """Set when the run ends while a round is committing: it ends once that is over."""
 
+    begun: bool = False
+    """Whether ``Created`` has happened. An operator may have paused or stopped the run before."""
     weight_unit: int = 1
     """In how many parts of an example updates are weighed: set when the run begins, and the same for all its rounds."""
     roles: Mapping[str, StatisticRole] = field(default_factory=dict)

@@ -97,7 +97,7 @@ class Coordinator:
         commits = Commits(self.core)
         self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)
         self._actions = Actions(self.core, self.fleet, commits, self.secure)
-        self._time = Timekeeping(self.core, self.fleet, commits, uncertain)
+        self._time = Timekeeping(self.core, self.identities, self.fleet, commits, uncertain)
 
     def recover(self) -> None:
         """After a start: issues pending actions again. MissingExtension where a run of the store cannot continue on

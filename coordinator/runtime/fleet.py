@@ -227,13 +227,15 @@ class Fleet:
         return _Arrival(device, check_in.process, row, waits)
 
     def _write_arrivals(self, arrivals: Sequence[_Arrival]) -> list[None]:
-        """Writes the places in the pool, and of all devices that they were seen and what they said."""
-        now, processes, facts = self._clock.now(), dict[str, Processes](), dict[str, Json]()
+        """Writes the places in the pool, and of all devices that they were seen and what they said; nothing of one that
+        has left since its request was let in."""
+        now, processes, facts, entered = self._clock.now(), dict[str, Processes](), dict[str, Json](), len(arrivals)
         arrivals = sorted(arrivals, key=lambda one: one.row.device)  # of two replicas none waits for the other in turn
         with self._store.transaction() as tx:
-            keys = {one.device.key_id for one in arrivals if one.process and one.device.key_id is not None}
+            keys = {one.device.key_id for one in arrivals if one.device.key_id is not None}
             known = tx.devices_by_keys(keys) if keys else []
             before = {row.device: Processes.of(row) for row in known}
+            arrivals = [one for one in arrivals if one.row.device in before or not _has_left(tx, one.device)]
             for one in arrivals:
                 device = one.row.device
                 facts[device] = {"examples": one.row.examples, "offer": one.row.offer}
@@ -247,7 +249,13 @@ class Fleet:
             self._processes.move_to_end(device)
         while len(self._processes) > _MOST:
             self._processes.popitem(last=False)
-        return [None] * len(arrivals)
+        return [None] * entered
+
+
+def _has_left(reader: Reader, device: DeviceRow) -> bool:
+    """Whether a device whose key is not registered any more has left; a newer certificate may have another key."""
+    found = None if device.key_id is None else reader.device(device.device)
+    return found is not None and found.left_at is not None
 
 
 def _place(row: WaitingRow) -> PoolPlace:

@@ -48,6 +48,10 @@ class HeldList:
         """Whether a thread takes a list."""
         return self._taking.locked()
 
+    def forget(self) -> None:
+        """Reads the stored list anew when it is asked for next."""
+        self._read_at = None
+
     def newest(self, authority: str, *, read: bool = False) -> RevocationList | None:
         """The newest list of the authority of this id; None: none was seen. ``read``: the stored one is read now, so
         that no replica has a newer one."""

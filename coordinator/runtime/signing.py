@@ -127,10 +127,11 @@ class SignedRequests:
 
     def _taken(self, signature: RequestSignature, at: float) -> SignedBy:
         """Takes the nonce, unless its body took so long that the nonce may be forgotten already."""
-        now = max(at, self._now())
-        if now > signature.expires:
+        now = self._now()
+        if max(at, now) > signature.expires:
             raise problem(
                 "wrong-clock", "This request was complete only after its signature had expired; sign it afresh."
             )
+        # By the clock as it is, which may have been set back since ``at``: what arrived after that is still known.
         self.nonces.take(signature, now)
         return SignedBy(signature.key_id, at)

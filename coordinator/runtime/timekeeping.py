@@ -15,6 +15,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.identities import Identities
 from coordinator.runtime.log_context import about
 from coordinator.runtime.marks import helped_by_another_model
 from coordinator.runtime.run_creation import begin_run
@@ -43,8 +44,11 @@ class Timekeeping:
 
     An error in one run is noted in ``core.troubles``, and the others are handled."""
 
-    def __init__(self, core: Core, fleet: Fleet, commits: Commits, uncertain: UncertainUpdates) -> None:
+    def __init__(
+        self, core: Core, identities: Identities, fleet: Fleet, commits: Commits, uncertain: UncertainUpdates
+    ) -> None:
         self._core = core
+        self._identities = identities
         self._fleet = fleet
         self._commits = commits
         self._uncertain = uncertain
@@ -65,6 +69,8 @@ class Timekeeping:
         none."""
         now = self._core.clock.now()
         fell, self._latest_now = self._latest_now - now, now
+        if fell > 0:
+            self._identities.forget()
         self._clean_up(now)
         counts: list[dict[str, int]] = []
 
@@ -170,7 +176,7 @@ class Timekeeping:
     def _begun(self, run: str) -> RunLog:
         """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""
         log = self._core.log(run)
-        if not log.state.round_number and not log.catch_up().round_number:
+        if not log.state.begun and not log.catch_up().begun:
             begin_run(self._core, log)
         return log
 

@@ -54,7 +54,7 @@ class Found(NamedTuple):
     @classmethod
     def at(cls, blobs: Blobs, digest: str) -> Found:
         """Of a blob. Missing, Damaged."""
-        size, opened = blobs.size(digest), partial(blobs.open, digest, keep=True)
+        size, opened = blobs.size(digest), partial(blobs.open, digest)
         if size > _WHOLE_BYTES:
             return cls(size, None, opened)
         with opened() as file:

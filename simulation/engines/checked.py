@@ -162,10 +162,10 @@ class CheckedEngine:
             while not self._pool.has(self._task) and time.monotonic() < until:
                 time.sleep(0.002)
             body = self._pool.answers[self._task].body if self._pool.has(self._task) else {}
-        except SimulationError:
-            body = {}
+        except SimulationError as error:
+            body = {"failed": str(error)}
         if "digests" not in body:
-            self._give_up(body.get("failed", "the second training of a client did not end"))
+            self._give_up(body.get("failed", f"the second training of a client did not end in {_PATIENCE_S:g} s"))
             return
         if body["digests"] != [wanted, wanted]:
             raise SimulationError(_sentence(job, earlier, body["changed"][:5]))

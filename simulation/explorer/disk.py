@@ -29,10 +29,10 @@ class FaultyBlobs:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._blobs, name)
 
-    def open(self, digest: str, *, keep: bool = False) -> BinaryIO:
+    def open(self, digest: str) -> BinaryIO:
         if self._flips is None:
-            return self._blobs.open(digest, keep=keep)
-        return self._flips.open(self._blobs, digest, keep, self._replica)
+            return self._blobs.open(digest)
+        return self._flips.open(self._blobs, digest, self._replica)
 
     def put(self, data: bytes) -> str:
         with self.spool() as spool:

@@ -95,10 +95,13 @@ def _hashed(text: str) -> list[int]:
 
 
 def checked_in(durable: Durable, device: str, message: CheckIn, now: float, waiting_s: float) -> None:
-    """A device that was taken into the pool waits there, with as many examples as it says and its cap allows, while its
-    request is held and ``waiting_s`` longer. ``now``: by the clock of the replica."""
+    """A device that was taken into the pool, and has not left, waits there, with as many examples as it says and its
+    cap allows, while its request is held and ``waiting_s`` longer. ``now``: by the clock of the replica."""
     row, found = durable.store.device(device), waiting_row(durable, device)
-    if found is None or row is None:
+    if row is not None and row.left_at is not None:
+        if found is not None:
+            raise Broken("draw", f"{device} has left, and waits in the pool")
+    elif found is None or row is None:
         if durable.store.claim(device) is None:
             raise Broken("draw", f"{device} was taken into the pool, and is not there")
     elif found.examples != min(message.examples, row.examples_cap):

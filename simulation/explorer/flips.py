@@ -162,12 +162,12 @@ class Flips:
         self._world.log(line)
         self._told |= {digest for digest in self.wrong if f"{digest} is damaged" in line}
 
-    def open(self, blobs: Blobs, digest: str, keep: bool, reader: ReadingProcess) -> BinaryIO:
+    def open(self, blobs: Blobs, digest: str, reader: ReadingProcess) -> BinaryIO:
         """The product's ``open``, watched."""
         self.strike(digest, reader, "open")
         was = self._look(digest)
         try:
-            file = blobs.open(digest, keep=keep)
+            file = blobs.open(digest)
         except Gone as error:
             if was == "right":
                 raise Broken("whole-blob", f"the file has its digest, and is not read: {error}") from None

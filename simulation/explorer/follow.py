@@ -36,10 +36,11 @@ class Followed(SecureFollowing, CenterFollowing):
             raise self._odd(event, f"the run is at round {self.round}")
         match event.kind:
             case "Created":
-                if self.round:
+                if self.in_parts:
                     raise self._odd(event, "the run has begun already")
                 self.in_parts = True
-                self._open()
+                if self.status == "running":
+                    self._open()
             case "Drawn":
                 return self._drawn(event, body)
             case "Tick":
@@ -81,7 +82,7 @@ class Followed(SecureFollowing, CenterFollowing):
                     raise self._odd(event, f"the run is {self.status}")
                 self.status = "running"
                 self.refused, self.rests_until, self.failed, self.tried = 0, None, 0, False
-                if self.phase == "idle":
+                if self.phase == "idle" and self.in_parts:
                     self._open()
             case "Stopped":
                 return self._stopped(event)

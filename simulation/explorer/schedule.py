@@ -334,9 +334,10 @@ class Schedule:
                 self.durable.flips.settled(replica.coordinator.core.blobs)
         if self.flower is not None:
             self.flower.account.finish()
-        for device in self.devices:
+        for place, device in enumerate(self.devices):
+            lies = place >= self.shape.devices - self.shape.liars
             for storage in (*device.former, device.storage):
-                invariants.record(device.name, storage.history(), self.watch.run)
+                invariants.record(device.name, storage.history(), self.watch.run, lies=lies)
         for worker in self.workers:
             invariants.leases(worker.name, worker.history, worker.delivered, self.watch.run)
         if self.shape.seed % VERIFIED == 0 or self.shape.store != "memory":

@@ -131,7 +131,8 @@ def _held(
         found = _admitted(replica, coordinator, entry, request, send, at)
         return (*found, found[0].call(shape.first, coordinator))
 
-    _hold(replica, request, entry, shape, send, answer, replica.attempt(entry.name, first))
+    result = replica.attempt(entry.name, first)
+    _hold(replica, request, entry, shape, send, answer, result, replica.disturbed)
 
 
 def _admitted(
@@ -166,14 +167,23 @@ def _together(replica: Replica) -> None:
         return [one if isinstance(one, Problem) else (*one, next(answers)) for one in found]
 
     results = replica.attempt(entry.name, first)
+    disturbed = replica.disturbed
     for place, (request, _, shape, send, answer, _) in enumerate(gathered):
-        _hold(replica, request, entry, shape, send, answer, results[place] if isinstance(results, list) else results)
+        result = results[place] if isinstance(results, list) else results
+        _hold(replica, request, entry, shape, send, answer, result, disturbed)
 
 
 def _hold(
-    replica: Replica, request: SentRequest, entry: Entry[Shape], shape: Held, send: Send, answer: Answered, result: Any
+    replica: Replica,
+    request: SentRequest,
+    entry: Entry[Shape],
+    shape: Held,
+    send: Send,
+    answer: Answered,
+    result: Any,
+    disturbed: bool,
 ) -> None:
-    """Holds a request whose first call has had this result, where that is no answer."""
+    """Holds a request whose first call has had this result, where that is no answer. ``disturbed``: by that call."""
     if not isinstance(result, tuple):
         answer(result)
         return
@@ -186,7 +196,7 @@ def _hold(
     if found is None and isinstance(message, CheckIn) and isinstance(caller, DeviceRow):  # served with others
         row = draws.waiting_row(replica.durable, caller.device)
         named = () if row is None else (PoolPlace(row.device, row.expires),)
-    if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not replica.disturbed:
+    if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not disturbed:
         draws.checked_in(replica.durable, caller.device, message, replica.now(), replica.world.settings.waiting_s)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))
 
@@ -281,5 +291,5 @@ def _read(replica: Replica, coordinator: Coordinator, request: SentRequest, fetc
     caller: Caller = identify(coordinator, Permission.PEER, credentials)
     admission.served(replica, request, caller)
     coordinator.operators.require_checkpoint(fetch.checkpoint.digest)
-    with coordinator.core.blobs.open(fetch.checkpoint.digest, keep=True) as file:
+    with coordinator.core.blobs.open(fetch.checkpoint.digest) as file:
         return file.read()

@@ -39,7 +39,7 @@ class NodePort:
             coordinator.flower.contents.require(task.run, task.content, self._device)
         except ProblemError as error:
             return error.problem
-        with coordinator.core.blobs.open(task.content, keep=True) as file, self._fetching.open("wb") as copy:
+        with coordinator.core.blobs.open(task.content) as file, self._fetching.open("wb") as copy:
             shutil.copyfileobj(file, copy, PART_BYTES)
         return self._fetching.replace(self._fetched)
 

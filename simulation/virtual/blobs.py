@@ -77,3 +77,7 @@ class TemporaryBlobs(PatientBlobs):
         """No other process writes here, so the disk is asked only about folders that this one has made: a round's
         updates, which were never written, are deleted at its end."""
         return digest[:2] in self._prefixes and super().has(digest)
+
+    def delete(self, digest: str) -> None:
+        if digest[:2] in self._prefixes:
+            super().delete(digest)

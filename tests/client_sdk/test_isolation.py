@@ -243,9 +243,11 @@ def fails_after(found: list[tuple[float, ...]]) -> None:
     raise ZeroDivisionError
 
 
-def test_global_generators_are_seeded_by_seed_round_and_device_and_restored() -> None:
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_global_generators_are_seeded_by_seed_round_and_device_and_restored(kept: int) -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    np.random.normal(), random.gauss(0, 1)  # each keeps a second deviate for the next call
+    for _ in range(kept):
+        np.random.normal(), random.gauss(0, 1)  # the first of two keeps a second deviate for the next call
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     found: list[tuple[float, ...]] = []
     for drawn in ((0, 1, "a"), (0, 1, "a"), (1, 1, "a"), (0, 2, "a"), (0, 1, "b")):
@@ -255,6 +257,7 @@ def test_global_generators_are_seeded_by_seed_round_and_device_and_restored() ->
     assert all(len({one[place] for one in found}) == 4 for place in range(5))
     assert random.getstate() == states[0]
     assert str(np.random.get_state()) == str(states[1])
+    assert np.array_equal(np.random.get_state()[1], states[1][1])
     assert torch.equal(torch.get_rng_state(), states[2])
 
 

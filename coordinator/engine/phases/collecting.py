@@ -156,7 +156,8 @@ def _against_update(state: RunState, member: Member, event: ev.Reported | ev.Upd
 def _lost(state: RunState, *statuses: str) -> str:
     """Which update was lost and has no other one in its place: the first whose device has one of these statuses, or
     any."""
-    for device, member in sorted(state.current.members.items()):
+    members = state.current.members
+    for device, member in sorted(members.items()):
         if member.lost and member.status != "reported" and (not statuses or member.status in statuses):
             return f"the update of {device} is damaged or gone: blob {member.lost}"
     return ""
@@ -179,13 +180,10 @@ def _work(event: ev.Reported) -> _Work:
 
 
 def _close_if_complete(state: RunState, at: float) -> Step:
-    """Closes at goal, or with a quorum when no other device can report."""
+    """Closes at goal, or with a quorum when no other device can report; with no lost update that may come again."""
     have, cohort = state.current.count("reported"), state.plan.cohort
-    if _lost(state):
-        return state, []
-    if have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED)):
-        return close(state, at)
-    return state, []
+    complete = have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED))
+    return close(state, at) if complete and not _lost(state) else (state, [])
 
 
 def _after_departure(state: RunState, at: float) -> Step:

@@ -20,16 +20,19 @@ opens with the commit of the last one, and the score of that model comes later."
 
 
 def created(state: RunState, event: ev.Created) -> Step:
-    """The run begins; nothing where it has begun, or was paused or stopped before."""
-    new = state.round_number == 0 and state.status == "running"
-    begun = replace(
+    """The run begins: what its first checkpoint says of tensors and units holds from now on, and its first round opens,
+    unless the run was paused or stopped before. Nothing where it has begun."""
+    if state.begun:
+        return state, []
+    state = replace(
         state,
+        begun=True,
         weight_unit=event.weight_unit,
         tensors=event.tensors,
         roles=event.roles,
         roles_digest=event.roles_digest,
     )
-    return open_next(begun, event.at) if new else (state, [])
+    return open_next(state, event.at) if state.status == "running" else (state, [])
 
 
 def open_next(state: RunState, at: float) -> Step:
@@ -173,12 +176,13 @@ def paused(state: RunState, event: ev.Paused) -> Step:
 
 
 def resumed(state: RunState, event: ev.Resumed) -> Step:
-    """Counts abandoned rounds anew, and ends the rest of a datacenter: the operator who resumes has repaired it."""
+    """Counts abandoned rounds anew, and ends the rest of a datacenter: the operator who resumes has repaired it. A run
+    that has not begun opens its first round when it does."""
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
     fallback = replace(state.fallback, failures=0, rests_until=None, tried=False)
     state = replace(state, status="running", reason="", fallback=fallback, abandoned=0)
-    return open_next(state, event.at) if state.round is None else (state, [])
+    return open_next(state, event.at) if state.round is None and state.begun else (state, [])
 
 
 def stopped(state: RunState, event: ev.Stopped) -> Step:

@@ -13,8 +13,9 @@ from coordinator.runtime.insight.traffic import Traffic, of_secure_round, of_upd
 from coordinator.secure.announcing import statistics_of
 
 MEMORY_MODELS = 3
-"""Memory of the coordinator for a round, in float32 models: a round of 256 updates of 1M values was measured at 2.9 by
-``benchmarks/coordinator.py``."""
+"""Memory of the coordinator for a round, in float32 models. The sum takes two; the rest are buffers of readers,
+which do not grow with the model: ``benchmarks/coordinator.py`` measured 3.6 with 1M values, and its round of 48 updates
+of 4M values 2.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,12 +146,25 @@ def test_a_log_of_an_older_version_keeps_its_weights() -> None:
     assert states.to_json(story.state).keys() == states.to_json(Story().state).keys(), "stored as before"
 
 
-def test_repro_a_run_that_was_paused_before_it_began_has_no_such_event() -> None:
-    """The unit was set by an event that opened no round, which so became a part of the log."""
+@pytest.mark.parametrize("resumes_first", [False, True])
+def test_repro_a_run_that_was_paused_before_it_began_knows_its_unit_and_its_statistics(resumes_first: bool) -> None:
+    """Its first event was dropped: all its rounds took statistics for parameters, and counted whole examples."""
     story = Story(aggregation={"partial": "examples_seen"})
+    told = ev.Created(at=1.0, weight_unit=1024, tensors="t", roles={"bn.running_var": "non-negative"}, roles_digest="r")
     story.paused()
+    if resumes_first:
+        story.resumed()
+        assert (story.state.status, story.state.round_number) == ("running", 0)
+        story.happens(told)
+    else:
+        story.happens(told)
+        assert story.state.round_number == 0
+        story.resumed()
+    assert (story.state.phase, story.state.round_number) == ("selecting", 1)
+    assert (story.state.weight_unit, story.state.tensors) == (1024, "t")
+    assert (story.state.roles, story.state.roles_digest) == (told.roles, "r")
     before = story.state
-    story.created()
+    story.happens(told)
     assert story.state is before
 
 

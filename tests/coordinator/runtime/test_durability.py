@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,6 +196,21 @@ def test_a_folder_that_was_there_is_synced_too(tmp_path: Path, monkeypatch: pyte
     syncs = Syncs(monkeypatch)
     with locked(tmp_path / "quorate"):
         assert tmp_path in syncs.paths
+
+
+def test_repro_a_folder_is_free_at_once_though_a_fork_of_its_process_ends_later(tmp_path: Path) -> None:
+    """The second call of a simulation was refused while the process that had checked the first for state went away."""
+    with locked(tmp_path / "quorate"):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+    try:
+        with locked(tmp_path / "quorate"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.usefixtures("needs_proc")

@@ -43,6 +43,24 @@ def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) ->
     assert (row.since, row.examples, row.expires) == (since, 20, world.clock.now() + 85)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_repro_a_check_in_under_way_brings_nothing_back_of_a_device_that_has_left(world: World, waits: bool) -> None:
+    """It waited in the pool until its hold ended, and what it had said of itself was stored again."""
+    here = world.coordinator
+    queued = here.fleet.enter(world.rows[0], world.message())
+    here.identities.leave(world.rows[0])
+    if waits:
+        queued()
+    else:
+        here.fleet.seen([(world.rows[0], world.message())])
+    assert waiting(world) == []
+    left = world.store.device(world.rows[0].device)
+    assert left is not None
+    assert left.facts == {}
+    world.check_in(1)
+    assert waiting(world) == [1]
+
+
 def test_a_device_that_leaves_waits_no_more(world: World) -> None:
     world.check_in(1)
     place = world.coordinator.devices.check_in(world.rows[0], world.message())

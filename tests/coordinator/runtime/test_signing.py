@@ -94,6 +94,19 @@ def test_repro_a_body_held_back_until_the_nonce_is_forgotten_does_not_replay_a_r
         check(world, one, at=head_at)
 
 
+def test_repro_no_request_is_taken_twice_because_another_arrived_before_the_clock_was_set_back(world: World) -> None:
+    """The other one's head had arrived by the old time, and by that time all nonces since had expired."""
+    world.clock.at += 90_000
+    other, at = made(world), world.clock.at
+    world.clock.at -= 90_000
+    one = made(world)
+    check(world, one)
+    world.clock.at += 2
+    check(world, other, at=at)
+    with world.refuses("replayed-request", "signed afresh"):
+        check(world, one)
+
+
 def test_a_registration_is_signed_by_the_key_that_its_certificate_names(world: World) -> None:
     certificate = world.authority.certificate(KEY, at=world.clock.at)
 

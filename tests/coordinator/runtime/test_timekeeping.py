@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.engine import effects as fx
+from coordinator.runtime.identities import SignedBy
+from tests.coordinator.certified import key_id
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
 
@@ -44,6 +46,19 @@ def test_a_clock_that_falls_in_the_middle_of_a_round_takes_the_deadline_along(wo
     assert world.coordinator.tick() == world.clock.at + 20
     world.pass_time(20)
     assert world.coordinator.operators.round("marks", 1).status == "abandoned"
+
+
+def test_repro_what_was_read_before_the_clock_was_set_back_counts_no_longer_than_else(world: World) -> None:
+    """Rows that another replica had changed counted as they were, for as long as the clock was set back."""
+    signed = SignedBy(key_id(world.keys[0]).hex(), world.clock.at)
+    world.coordinator.identities.device(signed)
+    with world.store.transaction() as tx:  # another replica
+        tx.forget_device(world.rows[0].device, world.clock.at)
+    world.clock.at -= 20
+    world.coordinator.tick()
+    world.clock.at += 22
+    with world.refuses("unregistered", "register again"):
+        world.coordinator.identities.device(signed)
 
 
 def test_the_clock_of_another_replica_may_be_a_little_behind(world: World) -> None:

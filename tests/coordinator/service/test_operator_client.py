@@ -92,4 +92,5 @@ def test_a_download_and_an_upload_of_a_file_count_their_bytes(
     sent: list[int] = []
     got: list[int] = []
     assert operator.upload_checkpoint(file, sent.append) == digest
+    server.create_run("counted")
     assert operator.download(digest, tmp_path / "again.safetensors", got.append) == sum(got) == sum(sent) == len(body)
