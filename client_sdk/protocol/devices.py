@@ -32,6 +32,7 @@ from pydantic import (
     model_validator,
 )
 
+from client_sdk.protocol.canonical import AS_NAMED
 from client_sdk.protocol.names import (
     CODEC_PATTERN,
     DeviceId,
@@ -92,15 +93,6 @@ class Task(BaseModel):
     score_held_out: bool = False
     """Devices score the checkpoint that they receive on held-out data of their own, before training. They send each
     metric's value, or its state where it has one: at most 1,024 numbers, which are added up. Secure plans refuse it."""
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A task that does not set a newer field reads as before the field existed: the plan's digest stays, and older
-        devices accept the task."""
-        body: dict[str, Any] = whole(self)
-        if not self.drop_last:
-            body.pop("drop_last", None)
-        return body
 
     @field_validator("learner_version")
     @classmethod
@@ -208,7 +200,7 @@ class Assignment(Message):
     """The checkpoint from which training starts."""
     plan_digest: Digest
     """Digest of the plan that the device agrees to, and stores in its record of rounds."""
-    task: Task
+    task: Annotated[Task, AS_NAMED]
     report_within_s: float
     """Seconds from now until the round's deadline. Relative, so the device's clock has no effect."""
     secure: SecureTask | None = None

@@ -12,17 +12,16 @@ The requests of a worker, each signed by its certified key, with one datacenter 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
+from client_sdk.protocol.canonical import AS_NAMED
 from client_sdk.protocol.devices import CertificateHex, CheckpointRef, Task
 from client_sdk.protocol.names import Digest, Finite, LearnerName, Message, MetricName, RunId, WorkerId
 
@@ -36,10 +35,6 @@ DataName = Annotated[
         description="a data set, by the name it has in the datacenter, or as package:name@version",
     ),
 ]
-
-
-LATER_FIELDS = ("linear_scaling", "decay", "trust_coefficient")
-"""Fields of DatacenterTask that came after its first release: left out where they have their default."""
 
 
 class DatacenterTask(BaseModel):
@@ -83,16 +78,6 @@ class DatacenterTask(BaseModel):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the forward and backward passes. *float32*: the model's own number type, which parameters and their updates
     have in any case."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_fields(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan that uses no field that came after 0.1.0 reads as it did, to the same digest, and workers of 0.1.0
-        take it."""
-        body: dict[str, Any] = whole(self)
-        for name in LATER_FIELDS:
-            if name in body and body[name] == DatacenterTask.model_fields[name].default:
-                del body[name]
-        return body
 
     @model_validator(mode="after")
     def _fits(self) -> DatacenterTask:
@@ -145,9 +130,9 @@ class Lease(Message):
     checkpoint: CheckpointRef
     """The checkpoint from which training starts."""
     plan_digest: Digest
-    task: Task
+    task: Annotated[Task, AS_NAMED]
     """The plan's task: learner and seed."""
-    datacenter: DatacenterTask
+    datacenter: Annotated[DatacenterTask, AS_NAMED]
     lease_s: float
     """Seconds without a heartbeat after which the lease ends."""
     heartbeat_s: float

@@ -5,9 +5,9 @@ BadParameters.
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Literal
 
+from client_sdk.protocol.canonical import canonical, named
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.secagg.header import GraphRule, Terms
@@ -62,7 +62,6 @@ def agreed_digest(
     A device does not see the plan behind its digest. Without the task in it, a coordinator could give one device the
     plan's task and all others one that changes nothing: the sum would be that device's update.
     """
-    said: dict[str, object] = {"task": task.model_dump(mode="json"), "weighting": weighting}
+    said: dict[str, object] = {"task": named(task), "weighting": weighting}
     said |= {"roles": roles_digest} if roles_digest else {}
-    canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    return hashlib.sha256(DOMAIN + b"agreed" + bytes.fromhex(plan_digest) + canonical).digest()
+    return hashlib.sha256(DOMAIN + b"agreed" + bytes.fromhex(plan_digest) + canonical(said)).digest()

@@ -76,7 +76,7 @@ def create(
         with counted_bytes(f"uploading {origin}", size) as on_bytes:
             digest = client.upload_checkpoint(content, on_bytes)
         repaired = digest in client.repaired
-        made = client.create_run(read.model_dump(mode="json"), digest, origin, roles)
+        made = client.create_run(read.written_out, digest, origin, roles)
     if as_json:
         say_json(made)
     else:

@@ -7,7 +7,7 @@ which the log holds it, whatever the class is called.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
@@ -297,30 +297,10 @@ _SERIALIZERS = {kind: adapter.serializer for kind, adapter in _ADAPTERS.items()}
 """The adapters' own: ``TypeAdapter.dump_python`` costs four times as much, and a round has hundreds of events."""
 
 
-_LEFT_OUT: dict[str, tuple[tuple[str, object], ...]] = {
-    "Created": (("weight_unit", 1), ("tensors", ""), ("roles", {}), ("roles_digest", "")),
-    "Drawn": (("declined", 0), ("barred", 0)),
-    "Reported": (("treated", asdict(UNTREATED)), ("held_out_weights", {}), ("held_out_states", {})),
-    "Committed": (
-        ("tensors", ""),
-        ("zero_sum", False),
-        ("raised", 0),
-        ("evidence", asdict(NO_EVIDENCE)),
-        ("rounding", 0.0),
-    ),
-    "Delivered": (("tensors", ""), ("evidence", asdict(NO_EVIDENCE))),
-    "FleetReturned": (("left_out", 0),),
-}
-"""Kind -> fields that are left out of the log where they have this value: older logs do not have them."""
-
-
 def to_json(event: Event) -> dict[str, object]:
     """The event as JSON, without ``at``, which the log keeps in a column of its own."""
     body: dict[str, object] = _SERIALIZERS[event.kind].to_python(event, mode="json")
     del body["at"]
-    for name, usual in _LEFT_OUT.get(event.kind, ()):
-        if body[name] == usual:
-            del body[name]
     return body
 
 

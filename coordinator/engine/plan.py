@@ -35,13 +35,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import ErrorDetails
 
+from client_sdk.protocol.canonical import canonical, named
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
 from client_sdk.protocol.workers import DatacenterTask
@@ -132,14 +131,6 @@ class Finish(_Section):
     """After so many abandoned rounds in a row the run is paused, with the reason of the last one; not before it has
     fallen back to the datacenter, where the plan says so. At least ``datacenter.patience``. None: it goes on."""
 
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A section without ``abandoned`` reads as it did before there was that field: its digest stays."""
-        body: dict[str, Any] = whole(self)
-        if self.abandoned is None:
-            body.pop("abandoned", None)
-        return body
-
     @model_validator(mode="after")
     def _consistent(self) -> Finish:
         if self.metric is None and (self.target is not None or self.patience is not None):
@@ -215,16 +206,6 @@ class Plan(_Section):
     datacenter: Datacenter | None = None
     secure: Secure | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan that asks for no datacenter, or for plain rounds, reads as it did before there was anything else: the
-        digest that devices agreed to stays."""
-        body: dict[str, Any] = whole(self)
-        for section in ("datacenter", "secure"):
-            if getattr(self, section) is None:
-                body.pop(section, None)
-        return body
-
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
         if self.cohort.choose == "by_examples" and self.aggregation.weighting == "examples":
@@ -299,9 +280,13 @@ class Plan(_Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: what a device agrees to."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        """SHA-256 of the canonical text (``client_sdk.protocol.canonical``): what a device agrees to."""
+        return hashlib.sha256(canonical(named(self))).hexdigest()
+
+    @property
+    def written_out(self) -> dict[str, Any]:
+        """As JSON with all defaults, for people and for a run's row; sections that it does not have are absent."""
+        return self.model_dump(mode="json", exclude={name for name in Plan.model_fields if getattr(self, name) is None})
 
     @classmethod
     def parse(cls, data: object) -> Plan:

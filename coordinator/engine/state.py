@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -307,18 +307,11 @@ def altered(row: Row, **changes: object) -> Row:
 
 _FORMAT = 3
 """Of a stored state. Raised whenever this version could not read, or would misread, what an older one has written."""
-OLDER_FORMATS = (None, 2)
-"""Of states that older versions wrote and this one does not read; None: it had no format."""
 _ADAPTER: TypeAdapter[RunState] = TypeAdapter(RunState)
 
 
 def to_json(state: RunState) -> dict[str, object]:
-    body: dict[str, Any] = _ADAPTER.dump_python(state, mode="json")
-    if state.weight_unit == 1:
-        del body["weight_unit"]
-    if not state.roles:
-        del body["roles"], body["roles_digest"]
-    return {"format": _FORMAT, **body}
+    return {"format": _FORMAT, **_ADAPTER.dump_python(state, mode="json")}
 
 
 def from_json(body: Mapping[str, object]) -> RunState | None:

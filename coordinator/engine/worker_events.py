@@ -23,9 +23,8 @@ class Leased:
     instance: str
     waiting: int
     """Eligible devices in the pool: too few to return to them."""
-    installation: str | None = None
-    """The worker's, which is the same when it is started again; empty where it gave none. None: the event is of a
-    version that let every other process of the worker take over."""
+    installation: str = ""
+    """The worker's, which is the same when it is started again; empty where it gave none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

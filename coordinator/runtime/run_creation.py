@@ -226,7 +226,7 @@ def create_run(
         row = RunRow(
             run=run,
             name=plan.name,
-            plan=plan.model_dump(mode="json"),
+            plan=plan.written_out,
             plan_digest=plan.digest,
             selection_seed=seed,
             init=request.init,

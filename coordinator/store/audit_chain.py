@@ -6,8 +6,8 @@
     signature(n)  = Ed25519 over domain | public key 32 | n 8 | time 8 | link(n) 32
 
 Row n with its signature is a *head*: it says that the audit had n rows, and which. Whoever writes to the database and
-has no key can delete rows from its end, or present all rows as older than the signatures (``chained_from``). A head
-that was written down elsewhere shows both; the signatures show everything else.
+has no key can delete rows from its end. A head that was written down elsewhere shows that; the signatures show
+everything else.
 
 What is signed is a format, with integers and the time (a double) in big-endian order.
 """

@@ -24,8 +24,7 @@ from coordinator.store.bodies import to_text
 from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
 
 _EVENTS = b"quorate run log 1\0"
-_AUDIT = b"quorate audit 2\0"
-"""Until format 2 each run had an audit's chain of its own, and rows of no run had none."""
+_AUDIT = b"quorate audit 1\0"
 _REFUSALS = b"quorate refusals 1\0"
 _LINK = struct.Struct(">32sQ")
 """Link before, number of the row."""
@@ -35,7 +34,7 @@ _EVENT = struct.Struct(">32sQd")
 
 def log_beginning(row: RunRow) -> str:
     """Link 0 of a run's log: what identifies the run, but for its secret seed."""
-    identity = [row.run, row.name, row.plan_digest, row.init, row.origin, row.created_at, row.chained_from]
+    identity = [row.run, row.name, row.plan_digest, row.init, row.origin, row.created_at]
     return _hashed(_EVENTS + _text(identity))
 
 
@@ -50,9 +49,9 @@ def link_of_event(before: str, row: EventRow) -> str:
     return event_link(before, row.seq, row.at, row.kind, to_text(row.body))
 
 
-def audit_beginning(chained_from: int) -> str:
-    """Link 0 of the audit. ``chained_from``: as in ``AuditHeadRow``."""
-    return _hashed(_AUDIT + _text([chained_from]))
+def audit_beginning() -> str:
+    """Link 0 of the audit."""
+    return _hashed(_AUDIT)
 
 
 def audit_link(before: str, number: int, row: AuditRow) -> str:

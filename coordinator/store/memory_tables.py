@@ -163,7 +163,7 @@ class Tables:
         self.flower_open: Layer[str, tuple[str, str], bool] = Layer()
         self.flower_of_round: Layer[tuple[str, int], str, bool] = Layer()
         self.flower_groups: Layer[str, str, int] = Layer()
-        self.audit_head.put(ALL, ALL, AuditHeadRow(count=0, link=audit_beginning(0)))
+        self.audit_head.put(ALL, ALL, AuditHeadRow(count=0, link=audit_beginning()))
 
 
 class OverTables(Tables):

@@ -168,8 +168,6 @@ class RunRow:
     snapshot_seq: int = 0
     snapshot: Json | None = None
     """The engine's state after event ``snapshot_seq``: recovery folds only the events after it."""
-    chained_from: int = 0
-    """The last event that was stored before events had links: those up to it were chained by a migration."""
     refusals: int = 0
     """How many refusals it has."""
     roles: Json = field(default_factory=dict)
@@ -307,9 +305,6 @@ class AuditHeadRow:
     """How many rows the audit has, which is the number of the last one."""
     link: str
     """Of the last row."""
-    chained_from: int = 0
-    """The last row that was stored before the audit was one chain: those up to it were chained by a migration, and are
-    not signed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

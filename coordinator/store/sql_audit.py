@@ -37,8 +37,8 @@ def write_audit(connection: Connection | SqliteConnection, rows: Sequence[AuditR
     found: Sequence[Any] | None = connection.execute(sql.LOCK_AUDIT, {}).fetchone()
     if found is None:
         raise StoreError("The store has no head of the audit: somebody has deleted it.")
-    count, link, chained_from = found
-    chained, head = chain_audit(AuditHeadRow(count=count, link=link, chained_from=chained_from), rows, signer)
+    count, link = found
+    chained, head = chain_audit(AuditHeadRow(count=count, link=link), rows, signer)
     values = [{"number": number, **{name: getattr(row, name) for name in _COLUMNS}} for number, row in chained]
     connection.execute(sql.INSERT_AUDIT, values)
     connection.execute(sql.SET_AUDIT_HEAD, {"count": head.count, "link": head.link})

@@ -66,7 +66,6 @@ runs = Table(
     Column("fence", BigInteger, nullable=False),
     Column("snapshot_seq", BigInteger, nullable=False),
     Column("snapshot", Text),
-    Column("chained_from", BigInteger, nullable=False, server_default="0"),
     Column("refusals", BigInteger, nullable=False, server_default="0"),
     Column("roles", Text, nullable=False, server_default="{}"),
 )
@@ -300,7 +299,6 @@ audit_head = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("count", BigInteger, nullable=False),
     Column("link", Text, nullable=False),
-    Column("chained_from", BigInteger, nullable=False),
     CheckConstraint("id = 1", name="one_row"),
 )
 """One row, which the migration inserts: its lock orders the rows of the audit."""

@@ -66,12 +66,11 @@ class AuditChecks:
             wrong = "; ".join(f"audit_head.{name} holds {shown(value)}" for name, value in fields_of_wrong_kind(stored))
             yield _violation(None, wrong)
             stored = None
-        chained_from = 0 if stored is None else stored.chained_from
-        signatures = _Signatures(self.witness.keys, chained_from)
+        signatures = _Signatures(self.witness.keys)
         heads: dict[int, list[AuditHead]] = {}
         for known in self.witness.heads:
             heads.setdefault(known.count, []).append(known)
-        link, number = audit_beginning(chained_from), 0
+        link, number = audit_beginning(), 0
         row: AuditRow | None = None
         for at, row in _rows(reader):
             if at != number + 1:
@@ -101,14 +100,11 @@ class AuditChecks:
 class _Signatures:
     """Whether each row is signed as it should be."""
 
-    def __init__(self, keys: Collection[str] | None, chained_from: int) -> None:
+    def __init__(self, keys: Collection[str] | None) -> None:
         self._keys = keys
-        self._chained_from = chained_from
         self._signed = self._unsigned = 0
 
     def findings(self, number: int, row: AuditRow) -> Iterator[Violation]:
-        if number <= self._chained_from:
-            return
         if not row.signed_by and not row.signature:
             self._unsigned += 1
             if self._keys is not None or self._signed:
@@ -121,9 +117,6 @@ class _Signatures:
             yield _violation(row, f"row {number} is signed by {row.signed_by[:_SHOWN]}, a key that was not given")
 
     def notes(self) -> Iterator[str]:
-        if self._chained_from:
-            what = f"rows up to {self._chained_from} were written before the audit was one signed chain"
-            yield f"the audit: {what}: their links show what was changed since then"
         if self._keys is None and self._signed:
             yield "the audit: no key was given, so anybody may have signed its rows (give the keys by --audit-key)"
         if self._keys is None and self._unsigned and not self._signed:

@@ -152,9 +152,6 @@ class RunChecks:
 
     def notes(self) -> Iterator[str]:
         """What could not be checked, for people."""
-        if self.row.chained_from:
-            before = f"events up to {self.row.chained_from} were written before events were chained"
-            yield f"run {self.row.run}: {before}: their links show what was changed since then"
         last = 0 if self.replay is None else forgotten_rounds(self.replay)
         if last:
             over = f"the plan's retention of updates is over up to round {last}"

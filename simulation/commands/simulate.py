@@ -291,7 +291,7 @@ def document(history: History, clients: Clients, folder: Path | None) -> dict[st
             {"version": one.version, "source": one.source, "name": one.name, "value": one.value}
             for one in history.metrics
         ],
-        "plan": history.plan.model_dump(mode="json"),
+        "plan": history.plan.written_out,
     }
 
 

@@ -322,7 +322,7 @@ def recorded_once(durable: Durable, run: Followed, round: int, device: str) -> N
 def linked(durable: Durable, run: Followed) -> None:
     """Each event has the link of the one before, its number, its time and its content, computed here again."""
     identity = [run.row.run, run.row.name, run.row.plan_digest, run.row.init, run.row.origin, run.row.created_at]
-    link = hashlib.sha256(LOG + _text([*identity, run.row.chained_from])).digest()
+    link = hashlib.sha256(LOG + _text(identity)).digest()
     for event in durable.store.events(run.run, 0, 1_000_000):
         numbers = struct.pack(">32sQd", link, event.seq, event.at)
         link = hashlib.sha256(LOG + numbers + event.kind.encode() + b"\0" + _text(event.body)).digest()

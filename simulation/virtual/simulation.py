@@ -259,7 +259,7 @@ class Simulation:
             spool.write(body)
             self.coordinator.operators.put_checkpoint(spool, name)
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
-        request = CreateRun(plan=plan.model_dump(mode="json"), init=name, origin=origin, roles=dict(roles))
+        request = CreateRun(plan=plan.written_out, init=name, origin=origin, roles=dict(roles))
         return self.coordinator.operators.create_run(request, taken=taken, usual=_usual(plan, clients)).run
 
     def _require_as_before(self, deterministic: bool) -> None:

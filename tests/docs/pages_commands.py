@@ -15,7 +15,6 @@ from client_sdk.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
-PAGES.remove(ROOT / "CHANGELOG.md")  # it names commands that are gone
 PLACEHOLDERS = {"...": "1", "S+V": "1", "N": "1", "LEARNER": "a:b", "DATA": "mnist", "C": "c.safetensors", "TOKEN": "t"}
 """Words that stand for a value in a page."""
 

@@ -231,7 +231,7 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-_OF_CHAINS = ("link", "chained_from", "refusals", "signed_by", "signature")
+_OF_CHAINS = ("link", "refusals", "signed_by", "signature")
 """Columns of the chains of hashes, which follow from the others. The contract of stores pins them."""
 _SAID = ("facts",)
 """Columns with what devices said of themselves, for people."""

@@ -7,25 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
-    model_serializer,
     model_validator,
 )
 
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
-
-_NEWER = ("inverse_participation",
-    "rule_version", "rule_parameters", "server_optimizer_version", "server_optimizer_parameters", "statistics_range",
-)  # fmt: skip
 
 
 def _ranges(value: object) -> object:
@@ -122,16 +116,6 @@ class Aggregation(BaseModel):
         """The patterns of ``statistics_range`` that match none of these names."""
         patterns = self.statistics_range if isinstance(self.statistics_range, dict) else {}
         return (one for one in patterns if not any(_matches(statistic, one) for statistic in statistics))
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan that names no package and sets no parameter has the same canonical JSON as before these fields
-        existed."""
-        body: dict[str, Any] = whole(self)
-        for name in _NEWER:
-            if name in body and not body[name]:
-                del body[name]
-        return body
 
     @model_validator(mode="after")
     def _consistent(self) -> Aggregation:

@@ -75,7 +75,7 @@ def leased(state: RunState, event: ev.Leased) -> Step:
             return refuse(state, "conflict", f"round {event.round} is leased to worker {lease.worker}")
         if lease.instance == event.instance:
             return state, [_granted(state, lease)]
-        if event.installation is not None and not is_restart(lease, event.installation):
+        if not is_restart(lease, event.installation):
             return refuse(state, "conflict", f"another process of worker {lease.worker} has round {event.round}")
     if event.attempt != current.attempt + 1 or event.fence != state.fence + 1:
         return refuse(state, "stale", f"the next lease is attempt {current.attempt + 1}, fence {state.fence + 1}")
@@ -86,7 +86,7 @@ def leased(state: RunState, event: ev.Leased) -> Step:
         fence=event.fence,
         granted_at=event.at,
         renewed_at=event.at,
-        installation=event.installation or "",
+        installation=event.installation,
     )
     current = replace(
         current,

@@ -21,8 +21,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
@@ -136,15 +134,6 @@ class Secure(BaseModel):
     barred_rounds: int = Field(default=10, ge=1, le=1_000_000)
     """Rounds for which a device is barred from the run, after the one in which it was proven to have shared secrets
     that nobody can rebuild. An owner can lift it sooner: ``quorate run unbar``."""
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_asked_for(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A section without these fields reads as it did before there were any: its digest stays."""
-        body: dict[str, Any] = whole(self)
-        for name in ("quiet_s", "barred_rounds"):
-            if body.get(name) == type(self).model_fields[name].default:
-                del body[name]
-        return body
 
     @model_validator(mode="before")
     @classmethod

@@ -45,7 +45,7 @@ class PlanCheck:
             warnings.append(_too_few(plan, registered, spent))
         warnings += self._capped(plan)
         return PlanView(
-            plan=plan.model_dump(mode="json"),
+            plan=plan.written_out,
             plan_digest=plan.digest,
             run=free_id(self._core, plan.name, {row.run for row in self._core.store.flower_runs()}, permitted),
             cost=_lines(plan, cost),

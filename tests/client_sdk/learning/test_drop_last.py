@@ -50,8 +50,3 @@ def test_planned_steps_are_the_batches_of_an_epoch(examples):
     task = Task(learner="a:b", batch_size=8, drop_last=True)
     sizes = [len(next(order)) for _ in range(planned_steps(task, examples))]
     assert sizes == [8] * (examples // 8) or sizes == [examples]
-
-
-def test_a_task_without_it_reads_as_before():
-    assert "drop_last" not in Task(learner="a:b").model_dump(mode="json")
-    assert Task(learner="a:b", drop_last=True).model_dump(mode="json")["drop_last"] is True

@@ -9,7 +9,6 @@ import pytest
 
 from coordinator.engine import effects as fx
 from coordinator.engine import rounds
-from coordinator.engine.plan import Plan
 from coordinator.engine.secure.state import Barred
 from tests.coordinator.engine.secure_story import SecureStory
 from tests.coordinator.engine.story import FALLBACK, Story, only
@@ -144,9 +143,3 @@ def test_an_operator_who_stops_or_pauses_has_the_last_word() -> None:
     other = story(1)
     other.stopped()
     assert (other.state.status, other.state.reason) == ("stopped", "stopped by the operator")
-
-
-def test_the_digest_of_a_plan_without_it_stays() -> None:
-    plan = Plan.parse({"name": "x", "task": {"learner": "a:b"}})
-    assert "abandoned" not in plan.model_dump(mode="json")["finish"]
-    assert plan.model_copy(update={"finish": plan.finish.model_copy(update={"abandoned": 3})}).digest != plan.digest

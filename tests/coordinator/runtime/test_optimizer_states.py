@@ -138,23 +138,6 @@ def test_what_a_dead_coordinator_left_is_swept(make_world: MakeWorld) -> None:
     assert states(world) == {named(world)[2]}
 
 
-def test_a_snapshot_without_a_state_is_one_of_before_there_were_any(make_world: MakeWorld) -> None:
-    world = make_world()
-    world.create()
-    world.play_round(1)
-    row = world.store.run("marks")
-    assert row is not None
-    assert row.snapshot is not None
-    older = {name: value for name, value in row.snapshot.items() if name != "optimizer"}
-    with world.store.transaction("marks") as tx:
-        tx.snapshot("marks", row.snapshot_seq, older)
-    before = world.coordinator.core.state("marks")
-    world.boot()
-    assert world.coordinator.core.state("marks") == before
-    world.play_round(2)
-    assert world.coordinator.operators.run("marks").version == 2
-
-
 # ---------------------------------------------------------------- it is carried over
 
 

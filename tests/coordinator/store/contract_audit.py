@@ -23,7 +23,7 @@ def sign_with(store: Store, key: DeviceKey | None) -> None:
 
 class AuditContract:
     def test_rows_of_runs_and_of_none_make_one_chain(self, store: Store) -> None:
-        assert store.audit_head() == AuditHeadRow(count=0, link=chain.audit_beginning(0))
+        assert store.audit_head() == AuditHeadRow(count=0, link=chain.audit_beginning())
         with store.transaction() as tx:
             rows.world(tx, runs=2)
             tx.insert_audit([rows.audit("a", run="r2"), rows.audit("b", run=None)])
@@ -33,7 +33,7 @@ class AuditContract:
             tx.insert_audit([])
         found = store.audit_of_all(0, 10)
         assert [(number, row.by) for number, row in found] == [(1, "a"), (2, "b"), (3, "c")]
-        link = chain.audit_beginning(0)
+        link = chain.audit_beginning()
         for number, row in found:
             link = chain.audit_link(link, number, row)
             assert (row.link, row.signed_by, row.signature) == (link, "", "")
@@ -72,7 +72,7 @@ class AuditContract:
         with store.transaction() as tx:
             tx.insert_audit([rows.audit("kept")])
         ((number, row),) = store.audit_of_all(0, 10)
-        assert (number, row.by, row.link) == (1, "kept", chain.audit_link(chain.audit_beginning(0), 1, row))
+        assert (number, row.by, row.link) == (1, "kept", chain.audit_link(chain.audit_beginning(), 1, row))
 
     def test_threads_that_write_the_audit_at_once_make_one_chain(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -93,7 +93,7 @@ class AuditContract:
         for thread in threads:
             thread.join(60)
         assert failures == []
-        link = chain.audit_beginning(0)
+        link = chain.audit_beginning()
         found = store.audit_of_all(0, 100)
         assert [number for number, _ in found] == list(range(1, 81))
         for number, row in found:
@@ -103,17 +103,17 @@ class AuditContract:
 
 GOLDEN = [
     (
-        "a54b76b06713fe70dfb757185e4286f65d25f8e5cd2c705acd96f79ab0098b8e",
+        "403b6ef2c2069830cb52968821a2128acb7696288cd920017eaabf329d06fe66",
         (
-            "9aa8909e62053af985432ac360d687a77cb609d7bdafdfdc851a24fe914ac5f0"
-            "6a487fcaa19b71773b77b4197562e42bfe1d2701dca5544f442b9a4780a2f80f"
+            "617baf13fac30da540f8d2b56c2a26279f6fdee5e975d20cb56e40f16cbcbed7"
+            "81864bb7815aa9a8b9d388bf560b582bd53d5cac852d134bb6c797af1b2a630a"
         ),
     ),
     (
-        "2debcc10ba19068e64291eea510c3f1af3ec863a1bd6133bb3099ee872c10114",
+        "bf854f6af57107ea47bbfc8e3c213cae0649cb205e6297abf7b26066daa02c12",
         (
-            "d8fb3c9a2eafd750cf44d910af6912b6c995be34977cd80ca0bb4079ee17c75d"
-            "11dd978abbb034a143dea080f2ba25fd66a39203de9728852aa6b7048f4d0e00"
+            "86aeeb457388b1fe3c4fcb23f8787d6eca343ecc902a5eadb889bf64e3ffd755"
+            "c2d1ec3974c03d6fdbd5b640f576718267027904a92af0ef2382873965430a03"
         ),
     ),
 ]

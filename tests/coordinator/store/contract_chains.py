@@ -114,7 +114,7 @@ class ChainContract:
 
 
 GOLDEN = (
-    "e143b8cd76dd99e852378b66940198e55b5707e3a4a73e54abb423cb5e57fda4",
+    "694dd75a91fc17fd2d201f8066e58e5145823722a09f1a49c2f38168b0ee3bb1",
     "b8cce763c3eea89aaccf90dcaae8c441af449156ca2dfa8f234ea5773ff1f01f",
 )
 """Links of an event and of a refusal: the first of each."""

@@ -198,7 +198,7 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 def test_a_new_database_has_the_one_head_of_an_empty_audit(tmp_path: Path) -> None:
     store = opened(url_of(tmp_path))
-    assert store.audit_head() == AuditHeadRow(count=0, link=chain.audit_beginning(0), chained_from=0)
+    assert store.audit_head() == AuditHeadRow(count=0, link=chain.audit_beginning())
     with pytest.raises(DatabaseError), store.engine.connect() as connection:
-        connection.exec_driver_sql("INSERT INTO audit_head (id, count, link, chained_from) VALUES (2, 0, '', 0)")
+        connection.exec_driver_sql("INSERT INTO audit_head (id, count, link) VALUES (2, 0, '')")
     store.close()

@@ -96,8 +96,7 @@ def doctoring(says: str) -> Callable[[Callable[[Doctor], None]], Callable[[Docto
 def forged(doctor: Doctor, after: int, signer: DeviceKey | None, *, sign: bool = True) -> None:
     """Computes all links after a row anew, and where the audit ends, as somebody could who knows the format.
     ``sign``: with the forger's key."""
-    found = doctor.database.execute("SELECT count, link, chained_from FROM audit_head").fetchone()
-    link = doctor.one("SELECT link FROM audit WHERE number = ?", after) if after else chain.audit_beginning(found[2])
+    link = doctor.one("SELECT link FROM audit WHERE number = ?", after) if after else chain.audit_beginning()
     for number, *values in doctor.database.execute(
         "SELECT number, run, at, by, action, detail FROM audit WHERE number > ? ORDER BY number", (after,)
     ).fetchall():
@@ -223,11 +222,6 @@ def signature_taken_away(d: Doctor) -> None:
 @doctoring("the signature of row 4 is not valid")
 def signature_of_another_row(d: Doctor) -> None:
     d.sql("UPDATE audit SET signature = (SELECT signature FROM audit WHERE number = 3) WHERE number = 4")
-
-
-@doctoring("row 1, 'revocations.taken' by 'authority', does not follow the row before")
-def rows_said_to_be_older_than_the_chain(d: Doctor) -> None:
-    d.sql("UPDATE audit_head SET chained_from = 6")
 
 
 @doctoring("row 3 is stored twice")

@@ -155,7 +155,7 @@ def test_changes_of_the_memory_store_are_named() -> None:
 
     def compute_anew(store: MemoryStore) -> None:
         changed = [replace(found, by="paul") for _, found in store.audit_of_all(0, 10)]
-        chained, head = chain_audit(AuditHeadRow(count=0, link=chain.audit_beginning(0)), changed, DeviceKey.create())
+        chained, head = chain_audit(AuditHeadRow(count=0, link=chain.audit_beginning()), changed, DeviceKey.create())
         for number, found in chained:
             store._t.audit.put(ALL, number, found)
         store._t.audit_head.put(ALL, ALL, head)

@@ -43,16 +43,6 @@ def test_a_cut_audit_lacks_the_head_that_was_written_down(folder: Path) -> None:
     ]
 
 
-def test_an_audit_that_is_said_to_be_older_than_signatures_lacks_the_head(folder: Path) -> None:
-    head = head_of(folder)
-    with doctored(folder) as doctor:
-        doctor.sql("UPDATE audit SET by = 'paul', signed_by = '', signature = '' WHERE number > 0")
-        doctor.sql("UPDATE audit_head SET chained_from = 6")
-        forged(doctor, 0, None)
-    assert checked(folder) == [], "a note says that six rows are older"
-    assert len(checked(folder, head)) == 1
-
-
 def test_an_audit_rewritten_with_the_key_lacks_the_head_that_was_written_down(folder: Path) -> None:
     """Who has the database and the key can forge everything but what is elsewhere."""
     head = head_of(folder)

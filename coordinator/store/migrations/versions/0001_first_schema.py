@@ -135,7 +135,6 @@ def _runs() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("snapshot_seq", sa.BigInteger(), nullable=False),
         sa.Column("snapshot", sa.Text(), nullable=True),
-        sa.Column("chained_from", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("refusals", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("roles", sa.Text(), server_default="{}", nullable=False),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_runs")),
@@ -288,7 +287,6 @@ def _audit() -> None:
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("count", sa.BigInteger(), nullable=False),
         sa.Column("link", sa.Text(), nullable=False),
-        sa.Column("chained_from", sa.BigInteger(), nullable=False),
         sa.CheckConstraint("id = 1", name="one_row"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_head")),
     )
@@ -307,7 +305,7 @@ def _audit() -> None:
         sa.PrimaryKeyConstraint("number", name=op.f("pk_audit")),
     )
     op.create_index(op.f("ix_audit_run"), "audit", ["run"], unique=False)
-    op.bulk_insert(head, [{"id": 1, "count": 0, "link": chain.audit_beginning(0), "chained_from": 0}])
+    op.bulk_insert(head, [{"id": 1, "count": 0, "link": chain.audit_beginning()}])
 
 
 def _flower() -> None:

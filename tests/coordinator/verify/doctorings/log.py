@@ -60,7 +60,6 @@ def newest_model_is_the_first_one_in_the_log_too(d: Doctor) -> int:
 
 event_says("device-that-withdrew-without-a-reason", 6, "Withdrew", "reason", "")
 statement("link-changed", 4, "UPDATE events SET link = ? WHERE seq = ?", "0" * 64, lambda d: d.event("Reported", 4))
-statement("chain-said-to-begin-later", 1, "UPDATE runs SET chained_from = 5")
 
 
 @doctoring
