@@ -46,7 +46,7 @@ from coordinator.store.port import DeviceRow
 
 AIM_MS = 0.05
 ORIGIN, PATH = "https://train.example:8470", "/quorate/v1/checkins"
-BODY = b'{"runs": ["mnist"], "learners": ["quorate:mnist-mlp@0.1.0"], "hold_s": 30.0, "examples": 600}'
+BODY = b'{"runs": ["mnist"], "learners": ["quorate:mnist-mlp@0.2.0.dev0"], "hold_s": 30.0, "examples": 600}'
 OTHERS = [(b"host", b"train.example:8470"), (b"user-agent", b"quorate"), (b"content-type", b"application/json")]
 DEVICES = 50
 

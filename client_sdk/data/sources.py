@@ -154,7 +154,7 @@ def names() -> list[str]:
 
 
 def entry_of(name: str) -> Extension:
-    """The installed data set called ``name``: ``mnist``, ``quorate:mnist`` or ``quorate:mnist@0.1.0``.
+    """The installed data set called ``name``: ``mnist``, ``quorate:mnist`` or ``quorate:mnist@0.2.0.dev0``.
     DataSourceError where there is none, none in that version, or one in each of several packages."""
     wanted, _, version = name.partition("@")
     found = [entry for entry in extensions(GROUP).values() if wanted in (entry.name, entry.entry.name)]

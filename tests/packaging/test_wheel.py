@@ -26,7 +26,7 @@ SERVER_PACKAGES = ("torch", "fastapi", "sqlalchemy", "flwr", "ray", "uvicorn", "
 def test_wheel_holds_every_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert tops == {*PACKAGES, "quorate-0.1.0.dist-info"}
+    assert tops == {*PACKAGES, "quorate-0.2.0.dev0.dist-info"}
     for package in PACKAGES:
         on_disk = {
             str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py") if "node_modules" not in path.parts
@@ -79,9 +79,9 @@ def test_wheel_carries_the_migrations(wheel: Path) -> None:
 
 def test_wheel_is_labelled(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        metadata = archive.read("quorate-0.1.0.dist-info/METADATA").decode()
-        licence = archive.read("quorate-0.1.0.dist-info/licenses/LICENSE").decode()
-        entry_points = archive.read("quorate-0.1.0.dist-info/entry_points.txt").decode()
+        metadata = archive.read("quorate-0.2.0.dev0.dist-info/METADATA").decode()
+        licence = archive.read("quorate-0.2.0.dev0.dist-info/licenses/LICENSE").decode()
+        entry_points = archive.read("quorate-0.2.0.dev0.dist-info/entry_points.txt").decode()
     assert "License-Expression: Apache-2.0" in metadata
     assert "Requires-Python: >=3.11" in metadata
     assert "Apache License" in licence

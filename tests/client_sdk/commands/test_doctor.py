@@ -81,14 +81,14 @@ def test_a_python_without_an_environment_is_said(
 def test_extras_are_missing_whole_or_in_another_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    have(monkeypatch, quorate="0.1.0", numpy="2.4.1", flwr="1.43.0")
+    have(monkeypatch, quorate="0.2.0.dev0", numpy="2.4.1", flwr="1.43.0")
     rows = found(capsys)
     assert (rows["extra web"]["found"], rows["extra web"]["state"]) == ("fast is not installed", "missing")
     assert rows["extra all"]["found"] == "fast is not installed"
     assert rows["extra flower"]["found"] == "flwr 1.43.0 is installed, and <1.43 is needed"
     assert rows["extra flower"]["next"] == "pip install 'quorate[flower]'"
     assert "extra dev" not in rows
-    have(monkeypatch, quorate="0.1.0", numpy="2", flwr="1.42.7", fast="0.138.0+local")
+    have(monkeypatch, quorate="0.2.0.dev0", numpy="2", flwr="1.42.7", fast="0.138.0+local")
     rows = found(capsys)
     assert {rows[f"extra {name}"]["state"] for name in ("web", "all", "flower")} == {"ok"}
 
@@ -96,7 +96,7 @@ def test_extras_are_missing_whole_or_in_another_version(
 def test_a_requirement_of_the_device_itself_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    have(monkeypatch, quorate="0.1.0", numpy="1.26")
+    have(monkeypatch, quorate="0.2.0.dev0", numpy="1.26")
     assert found(capsys, code=1)["quorate"]["found"] == "numpy 1.26 is installed, and >=2.0 is needed"
 
 
