@@ -225,7 +225,7 @@ class SecureAttempts(RoundEnds):
 
 def _waits_for(stage: Stage, live: Live | None) -> str:
     """What the answer to a message of this stage depends on, in a sentence for people."""
-    n = len(Roster.parse(live.roster)) if live is not None and live.roster else 0
+    n = Roster.size_of(live.roster) if live is not None and live.roster else 0
     match stage:
         case "advertise":
             return "Has shown its keys; waiting for the other devices of the secure round."

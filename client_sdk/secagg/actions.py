@@ -6,11 +6,16 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from client_sdk.protocol.secure import Stage
-from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.agreement import AgreementKey
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.masks import Masker, pair_seed
 from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.roster import MaskingCohort, Roster, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statistics import NOTHING
+from client_sdk.secagg.survivors import Proof, Survivors
+from client_sdk.secagg.vouching import Vouching
 from client_sdk.tensors.floats import Float32
 
 
@@ -77,11 +82,33 @@ class DeviceContribution:
             self.statistics.fill(0)
 
 
+def _agree(key: AgreementKey, public: bytes) -> bytes:
+    return key.agree(public)
+
+
+def _roster(data: bytes) -> Roster:
+    return Roster.parse(data)
+
+
+def _join(header: AttemptHeader, roster: Roster, vouched: Vouching, near: str) -> MaskingCohort:
+    return join(header, roster, vouched, near=near)
+
+
+def _prove(proof: Proof, cohort: MaskingCohort, place: int, survivors: Survivors) -> None:
+    proof.require(cohort, place, survivors)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Primitives:
-    """The expensive and the secret steps, so that tests and simulations can observe or replace them."""
+    """The expensive and the secret steps, so that tests and simulations can observe or replace them. Nothing that comes
+    over a wire, from a plan or from the environment chooses them."""
 
     split: Callable[..., list[bytes]] = split
     seal: Callable[..., bytes] = seal_pair
     unseal: Callable[..., SharePair] = unseal_pair
-    masker: Callable[..., Masker] = Masker
+    masker: Callable[[int], Masker] = Masker
+    agree: Callable[[AgreementKey, bytes], bytes] = _agree
+    pair_seed: Callable[[bytes, bytes, int, int], bytes] = pair_seed
+    roster: Callable[[bytes], Roster] = _roster
+    join: Callable[[AttemptHeader, Roster, Vouching, str], MaskingCohort] = _join
+    prove: Callable[[Proof, MaskingCohort, int, Survivors], None] = _prove

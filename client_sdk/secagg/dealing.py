@@ -56,7 +56,7 @@ def deal(
         if holder == place:
             own[place] = pair
             continue
-        agreed = secrets.share_key.agree(cohort.roster.entries[holder].advertisement.share_key)
+        agreed = tools.agree(secrets.share_key, cohort.roster.entries[holder].advertisement.share_key)
         sealed = tools.seal(agreed, cohort.h, dealer, (holder, cohort.device(holder)), pair)
         rows.append((holder, sealed, pair.digests(cohort.h, place, holder)))
     digests = own[place].digests(cohort.h, place, place) if own else b""
@@ -75,7 +75,7 @@ def take(
     taken: dict[int, SharePair] = {}
     unopened: dict[str, str] = {}
     for dealer, sealed, digests in delivered.rows:
-        agreed = secrets.share_key.agree(cohort.roster.entries[dealer].advertisement.share_key)
+        agreed = tools.agree(secrets.share_key, cohort.roster.entries[dealer].advertisement.share_key)
         name = cohort.device(dealer)
         try:
             taken[dealer] = tools.unseal(agreed, cohort.h, (dealer, name), holder, sealed)

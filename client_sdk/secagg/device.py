@@ -73,7 +73,7 @@ from client_sdk.secagg.live import Live, Step
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masking import masked_vector, require_fitting
 from client_sdk.secagg.memory import Memory
-from client_sdk.secagg.roster import MaskingCohort, Roster, join, rejoin
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
@@ -126,7 +126,7 @@ class _Attempt:
             shown = Advertisement.parse(live.advertised)
             signature = sign_advertisement(shown, self.header.digest, self.me.signer)
             roster = yield from self._transmit("advertise", shown.encoded, signature, live.certificate)
-            cohort = self._joined(live, Roster.parse(roster))
+            cohort = self._joined(live, self.me.primitives.roster(roster))
             live = yield from self._share(live, cohort)
         else:
             cohort = self._rejoined(live)
@@ -140,7 +140,7 @@ class _Attempt:
             live = yield from self._agree(live, cohort, place, Survivors.parse(listed, cohort.n))
         survivors = Survivors.parse(live.survivors, cohort.n)
         proof = yield from self._transmit_signed(cohort, "survivors", survivors.encoded)
-        Proof.parse(proof, cohort.n).require(cohort, place, survivors)
+        self.me.primitives.prove(Proof.parse(proof, cohort.n), cohort, place, survivors)
         yield from self._transmit_signed(cohort, "unmask", live.revealed)
         return (yield from self._keep(lambda newest: newest.ended(self.header.encoded)))
 
@@ -175,7 +175,8 @@ class _Attempt:
         """The cohort of a roster that is new to this device: each entry is checked, by the list of the header."""
         require_withstood(self.header.rule, len(roster), self.me.policy)
         listed = RevocationList.parse(live.revocations)
-        cohort = join(self.header, roster, vouched_by_list(self.me.authority, listed, self.at), near=self.me.device)
+        vouched = vouched_by_list(self.me.authority, listed, self.at)
+        cohort = self.me.primitives.join(self.header, roster, vouched, self.me.device)
         self._require_own(live, cohort)
         return cohort
 

@@ -12,7 +12,7 @@ from client_sdk.secagg.advertisement import AttemptSecrets
 from client_sdk.secagg.errors import Refusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import cut, pack
-from client_sdk.secagg.masks import pair_seed, pair_sign, self_seed
+from client_sdk.secagg.masks import pair_sign, self_seed
 from client_sdk.secagg.quantize import ROUNDING_BYTES, largest, rounding_key
 from client_sdk.secagg.roster import MaskingCohort
 
@@ -54,8 +54,8 @@ def masked_vector(
     try:
         masker.apply(vector, self_seed(secrets.self_mask, cohort.h, place), 1)
         for peer in peers:
-            agreed = secrets.mask_key.agree(cohort.roster.entries[peer].advertisement.mask_key)
-            masker.apply(vector, pair_seed(agreed, cohort.h, place, peer), pair_sign(place, peer))
+            agreed = tools.agree(secrets.mask_key, cohort.roster.entries[peer].advertisement.mask_key)
+            masker.apply(vector, tools.pair_seed(agreed, cohort.h, place, peer), pair_sign(place, peer))
     except BaseException:
         vector[:] = 0
         raise

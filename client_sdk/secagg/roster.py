@@ -90,6 +90,11 @@ class Roster:
         roster.__dict__["encoded"] = bytes(data)  # a message has one form
         return roster
 
+    @staticmethod
+    def size_of(data: bytes) -> int:
+        """How many devices a roster has that was parsed before: nothing else of it is read."""
+        return WireReader(data, KIND, "roster").number(4)
+
     def h(self, header: AttemptHeader) -> bytes:
         """The digest that binds everything after the roster: SHA-256 over the header's digest and the roster."""
         return hashlib.sha256(DOMAIN + b"roster" + header.digest + self.encoded).digest()

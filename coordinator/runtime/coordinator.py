@@ -16,6 +16,7 @@ import secrets
 from contextlib import nullcontext
 
 from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.secagg.masks import Masker
 from coordinator.access import OperatorAccess
 from coordinator.blobs import Blobs
 from coordinator.folding.aggregator import MakeSums
@@ -42,6 +43,7 @@ from coordinator.runtime.tracing import Traces
 from coordinator.runtime.troubles import Troubles
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
+from coordinator.secure.opening import MakeMasker
 from coordinator.settings import Settings
 from coordinator.store.port import Store, StoreError
 
@@ -67,9 +69,10 @@ class Coordinator:
         traces: Traces | None = None,
         authority: PinnedAuthority | None = None,
         verify: Verify = RequestSignature.require_signed,
+        masker: MakeMasker = Masker,
     ) -> None:
         """``authority``: whose certificates are taken; None: nobody can register. ``verify``: how signatures of
-        requests are verified."""
+        requests are verified; ``masker``: what sums are unmasked with."""
         self.core = Core(
             store,
             blobs,
@@ -95,7 +98,7 @@ class Coordinator:
         self.insight = Insight(self.core, self.fleet, self.identities)
         self.workers = WorkerRequests(self.core, self.fleet, self.identities)
         commits = Commits(self.core)
-        self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits)
+        self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits, masker)
         self._actions = Actions(self.core, self.fleet, commits, self.secure)
         self._time = Timekeeping(self.core, self.identities, self.fleet, commits, uncertain)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import assert_never
 
 from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.secagg.masks import Masker
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
@@ -18,7 +19,7 @@ from coordinator.runtime.run_log import RunLog
 from coordinator.secure.announcing import Authorities, run_digest
 from coordinator.secure.arrived import ShortMessage
 from coordinator.secure.attempt import Attempts
-from coordinator.secure.opening import WORKERS
+from coordinator.secure.opening import WORKERS, MakeMasker
 from coordinator.secure.performing import Make, SecureRun, SecureWork
 from coordinator.secure.requests import SecureRequests
 from coordinator.store.messages import MessageRow
@@ -74,13 +75,14 @@ class SecureRounds:
         authority: Authorities,
         commits: Commits,
         workers: int = WORKERS,
+        masker: MakeMasker = Masker,
     ) -> None:
         """``aggregator``: reads the checkpoint's header when it is first called; ``authority``: certifies devices;
-        ``workers``: number of threads that unmask."""
+        ``workers``: number of threads that unmask; ``masker``: what they unmask with."""
         self._attempts = Attempts(blobs, log.short_messages)
         self.requests = SecureRequests(log, blobs, authority, self._attempts)
         self._run, self._log, self._commits = run, log, commits
-        self._work = SecureWork(log, blobs, aggregator, authority, self._attempts, workers)
+        self._work = SecureWork(log, blobs, aggregator, authority, self._attempts, workers, masker)
 
     def perform(self, action: SecureAction) -> None:
         """Performs one action. StoreError or BlobError where the database or the disk failed, SecureRoundsWait where
@@ -107,8 +109,8 @@ class SecureRounds:
 class SecureRuns:
     """The secure rounds of all runs of a coordinator. Safe from any thread."""
 
-    def __init__(self, core: Core, authority: Authorities, commits: Commits) -> None:
-        self._core, self._authority, self._commits = core, authority, commits
+    def __init__(self, core: Core, authority: Authorities, commits: Commits, masker: MakeMasker = Masker) -> None:
+        self._core, self._authority, self._commits, self._masker = core, authority, commits, masker
         self._lock = threading.Lock()
         self._runs: dict[str, SecureRounds] = {}
 
@@ -126,6 +128,8 @@ class SecureRuns:
         if log.state.plan.secure is None:
             raise problem("conflict", f"the rounds of run {run} are not secure")
         aggregator = partial(core.aggregator, run)
-        made = SecureRounds(run, SecureLog(log), core.blobs, aggregator, self._authority, self._commits)
+        made = SecureRounds(
+            run, SecureLog(log), core.blobs, aggregator, self._authority, self._commits, masker=self._masker
+        )
         with self._lock:
             return self._runs.setdefault(run, made)

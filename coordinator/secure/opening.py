@@ -12,7 +12,7 @@ BadShare where shares are missing; BadVector for a sum that honest survivors can
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ from client_sdk.secagg.opening import OpenedSum, Opening, unmask
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
+
+MakeMasker = Callable[[int], Masker]
+"""Makes what adds the masks of lanes of so many bits, or takes them away."""
 
 WORKERS = 2
 MOST_WORKERS = 16
@@ -57,11 +60,12 @@ def open_sum(
     vectors: Iterable[bytes | memoryview],
     revealed: Iterable[RevealedShares],
     workers: int = WORKERS,
+    masker: MakeMasker = Masker,
 ) -> Sum:
     """The sum of the survivors' ``vectors`` (packed, one each), unmasked with what was ``revealed``: shares that were
     compared with their digests when they arrived (``validation.revealed``).
 
-    ``sharers``: the places whose shares were delivered. ``workers``: threads, 1 to 16.
+    ``sharers``: the places whose shares were delivered. ``workers``: threads, 1 to 16. ``masker``: removes masks.
     """
     opened = _rebuilt(cohort, survivors, sharers, revealed)
     try:
@@ -70,7 +74,7 @@ def open_sum(
         total = _added(cohort, survivors, vectors)
         # A new Opening without the shares, so that they can be freed.
         masks = Opening(cohort, survivors, sharers).masks(opened.secrets)
-        _unmask(cohort, total, masks, max(1, min(workers, MOST_WORKERS)))
+        _unmask(cohort, total, masks, max(1, min(workers, MOST_WORKERS)), masker)
     finally:
         opened.secrets.clear()
     cut(total, cohort.roster.lane_bits)
@@ -101,17 +105,19 @@ def _added(cohort: MaskingCohort, survivors: Survivors, vectors: Iterable[bytes 
     return total.total()
 
 
-def _unmask(cohort: MaskingCohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int) -> None:
+def _unmask(
+    cohort: MaskingCohort, total: Lanes, masks: Iterable[tuple[bytes, Sign]], workers: int, masker: MakeMasker
+) -> None:
     """Remove every mask from ``total``, in place. Each worker removes all masks from its part of the lanes."""
     bits = cohort.roster.lane_bits
     if workers == 1:
-        unmask(total, masks, Masker(bits))
+        unmask(total, masks, masker(bits))
         return
     seeds = list(masks)
     part = -(-total.size // (workers * _WHOLE)) * _WHOLE
 
     def work(first: int) -> None:
-        unmask(total[first : first + part], seeds, Masker(bits), first)
+        unmask(total[first : first + part], seeds, masker(bits), first)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="unmask") as pool:
         list(pool.map(work, range(0, total.size, part)))

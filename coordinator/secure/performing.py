@@ -14,6 +14,7 @@ from client_sdk import codecs
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.lanes import pack, packed_bytes, unpack
+from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from client_sdk.secagg.unmask import RevealedShares
@@ -30,7 +31,7 @@ from coordinator.secure.arrived import ShortMessage
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.blob_formats import body_of, parse_entry, sum_bytes, sum_of
 from coordinator.secure.gathering import Spoiled, gather
-from coordinator.secure.opening import WORKERS, Lost, Sum, open_sum
+from coordinator.secure.opening import WORKERS, Lost, MakeMasker, Sum, open_sum
 
 Make = Callable[[RunState, float], ev.Event | None]
 """An event from the newest state and the time, or None for nothing."""
@@ -86,9 +87,10 @@ class SecureWork:
         authority: Authorities,
         attempts: Attempts,
         workers: int = WORKERS,
+        masker: MakeMasker = Masker,
     ) -> None:
         self._run, self._blobs, self._aggregator = run, blobs, aggregator
-        self._authority, self._attempts, self._workers = authority, attempts, workers
+        self._authority, self._attempts, self._workers, self._masker = authority, attempts, workers, masker
 
     def perform(self, action: SecureAction) -> None:
         """Perform one action. BlobError for a failure of this machine: the action may then be repeated."""
@@ -209,7 +211,7 @@ class SecureWork:
             for message in self._attempts.messages(secure.revealed.values())
         )
         vectors = self._vectors(cohort, secure)
-        return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers)
+        return open_sum(cohort, survivors, attempt.sharers(secure), vectors, revealed, self._workers, self._masker)
 
     def _vectors(self, cohort: MaskingCohort, secure: SecureRound) -> Iterator[memoryview]:
         """The survivors' masked vectors in sequence, in one reused buffer."""

@@ -25,8 +25,6 @@ EPOCH = 1_767_225_600
 _END = EPOCH + 2**36
 """Two thousand years later: nothing expires in a simulation."""
 _DOMAIN = b"quorate simulation "
-_DRAWS, _NONCE = 5, 4
-"""``AttemptSecrets.draw`` draws five times, the nonce at the fourth."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,11 +79,6 @@ class SimulatedAuthority:
     def entropy(self, device: str, round: int) -> Entropy:
         """Where the secrets of a device's attempts in one round come from."""
         return self._reader("attempts", device, round)
-
-    def nonce(self, device: str, round: int, attempt: int) -> bytes:
-        """The nonce of the attempt that is this device's ``attempt``-th of the round, from 0: what ``AttemptSecrets``
-        takes from ``entropy``."""
-        return self._derived("attempts", device, round, _DRAWS * attempt + _NONCE)
 
     def _reader(self, *what: object) -> Callable[[int], bytes]:
         reads = 0

@@ -1,4 +1,5 @@
-"""A simulated device in secure rounds that are really masked: its whole session, with real keys, shares and masks.
+"""A simulated device in secure rounds: its whole session, with the primitives of its world. Those are the real ones, or
+those that hide nothing (``null_primitives``).
 
 Its messages go through the coordinator's table of requests. Where an answer is not there yet, the device waits until
 the world gives it another ``turn``.
@@ -27,7 +28,7 @@ from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.secure import Stage
-from client_sdk.secagg.actions import Keep
+from client_sdk.secagg.actions import Keep, Primitives
 from client_sdk.secagg.memory import Memory
 from coordinator.engine.state import RunState
 from coordinator.requests import TABLE, Body, Direct, Held, Request
@@ -40,6 +41,7 @@ class SecureSurroundings(Surroundings, Protocol):
     """The part of the world that a device needs in secure rounds."""
 
     authority: SimulatedAuthority
+    primitives: Primitives
 
     @property
     def state(self) -> RunState:
@@ -109,6 +111,7 @@ class MaskingDevice(Device):
             rounds=1,
             label=self.row.label,
             entropy=authority.entropy(name, self._world.state.round_number),
+            primitives=self._world.primitives,
             at=self._world.now,
         )
 

@@ -8,7 +8,7 @@
                  rests, or vanishes
     committing   the sum is opened, and the next round opens
 
-Devices really mask, or only quantize; the times, the events and the checkpoints are the same.
+Devices really mask, or only quantize, by their primitives; the times, the events and the checkpoints are the same.
 """
 
 from __future__ import annotations
@@ -19,46 +19,33 @@ import numpy as np
 
 from client_sdk.device.contribution import ClearContribution
 from client_sdk.protocol.devices import Assignment
-from client_sdk.secagg.actions import DeviceContribution
+from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.memory import Memory
-from client_sdk.secagg.roster import RosterEntry
 from client_sdk.tensors import Layout, canonical_digest, split
-from coordinator.engine import effects as fx
-from coordinator.engine.secure.attempts import present
 from coordinator.engine.state import RunState
 from simulation.engines.port import CannotTrain, Job
 from simulation.virtual.authority import SimulatedAuthority
 from simulation.virtual.device import Device
 from simulation.virtual.masking_device import MaskingDevice
-from simulation.virtual.outbox import Outbox
-from simulation.virtual.quantizing_device import QuantizingDevice
 from simulation.virtual.unfinished import Unfinished
-from simulation.virtual.unmasked import UnmaskedRounds
 from simulation.virtual.world import SimulatedWorld
-
-SecureDevice = MaskingDevice | QuantizingDevice
 
 
 class SecureWorld(SimulatedWorld):
-    """As ``SimulatedWorld``. ``masked``: whether devices really mask; ``layout``: of an update."""
+    """As ``SimulatedWorld``. ``primitives``: those of its devices; ``layout``: of an update."""
 
     def __init__(
-        self, *places: Any, authority: SimulatedAuthority, masked: bool, layout: Layout, **settings: Any
+        self, *places: Any, authority: SimulatedAuthority, primitives: Primitives, layout: Layout, **settings: Any
     ) -> None:
         super().__init__(*places, **settings)
         self.authority = authority
-        self.masked = masked
-        self.unmasked = UnmaskedRounds(self.coordinator, self._run, self._put_in)
-        self.advertised: dict[str, RosterEntry] = {}
+        self.primitives = primitives
         self._layout = layout
         self._memories: dict[int, Memory] = {}
         self._parent = ("", "")
         """Digests of the newest checkpoint that was asked for: of its file, and of its tensors."""
-        self._room = (-1, 0)
-        """(number of the event, how many may advertise then before the roster closes)."""
-        self.outbox = Outbox(self._log, self._had_its_turn)
         self._contributed: dict[str, tuple[Assignment, int]] = {}
-        self._waiting_for_turns: dict[str, SecureDevice] = {}
+        self._waiting_for_turns: dict[str, MaskingDevice] = {}
         self._lagging: list[tuple[Device, Job | None]] = []
         self._seen: tuple[object, ...] = ()
 
@@ -75,11 +62,10 @@ class SecureWorld(SimulatedWorld):
 
     def _device(self, number: int) -> Device:
         row, offer = self._enrolment.row(number, self.now), self._enrolment.offer(number)
-        made = MaskingDevice if self.masked else QuantizingDevice
-        return made(self, number, row, offer, self._memories.get(number, Memory()))
+        return MaskingDevice(self, number, row, offer, self._memories.get(number, Memory()))
 
     def _remove_if_over(self, device: Device) -> None:
-        if device.over and isinstance(device, SecureDevice) and device.memory != Memory():
+        if device.over and isinstance(device, MaskingDevice) and device.memory != Memory():
             self._memories[device.number] = device.memory
         super()._remove_if_over(device)
 
@@ -93,7 +79,7 @@ class SecureWorld(SimulatedWorld):
 
     def begins_training(self, device: Device) -> None:
         part = self._parts.get(device.row.device)
-        if part is not None and isinstance(device, SecureDevice):
+        if part is not None and isinstance(device, MaskingDevice):
             device.vanishes_before = part.vanishes_before
         super().begins_training(device)
 
@@ -102,13 +88,7 @@ class SecureWorld(SimulatedWorld):
 
     def _perform(self) -> None:
         while (task := self.coordinator.take_task()) is not None:
-            match task[1]:
-                case fx.Gather() as action if not self.masked:
-                    self.unmasked.gather(action, self.advertised)
-                case fx.Open() as action if not self.masked:
-                    self.unmasked.open(action)
-                case _:
-                    self.coordinator.perform(task)
+            self.coordinator.perform(task)
 
     # ------------------------------------------------------------ the exchanges
 
@@ -120,33 +100,15 @@ class SecureWorld(SimulatedWorld):
             if state.round_number != round or state.round is None or state.phase == "idle":
                 break
             self._wake(state)
-            if self.outbox.again:
-                again, self.outbox.again = self.outbox.again, []
-                for device in again:
-                    self._turn(device)
-                continue
             until = float("inf") if state.deadline is None else state.deadline
-            if self._agenda.next_at < until and not self._must_send(state):
+            if self._agenda.next_at < until:
                 self._happen()
-            elif self.outbox:
-                self.outbox.send()
             elif state.deadline is None:
                 raise RuntimeError(f"round {round} waits for nothing, in the phase {state.phase}")
             else:
                 self._agenda.now = max(self._agenda.now, state.deadline)
                 self.coordinator.tick()
         self._hear_of_the_end()
-
-    def _must_send(self, state: RunState) -> bool:
-        """Whether the messages in the outbox must reach the log before anything else happens: they may close the
-        roster, or time goes on. Advertisements wait for each other: the roster closes by their number alone."""
-        if state.phase != "collecting":
-            return bool(self.outbox) and self._agenda.next_at > self.outbox.newest
-        if self._room[0] != self._log.seq:
-            left = len(present(state, state.current.members))
-            have = 0 if state.secure is None else len(state.secure.advertised)
-            self._room = self._log.seq, min(left, self._most(state)) - have
-        return bool(self.outbox) and len(self.outbox) >= self._room[1]
 
     def _wake(self, state: RunState) -> None:
         """Where the round has moved on: each waiting device gets a turn, after the time of an exchange."""
@@ -165,7 +127,7 @@ class SecureWorld(SimulatedWorld):
             for late, job in lagging:
                 self._agenda.after(0.0, self._finish, late, job)
 
-    def _turn(self, device: SecureDevice) -> None:
+    def _turn(self, device: MaskingDevice) -> None:
         if not device.over:
             device.turn()
         self._stays(device)
@@ -173,7 +135,7 @@ class SecureWorld(SimulatedWorld):
     def _finish(self, device: Device, job: Job | None) -> None:
         """Ends the training of a device, or its time."""
         assignment, state = device.assignment, self._state
-        if device.over or not isinstance(device, SecureDevice):
+        if device.over or not isinstance(device, MaskingDevice):
             return
         if assignment is None or state.round_number != assignment.round or state.phase == "idle":
             device.vanish()
@@ -181,46 +143,31 @@ class SecureWorld(SimulatedWorld):
             self._lagging.append((device, job))  # too late for this roster
             return
         elif job is None:
-            self.outbox.send()
             device.trained(None, complete=False)
         elif isinstance(result := self._engine.result(job), CannotTrain):
-            self.outbox.send()
             self._cannot(job, result)
             device.trained(result)
         else:
             self._some_count = True
             name, report = device.row.device, result.report
             self._contributed[name] = assignment, report.examples
-            if not report.work.complete:
-                self.outbox.send()  # it may withdraw
             device.contributed(complete=report.work.complete)
-            done = len(self.outbox) + (0 if state.secure is None else len(state.secure.advertised))
+            done = 0 if state.secure is None else len(state.secure.advertised)
             self._trained(state.round_number, max(1, done), self._most(state))
         self._stays(device)
 
-    def _stays(self, device: SecureDevice) -> None:
-        """After a turn, unless it is still to be sent."""
-        if device not in self.outbox:
-            self.outbox.send()
-            self._stays_or_leaves(device)
-
-    def _stays_or_leaves(self, device: SecureDevice) -> None:
+    def _stays(self, device: MaskingDevice) -> None:
+        """After a turn, unless its part is over."""
         if device.over:
             self._remove_if_over(device)
         else:
             self._waiting_for_turns[device.row.device] = device
 
-    def _had_its_turn(self, device: SecureDevice, state: RunState | None) -> None:
-        """What the device has sent led to this state. None: to one that does not last."""
-        self._stays_or_leaves(device)
-        if state is not None:
-            self._wake(state)
-
     def _hear_of_the_end(self) -> None:
         """The devices that are still there learn that the round is over."""
         for name in list(self._contributed):
             device = self._present.get(name)
-            if isinstance(device, SecureDevice):
+            if isinstance(device, MaskingDevice):
                 device.turn()
                 self._leaves(device)
         for late, _ in self._lagging:
@@ -249,10 +196,3 @@ class SecureWorld(SimulatedWorld):
         examples = self._contributed[device][1]
         flat = np.concatenate([block[0] for block in self._engine.columns([device])])
         return ClearContribution(delta=split(flat, self._layout.whole), examples=examples, tensors=self.trained_from)
-
-    def _put_in(self, device: str) -> DeviceContribution:
-        """What a device would mask."""
-        assignment, contribution = self._contributed[device][0], self.contribution(device)
-        if assignment.secure is None:
-            raise RuntimeError("the assignment is of no secure round")
-        return contribution.put_in(assignment, assignment.secure, self.authority.identity(device).rounding_secret)

@@ -22,6 +22,7 @@ from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
+from client_sdk.secagg.actions import Primitives
 from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
 from client_sdk.tensors.roles import digest_of
@@ -55,6 +56,7 @@ from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.enrolment import label_of
 from simulation.virtual.noted import note, noted
+from simulation.virtual.null_primitives import NULL
 from simulation.virtual.secure_world import SecureWorld
 from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
@@ -129,6 +131,7 @@ class Simulation:
             self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
             self._parent = ""
+            primitives = Primitives() if masked else NULL
             self.coordinator = Coordinator(
                 self.store,
                 self.blobs,
@@ -138,6 +141,7 @@ class Simulation:
                 sums=sums_of(self.engine),
                 troubles=RaisedTroubles(),
                 authority=None if authority is None else authority.pinned,
+                masker=primitives.masker,
             )
             if authority is not None:
                 with self.store.transaction() as tx:
@@ -146,7 +150,7 @@ class Simulation:
             planned = partial(planned_steps, plan.task)
             make_world: Callable[..., SimulatedWorld] = SimulatedWorld
             if authority is not None:
-                make_world = partial(SecureWorld, authority=authority, masked=masked, layout=self.kernel.layout)
+                make_world = partial(SecureWorld, authority=authority, primitives=primitives, layout=self.kernel.layout)
             self.world = make_world(
                 self.coordinator,
                 self.run,

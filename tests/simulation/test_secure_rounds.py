@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ import pytest
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
-from coordinator.runtime.group_commit import GroupCommit
+from coordinator.engine.plan import Plan
+from coordinator.engine.plan_file import PlanError
 from simulation import Behaviour, History, SimulationError, Stalled, simulate
 from simulation.history.rounds import read_events
 from simulation.virtual.behaviour import Habits
@@ -211,20 +213,36 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         simulate(plan(), learner, clients(3), init=INIT, progress=False)
 
 
-def test_messages_of_one_moment_reach_the_log_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction for each message was most of the price of a quantized round."""
-    batches: list[int] = []
-    settle = GroupCommit._settle
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"secure": {"primitives": "null"}}, {"secure": {"masked": False}}, {"secure": {"masker": "null"}},
+        {"task": {"primitives": "null"}}, {"primitives": "null"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_no_plan_names_primitives(words: dict[str, Any]) -> None:
+    asked = plan() | {"task": {"learner": "clinic:risk"}, "name": "test"}
+    Plan.parse(asked)
+    with pytest.raises(PlanError, match="no such field"):
+        Plan.parse(
+            {**asked, **{name: {**asked[name], **more} if name in asked else more for name, more in words.items()}}
+        )
 
-    def counted(self: Any, tickets: Sequence[Any]) -> Any:
-        batches.append(len(tickets))
-        return settle(self, tickets)
 
-    monkeypatch.setattr(GroupCommit, "_settle", counted)
-    history = play("quantized", data=clients(40), asked=plan(1, select=40, goal=40, reserve=0))
-    messages = sum(came for _, came in exchanges(history).values())
-    assert messages > 150
-    assert len(batches) < messages / 4
+def test_what_hides_nothing_is_loaded_by_no_device_and_no_coordinator() -> None:
+    code = (
+        "import sys, client_sdk.cli, client_sdk.http.client, coordinator.service, coordinator.runtime.coordinator\n"
+        "from client_sdk.secagg.actions import Primitives\n"
+        "from client_sdk.secagg import masks, shares, shamir\n"
+        "found = Primitives()\n"
+        "assert (found.split, found.seal, found.unseal, found.masker, found.pair_seed) == (\n"
+        "    shamir.split, shares.seal_pair, shares.unseal_pair, masks.Masker, masks.pair_seed)\n"
+        "assert not [name for name in sys.modules if name.startswith('simulation')]\n"
+    )
+    names = ("PRIMITIVES", "SECURE", "MASKED", "MASKER", "NULL", "SECURE_PRIMITIVES")
+    environment = os.environ | {f"QUORATE_{name}": "null" for name in names} | {"QUORATE_SECURE": "quantized"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_no_message_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from client_sdk import identity
-from client_sdk.secagg import dealing, device, masks, shares, statement
+from client_sdk.secagg import actions, dealing, device, masks, shares, statement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.roster import MaskingCohort, Roster, join
@@ -58,7 +58,7 @@ def costly_steps_done_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statement, "verify", verified)
         patch.setattr(AgreementKey, "agree", remembered)
-        patch.setattr(device, "join", joined)
+        patch.setattr(actions, "join", joined)
         patch.setattr(device, "rejoin", rejoined)
         for message in (AttemptHeader, Roster):
             patch.setattr(message, "parse", lru_cache(maxsize=5_000)(message.parse))

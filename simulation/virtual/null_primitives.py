@@ -1,0 +1,68 @@
+"""Primitives of secure rounds that hide nothing, for simulations whose rounds are only quantized.
+
+A masking device that is given them plays its whole session: it agrees, trains, draws its keys and its nonce, signs, and
+sends messages of the same sizes. But no secret is agreed on, every holder gets the secret itself as its share, nothing
+is sealed, vectors have no masks, and what the coordinator has checked is not checked once more by each device. So the
+sum has the same bits, at a cost that no longer grows with the square of the cohort's cryptography.
+
+An import contract keeps this module from devices, coordinators and fleets, and no plan, header, environment variable or
+option names it: ``Simulation`` alone gives these to its devices and to its coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from client_sdk.secagg.actions import Primitives
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
+from client_sdk.secagg.shamir import SHARE_BYTES
+from client_sdk.secagg.shares import TAG_BYTES, SharePair
+
+
+class NoMasks(Masker):
+    """Adds nothing to a vector."""
+
+    def __init__(self, bits: int) -> None:
+        pass
+
+    def apply(self, *given: Any) -> None:
+        pass
+
+    def wipe(self) -> None:
+        pass
+
+
+def _split(secret: bytes, holders: Sequence[int], threshold: int, source: object) -> list[bytes]:
+    """The values of the polynomial that is constant: any t of them rebuild the secret."""
+    return [secret.rjust(SHARE_BYTES, b"\0")] * len(holders)
+
+
+def _seal(agreed: bytes, h: bytes, dealer: object, holder: object, pair: SharePair) -> bytes:
+    return pair.self_mask + pair.mask_key + bytes(TAG_BYTES)
+
+
+def _unseal(agreed: bytes, h: bytes, dealer: object, holder: object, sealed: bytes) -> SharePair:
+    return SharePair(sealed[:SHARE_BYTES], sealed[SHARE_BYTES : 2 * SHARE_BYTES])
+
+
+@lru_cache(maxsize=2)
+def _cohort(header: bytes, roster: bytes) -> MaskingCohort:
+    """The cohort that all devices of an attempt share."""
+    return rejoin(AttemptHeader.parse(header), Roster.parse(roster))
+
+
+NULL = Primitives(
+    split=_split,
+    seal=_seal,
+    unseal=_unseal,
+    masker=NoMasks,
+    agree=lambda key, public: b"",
+    pair_seed=lambda agreed, h, one, other: b"",
+    roster=lru_cache(maxsize=2)(Roster.parse),
+    join=lambda header, roster, vouched, near: _cohort(header.encoded, roster.encoded),
+    prove=lambda proof, cohort, place, survivors: None,
+)
