@@ -313,7 +313,18 @@ class Plan(_Section):
 
 def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
     """The plan's rule and server optimizer, out of what is built in and this registry. PlanError where one is not
-    there in the plan's version, or does not go with the rest of the plan."""
+    there in the plan's version, or what the plan asks for does not go together. ``tried_on``: with so many updates a
+    rule is tried, and refused where it depends on the width of a block."""
+    if plan.cohort.choose == "by_examples" and plan.cohort.pool_count <= plan.cohort.select:
+        raise PlanError(
+            Mistake(
+                f'choose = "by_examples" draws {plan.cohort.select} of {plan.cohort.pool_count} waiting devices: all '
+                "of them, whatever their size; set cohort.pool above cohort.select, for example ten times as large",
+                ("cohort",),
+            )
+        )
+    if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
+        raise PlanError(Mistake(reason, ("aggregation",)))
     try:
         found = choose(plan.aggregation, registry, tried_on)
     except ExtensionError as error:
@@ -326,26 +337,14 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = Non
     return found
 
 
-def chosen_for_new_run(plan: Plan, registry: Registry = BUILT_IN, usual: float | None = None) -> Chosen:
-    """``chosen``, for a run that is to begin. ``usual``: what its devices weigh on average; None: that is not known.
-    PlanError also where the plan has a mistake that older versions accepted: a run that has begun with it goes on; and
-    where its rule depends on the width of a block."""
-    if plan.cohort.choose == "by_examples" and plan.cohort.pool_count <= plan.cohort.select:
-        raise PlanError(
-            Mistake(
-                f'choose = "by_examples" draws {plan.cohort.select} of {plan.cohort.pool_count} waiting devices: all '
-                "of them, whatever their size; set cohort.pool above cohort.select, for example ten times as large",
-                ("cohort",),
-            )
-        )
-    if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
-        raise PlanError(Mistake(reason, ("aggregation",)))
+def require_bits(plan: Plan, usual: float | None = None) -> None:
+    """PlanError where rounding of a secure round would be larger than what is learned. ``usual``: what its devices
+    weigh on average; None: that is not known."""
     if plan.secure is not None:
         weight = plan.usual_weight if usual is None else usual
         rest = (plan.aggregation, weight, plan.cohort.goal, secure_plan.FEWEST_BITS)
         if reason := secure_plan.said_of_bits(plan.secure, *rest):
             raise PlanError(Mistake(reason, ("secure",)))
-    return chosen(plan, registry, plan.cohort.goal)
 
 
 def _mistake(item: ErrorDetails) -> Mistake:

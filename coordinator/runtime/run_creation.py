@@ -33,7 +33,7 @@ from client_sdk.tensors import (
 from client_sdk.tensors.roles import StatisticRole, by_name, digest_of, stated
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import events as ev
-from coordinator.engine.plan import Plan, chosen, chosen_for_new_run
+from coordinator.engine.plan import Plan, chosen, require_bits
 from coordinator.engine.plan_file import Mistake, PlanError
 from coordinator.engine.secure.plan import cannot_learn
 from coordinator.folding.optimizer_state import state_header
@@ -79,7 +79,8 @@ def checked_plan(core: Core, body: dict[str, object], usual: float | None = None
     ProblemError *invalid-plan*."""
     try:
         plan = Plan.parse(body)
-        chosen_for_new_run(plan, core.extensions(plan), usual)
+        chosen(plan, core.extensions(plan), plan.cohort.goal)
+        require_bits(plan, usual)
     except PlanError as error:
         raise _refused(error) from None
     return plan

@@ -13,7 +13,7 @@ from torch import nn
 
 from client_sdk.learning import Learner
 from client_sdk.secagg.quantize import Quantizer
-from coordinator.engine.plan import Plan, chosen_for_new_run
+from coordinator.engine.plan import Plan, require_bits
 from coordinator.engine.plan_file import PlanError
 from simulation import History, simulate
 from simulation.errors import SimulationWarning
@@ -84,13 +84,13 @@ def test_a_plan_that_is_begun_learns_or_it_is_said(q: int) -> None:
 )
 def test_plans_that_learn_are_begun(asked: dict[str, Any], usual: float | None) -> None:
     """Also those with few bits, where no lower cap would help; and where somebody has set the cap."""
-    chosen_for_new_run(Plan.parse(asked), usual=usual)
+    require_bits(Plan.parse(asked), usual=usual)
 
 
 @pytest.mark.parametrize(("asked", "usual"), [(plan(q=12), None), (plan(q=8, weight_cap=1000), 20.0)])
 def test_plans_that_commit_rounding_are_not(asked: dict[str, Any], usual: float | None) -> None:
     with pytest.raises(PlanError, match=r"secure: q = .* Set secure\.weight_cap"):
-        chosen_for_new_run(Plan.parse(asked), usual=usual)
+        require_bits(Plan.parse(asked), usual=usual)
 
 
 @pytest.mark.parametrize(("q", "weight"), [(4, 100), (8, 100), (8, 1), (12, 3)])

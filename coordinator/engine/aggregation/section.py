@@ -73,7 +73,7 @@ class Aggregation(BaseModel):
     partial: Literal["full", "examples_seen", "refuse"] = "full"
     """Work cut short by a device's time budget: counted with its full weight (FedProx, arXiv:1812.06127), with the
     fraction of its steps that were done (*examples_seen*; to 1/64 of an example or better, in a plan with the default
-    cap and goal), or not at all. A new run with secure rounds must *refuse* it: with a deadline of its own for each
+    cap and goal), or not at all. A run with secure rounds must *refuse* it: with a deadline of its own for each
     device, a coordinator could choose whose update is nearly all of the sum."""
     inverse_participation: int | None = Field(default=None, ge=2, le=64)
     """Weighs updates by 1/p as well, at most by so much: p is the part of a device's selections in which it counted,

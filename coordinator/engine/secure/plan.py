@@ -282,8 +282,7 @@ def cannot_learn(secure: Secure, aggregation: Weighing, dimension: int, survivor
 
 
 def takes_partial_work(aggregation: Weighing) -> str:
-    """Why no new run begins with this secure plan; empty where it refuses work that a deadline has cut short. A run
-    that has begun goes on: its devices mask no such work in any case."""
+    """Why no run has this secure plan; empty where it refuses work that a deadline has cut short."""
     if aggregation.partial == "refuse":
         return ""
     return (

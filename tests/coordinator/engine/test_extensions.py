@@ -155,14 +155,15 @@ def test_the_adaptive_optimizers_take_numbers_in_the_papers_range(
 
 def test_a_secure_plan_takes_every_optimizer_and_only_rules_of_the_sum() -> None:
     whole = {"name": "p", "task": {"learner": "a:b"}, "secure": {"max_norm": 1.0, "max_abs": 0.25}}
-    adam = {"server_optimizer": "fedadam"}
+    refuse = {"partial": "refuse"}
+    adam = {"server_optimizer": "fedadam", **refuse}
     assert chosen(Plan.parse({**whole, "aggregation": adam})).optimizer.slots == ("m", "v")
     with pytest.raises(PlanError, match=r"aggregation.rule \(trimmed-mean\) needs single updates"):
         Plan.parse({**whole, "aggregation": {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.1}, **EQUAL}})
-    foreign = {"rule": "clinic:krum", "rule_version": "1.2", **EQUAL}
+    foreign = {"rule": "clinic:krum", "rule_version": "1.2", **EQUAL, **refuse}
     with pytest.raises(PlanError, match=r"aggregation.rule \(clinic:krum\) needs single updates, which nobody sees"):
         chosen(Plan.parse({**whole, "aggregation": foreign}), HERE)
-    sums = {"rule": "clinic:sum", "rule_version": "1"}
+    sums = {"rule": "clinic:sum", "rule_version": "1", **refuse}
     assert chosen(Plan.parse({**whole, "aggregation": sums}), HERE).rule.needs == "sum"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.protocol.workers import DatacenterTask
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention, chosen, chosen_for_new_run
+from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention, chosen
 from coordinator.engine.plan_file import PlanError
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
@@ -177,28 +177,26 @@ def test_the_error_for_a_plan_that_contradicts_itself_names_the_fix(sections: di
         plan(**sections)
 
 
-def test_repro_a_draw_by_examples_from_a_pool_of_the_cohorts_size_is_refused_for_new_runs() -> None:
-    """Every waiting device was drawn, so the choice was uniform, without a word. A run that has begun so goes on."""
+def test_repro_a_draw_by_examples_from_a_pool_of_the_cohorts_size_is_refused() -> None:
+    """Every waiting device was drawn, so the choice was uniform, without a word."""
     equal = {"weighting": "equal"}
     all_of_them = plan(cohort={"choose": "by_examples", "select": 300, "pool": 300}, aggregation=equal)
     for one in (all_of_them, plan(cohort={"choose": "by_examples"}, aggregation=equal)):
-        assert chosen(one)
         with pytest.raises(PlanError, match=r"cohort: .*draws 300 of 300 .*set cohort.pool above cohort.select"):
-            chosen_for_new_run(one)
-    assert chosen_for_new_run(plan(cohort={"choose": "by_examples", "pool": 301}, aggregation=equal))
+            chosen(one)
+    assert chosen(plan(cohort={"choose": "by_examples", "pool": 301}, aggregation=equal))
 
 
 @pytest.mark.parametrize("way", [None, "full"])
-def test_repro_a_new_secure_run_takes_no_work_that_a_deadline_has_cut_short(way: str | None) -> None:
-    """A coordinator could tell all devices but one that the deadline is near. A run that has begun goes on."""
+def test_repro_a_secure_run_takes_no_work_that_a_deadline_has_cut_short(way: str | None) -> None:
+    """A coordinator could tell all devices but one that the deadline is near."""
     secure = {"max_norm": 1.0, "max_abs": 0.25}
     partial = {} if way is None else {"partial": way}
-    older = plan(secure=secure, aggregation=partial)
-    assert chosen(older)
+    asked = plan(secure=secure, aggregation=partial)
     with pytest.raises(PlanError, match=r'aggregation: partial = "full" .*: set aggregation.partial = "refuse"'):
-        chosen_for_new_run(older)
-    assert chosen_for_new_run(plan(secure=secure, aggregation={"partial": "refuse"}))
-    assert chosen_for_new_run(plan(aggregation=partial)), "plain rounds take it"
+        chosen(asked)
+    assert chosen(plan(secure=secure, aggregation={"partial": "refuse"}))
+    assert chosen(plan(aggregation=partial)), "plain rounds take it"
 
 
 def test_the_same_plans_with_the_contradiction_taken_away_are_fine() -> None:

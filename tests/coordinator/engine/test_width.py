@@ -11,7 +11,7 @@ import pytest
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, RULES, Chosen, Installed, Registry
-from coordinator.engine.plan import Plan, chosen_for_new_run
+from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
@@ -97,7 +97,7 @@ def new_run(rule: Any) -> None:
             "finish": {"rounds": 1},
         }
     )
-    chosen_for_new_run(plan, Registry(rules={"clinic:rule": Installed("1", rule)}))
+    chosen(plan, Registry(rules={"clinic:rule": Installed("1", rule)}), plan.cohort.goal)
 
 
 @pytest.mark.parametrize("rule", [krum, clipped])
