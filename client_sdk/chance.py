@@ -15,6 +15,10 @@ the number              ``unit``: a number from [0, 1); ``above_zero``: one from
 The formats never change, since other bytes give other draws and recorded runs could not be repeated. Devices, the
 engine and simulations use this module. Secure aggregation does not: its derivations are part of its protocol
 (``client_sdk.secagg``). A draw is secret only if one of its parts is.
+
+The users differ in hash, width and separators, and keep that: another format is another draw, so cohorts could not be
+drawn again from their logs, and seeds of found faults would find nothing. A new user takes ``labelled``,
+``sha256_word`` and ``unit`` or ``WordStream.below``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What commands that run until they are stopped share: log, last line and exit."""
+"""What commands that run until they are stopped share: log, last line and exit.
+
+``exit_process`` ends without Python's shutdown. DistributedDataParallel keeps its process group alive in C++, with
+Gloo's threads, also after ``destroy_process_group``; the shutdown beside them aborted one of some sixty finished ranks
+on a busy machine, which costs a job on two machines minutes. Functions that a learner registers with ``atexit``
+therefore do not run in ranks.
+"""
 
 from __future__ import annotations
 

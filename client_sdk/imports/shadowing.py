@@ -3,6 +3,11 @@
 A user's own ``simulation.py``, in the working folder or on PYTHONPATH, comes before an installed package of that name.
 ``check`` looks each name up as ``import`` would, imports none of them, and compares with where this distribution lies:
 its packages are siblings, in a checkout, an editable install and a wheel alike.
+
+Names of the SDK need only ``client_sdk``, so an app that embeds them may have a ``simulation.py`` of its own; all
+other names and all commands check all packages. ``client_sdk`` cannot be checked from inside, so the front door
+compares its place before the first import. Child processes get ``PYTHONSAFEPATH``, since ``python -m`` would put the
+working folder on their path. A user's own ``quorate.py`` runs before any line of ours can.
 """
 
 from __future__ import annotations

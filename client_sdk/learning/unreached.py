@@ -10,6 +10,10 @@ that is infinite or NaN changes nothing.
 What differs is seen only where *no* rank reached a parameter: its gradient is then zero, where the search leaves it
 absent. An optimizer with momentum or weight decay moves a weight by a gradient of zero, and leaves one without a
 gradient alone.
+
+``find_unused_parameters`` searches the graph at every step: 1.36 of a bare step on a perceptron of 51,000 parameters,
+where the mark takes 1.06. Adding 0 times a sum of the parameters to the loss computes with every weight, and gives NaN
+where one is infinite.
 """
 
 from __future__ import annotations

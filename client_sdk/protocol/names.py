@@ -1,6 +1,10 @@
 """Definitions that all messages share: patterns and types of names, the protocol's version and headers, the routes.
 
 Each pattern has a description, which an error shows in place of the regular expression.
+
+An update's report travels in the metadata of its safetensors body (one key, since the library writes several in random
+order), not in headers or a second request: one digest then covers tensors and report, and one request is one sync to
+disk. Checkpoints carry no metadata, since their digest must depend on the tensors alone.
 """
 
 from __future__ import annotations

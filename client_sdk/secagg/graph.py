@@ -5,6 +5,9 @@ place in it. A ring with k nearest neighbours (Harary 1962) stays connected unti
 (Bell et al. 2020, ePrint 2020/704) a device's neighbours are a random k of the others, which is all that
 ``parameters`` assumes. Nobody controls the order as long as one nonce is honest and unknown beforehand, except by the
 choice of devices: 2^g tries of the membership cost g bits of sigma.
+
+A ring, and not another random graph, since its connectivity is exactly k: what can disconnect it is known, and no
+bound as sharp is known to us for others.
 """
 
 from __future__ import annotations

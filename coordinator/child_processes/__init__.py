@@ -14,6 +14,11 @@ torchrun.
 
 The process engine of simulations (``simulation.engines.process_pool``) does not use this package: its workers are forks
 that share memory with their parent and communicate over sockets.
+
+A child has a pipe on its standard input that only its parent holds, and a mark in its environment. The pipe ends with
+the parent, also by ``kill -9``, on every POSIX system (``PR_SET_PDEATHSIG`` is Linux alone and asks about a thread).
+Killing by the mark reaches ranks of torchrun, which lead sessions of their own, and processes whose parent is gone; a
+process group or descent reaches neither.
 """
 
 from coordinator.child_processes.family import how_it_ended as how_it_ended

@@ -3,6 +3,11 @@
 Two kinds. *Records* are rows written in the same transaction as the event: they happen with it or not at all.
 *Actions* are performed after it, may be performed again after a crash (``rounds.pending`` names them anew), and come
 back as events.
+
+An effect is a record or an action. Records are rows that are written in the transaction that appends the event.
+Actions are performed after it, may be performed twice, come back as events, and are named again by ``pending(state)``
+after a crash: so a crash between two effects can lose actions only. A new effect that must happen with its event or
+not at all is a record.
 """
 
 from __future__ import annotations

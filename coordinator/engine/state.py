@@ -2,6 +2,9 @@
 
 Tensors are named by digest. The state is written as JSON at the end of each round, so that recovery folds only the tail
 of the log.
+
+What is of use in one round only is in ``Round``, which opening a round makes and ending it drops; what outlives
+rounds, such as whose turn it is, is in ``RunState`` and ``Fallback``.
 """
 
 from __future__ import annotations

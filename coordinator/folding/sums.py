@@ -6,6 +6,11 @@ exact sum (the size of two models, of up to six where updates have tiny tensors)
 
 ``Sums`` is the port: a simulation, whose updates never become files, has another implementation. The caller makes sure
 that one thread at a time uses it.
+
+In a simulation updates stay in the engine that trained them: what travels is the report, and each engine adds to a
+partial sum, since writing, hashing and reading a body costs a millisecond for 200,000 parameters. The exact sum has no
+grouping, so the bits are those of deployment (a test compares the digests). Such a run has no raw updates: nothing is
+retained, and ``verify`` cannot refold its rounds.
 """
 
 from __future__ import annotations

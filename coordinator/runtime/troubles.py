@@ -1,5 +1,11 @@
 """Runs that this process cannot handle now, each with the reason: the run as a whole, or one action of it, such as the
-opening of a sum. Other runs go on."""
+opening of a sum. Other runs go on.
+
+One run stops no other: every loop over runs goes through their ids and handles each by itself, since a row that cannot
+be decoded fails a query for all rows. Where a log cannot be read, nothing is swept at the start, since nobody knows
+which blobs that run needs. An error is not raised at the end of a loop: the caller would lose the next deadline. A
+plan that names a package that is not installed still stops the start: an operator can mend that in a minute.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@ and revoke workers.
 
 Translates a request to an event, and the event's effects to the answer. Raises ``ProblemError`` for an error of the
 worker; ``StoreError`` and ``BlobError`` pass through where the database or the disk failed.
+
+A worker that starts again is known by its folder: its agent draws a name once (``installation``) and sends it in every
+poll. While a lease lives, only the same process, or another one of the same installation (under a higher fence), is
+granted it. Without this, two agents of one worker would take each other's rounds for ever; an address says nothing,
+since agents share one and move.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""A message of a secure round as it arrived, and as it is stored."""
+"""A message of a secure round as it arrived, and as it is stored.
+
+Nothing of a secure round is stored as it came: behind a message stands its device's signature, which covers h, stage
+and body; behind a sum stands h. Devices choose what they send, and one could else send the bytes of another round's
+vector, or of a checkpoint: deleting the blobs of one round would delete the other's.
+"""
 
 from __future__ import annotations
 

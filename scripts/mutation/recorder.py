@@ -7,6 +7,11 @@
 Calls in other threads count, calls in other processes do not. What a fixture of a module or a session calls counts for
 each test that asks for the fixture. The names are ``coordinator/engine/plan.py Plan.digest``, as Python's
 ``co_qualname`` has them, so that they survive changes of line numbers.
+
+A mutation is held against the tests that call its function, for at most half a minute, cheap ones and those of its
+room first. Names of functions survive changes of lines, where contexts of coverage.py need all tests run again after
+each. A test that runs the product in another process is found through its room's folder only, and a mutation that
+survives may be noticed by a slow test.
 """
 
 from __future__ import annotations

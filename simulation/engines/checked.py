@@ -11,6 +11,10 @@ client again, from the model that it had, before it trains anybody: other bits r
 
 ``deterministic = False`` on the learner turns it off, and the history shows that. Not checked is where a process cannot
 be forked, or torch has begun to use a GPU: a warning says so.
+
+State is found by behaviour: comparing attributes missed state inside objects, and refused caches and counters that
+change nothing. A client is trained twice again, since the worker of a pool that trains it in round 2 need not be the
+one that did in round 1.
 """
 
 from __future__ import annotations

@@ -4,6 +4,12 @@ FedAvg weighs a device by its examples n_k (McMahan et al. 2017, arXiv:1602.0562
 self-reported, so they are capped. A plan that counts partial work by the examples seen weighs it by a fraction of an
 example, so it counts in parts of an example: ``unit_of`` says how many parts there are. Only the ratios of weights
 matter, so the unit is in no result.
+
+The unit is a power of two up to 1,024 with which ``goal`` updates of the heaviest weight stay within 2^28 (64 for the
+defaults), so such a plan takes smaller values. Flooring to whole examples cost up to half the weight of a device with
+few examples. A common denominator of all steps is known only after the last report, and the fold adds updates as they
+arrive. A run keeps its unit, in ``Created``, since its acknowledged weights are in it. No device sends a weight: it
+could claim any.
 """
 
 from __future__ import annotations

@@ -13,6 +13,12 @@
 Every grant raises the fence, also one to the same worker started again; a message under an older fence is refused. So
 time, which ends leases, decides which worker may continue, and never which result is committed. While a lease is live,
 only a process of the same installation of the same worker gets a new one: that is the worker started again.
+
+There is no phase *committing* here. A result is checked and durable as a blob before ``Delivered`` is proposed, and
+that event commits it, so nothing is left to be made that could be interrupted. A heartbeat is logged when a quarter of
+``lease_s`` has passed since the last logged one: an hour of training makes 240 rows at 60 s, however often the worker
+speaks. After a round that was given up it is the devices' turn once, so that a worker that always fails cannot keep
+the run.
 """
 
 from __future__ import annotations
