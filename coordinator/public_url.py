@@ -1,4 +1,12 @@
-"""The address under which peers know a coordinator: scheme, host, port and path prefix."""
+"""The address under which peers know a coordinator: scheme, host, port and path prefix.
+
+The prefix is never stripped: a service that accepts both forms cannot tell ``/v1/runs`` below the prefix ``/v1`` from
+the bare route, and signed requests name the URL that the device used. Forwarded headers are required from a named
+proxy and count from nobody else: without them all clients would be one address, on loopback an unlimited one. There is
+no redirect from http to https, which would hide that the first request sent its token as plain text. Certificates are
+looked at by time and size when a connection arrives: a signal or a route to reload them would have to be sent by
+somebody.
+"""
 
 from __future__ import annotations
 

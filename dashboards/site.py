@@ -3,6 +3,12 @@
 A coordinator finds ``page`` by its entry point and mounts it under its name. ``scripts/dashboard.py`` builds the files.
 Files below ``assets/`` have the digest of their content in their names, so that browsers keep them; the page itself is
 asked for each time.
+
+All addresses of the page are relative and its screens stand behind ``#``, so it works behind any prefix, and a login
+link keeps its token in the fragment. One tab, which holds a Web Lock, reads the stream and tells the others by a
+BroadcastChannel, since HTTP/1.1 gives an origin six connections and Chromium on Android has no SharedWorker. Tooltips
+are drawn on the canvas: the policy refuses the inline styles of ECharts' HTML. ``quorate dashboard`` passes requests
+on, instead of the coordinator allowing other origins (CORS).
 """
 
 from __future__ import annotations

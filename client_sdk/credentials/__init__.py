@@ -16,4 +16,10 @@ keys that are revoked. The holder of a key signs each request. The files, lowest
     nonces             the requests that were seen, for as long as they could be sent again
 
 Nothing here reads a clock, draws a random number or opens a socket: times and random bytes are arguments.
+
+Certificates are in a form of our own, since a roster carries 300 of them: at most 171 bytes each, where X.509 has 270
+to 330, with extensions and encodings that each device would have to refuse. No field is optional, so each has one
+form. Requests have one strict form of RFC 9421, which one regular expression parses; a signature's domain is a prefix
+that begins no other, and RFC 9421's requests begin with ``"@method"``. Where the window of nonces is full, a request
+is answered *busy*: forgetting the oldest would let whoever fills the window replay.
 """

@@ -3,6 +3,12 @@
 It is not encoded yet: that is done when an attempt begins. Besides the change of the model it holds what the exchanges
 need: on how many examples the device trained, and the digest of the tensors from which it did. It has no metrics:
 nothing else of a secure round leaves the device.
+
+It waits unencoded: an encoded copy would be a second form of what must be erased. It is erased in the step that signs
+a list, since another attempt may need it until then, and overwritten with zeros. Only the coordinator's word or the
+clock ends an attempt: a device that deleted its secrets at each lost connection would cost the round a device each
+time. After a complaint a device stays for the next attempt, since with a lying dealer all of its holders complain. Its
+rounding secret is drawn once and not derived from its key, which is rotated. ``Client`` has no parameter for entropy.
 """
 
 from __future__ import annotations

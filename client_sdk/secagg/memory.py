@@ -12,6 +12,9 @@ Memories are not changed: a step makes a changed copy of the newest one, under t
 A device that is set back to an older copy of this memory has lost the record of what it signed, and no rule can protect
 it: exclude the memory from backups that are restored, and never copy it to a second device. Deleted secrets may remain
 in RAM, in swap, or in a disk's copy of an overwritten file: encrypt the device's disk.
+
+A checkpoint must have exactly the tensors of the learner's model (``Update.model``): an ignored tensor would else make
+another checkpoint of the same model, on which a device is not spent.
 """
 
 from __future__ import annotations

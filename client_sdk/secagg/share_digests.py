@@ -13,6 +13,10 @@ A digest covers h, dealer, holder and kind: it says nothing about a share of ano
 the other secret. Who lacks t shares knows as little of any other share as of the secret, which is 256 random bits: a
 guess can be compared with a digest, and no guess is right. So below t shares a secret is hidden computationally (by
 SHA-256 as a random function), no longer perfectly as by Shamir's polynomial alone.
+
+Feldman's or Pedersen's commitments would show a wrong dealer before vectors are masked, for 120,000 curve operations a
+device of 300 instead of 1,200 hashes. A Reed-Solomon decoder in place of digests could not say who lied: with n = 9
+and t = 7, two vanished devices and one that revealed random bytes got all nine barred.
 """
 
 from __future__ import annotations

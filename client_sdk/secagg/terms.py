@@ -1,5 +1,11 @@
 """The plan's terms of secure rounds, as an assignment carries them, and what binds its devices to one task. Errors:
 BadParameters.
+
+The header's ``plan`` is ``agreed_digest``, over the plan's digest, the task, the weighting and the roles: otherwise a
+coordinator could give one device the task and all others a learning rate of almost nothing, under one digest, and the
+sum would be one device's update. The whole plan is not sent, since it has what operators may keep to themselves. One
+weight cap, the plan's, holds for all; a cap by device would do the same as another task. Deadlines cannot be bound, so
+a device masks no work that was cut short.
 """
 
 from __future__ import annotations

@@ -3,6 +3,13 @@
 Both are rows of the store, so that they survive a restart and hold on every replica: ``qs_<id>_<secret>`` and
 ``ql_<id>_<secret>``, with 256 bits of chance, stored as a SHA-256. A session holds as long as what it was opened with:
 each request looks for the key, or compares what the token's claim gives now.
+
+A signed token in the cookie would need no row, but could not be ended. What a session may do is not stored, so a
+revoked key ends it without a search. Using a link deletes its row and inserts the session in one transaction, so of
+several replicas one wins. Of a login under way at the issuer nothing is stored, since anybody could fill the table:
+``state``, ``nonce`` and PKCE's verifier follow by HMAC from one secret in a cookie. No refresh tokens: they would be
+the most valuable secret of the database. No bearer sessions: what escapes from a browser would work elsewhere.
+``SameSite=Lax`` alone is not enough, since all ports of loopback are one site.
 """
 
 from __future__ import annotations

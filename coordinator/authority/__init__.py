@@ -16,4 +16,8 @@ A coordinator holds the authority's public key only, so it cannot make devices u
     inside            the same inside a coordinator, for trials on one machine
 
 Operators act on the folder by ``quorate authority`` on the authority's machine; nothing of theirs is served.
+
+A list's counter is the time, or one more than the last where that is higher, so a ledger that is restored from a
+backup signs no number twice, which devices would take for a forgery. A revoked key stays listed for five minutes after
+its certificates have expired: a reader whose clock is behind refuses the list without it.
 """

@@ -1,4 +1,10 @@
-"""Creates a run: checks the plan and the initial checkpoint, and chooses the run's id and its selection seed."""
+"""Creates a run: checks the plan and the initial checkpoint, and chooses the run's id and its selection seed.
+
+Who does not see everything begins from a checkpoint of a run outside only with ``init_proof``, a SHA-256 over a fixed
+text and the file, which nobody computes from the digest. Refusing all such checkpoints would stop a second team that
+takes the same learner and seed; storing who uploaded what needs a table and its retention. The refusal is that for a
+checkpoint that was never uploaded.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,10 @@ could have stored a blob whose event is not written yet.
 ``sweep_secure`` runs while replicas serve. It deletes what is older than any attempt of a secure round can last, and is
 neither a file of tensors nor a list of devices: such a blob is of an attempt that is over, and no event can name it any
 more, since a message is bound to its attempt.
+
+The age is the longest ``secure.expires_s`` of the runs and one hour more, by which the disk's clock may differ from
+ours. Checkpoints, updates and optimizers' states may be named long after they were stored, so only the sweep at a
+start deletes those.
 """
 
 from __future__ import annotations

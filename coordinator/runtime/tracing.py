@@ -5,6 +5,12 @@
     request of HTTP -> event -> actions, also where another thread performs them later -> their events -> ...
 
 A coordinator without traces has None in its place. What it gives is for people: nothing is decided by it.
+
+Causes are followed by what a proposal carries, since an update is answered, added and committed by different threads,
+and one transaction has the events of many. ``traceparent`` is read of nobody: any device could put its requests into
+the traces of others, or decide that all of its own are kept. Spans have an error's type, not its message, which may
+hold a password. ``opentelemetry-instrumentation-asgi`` records URLs with their query and reads ``traceparent``. A span
+costs some 30 microseconds.
 """
 
 from __future__ import annotations

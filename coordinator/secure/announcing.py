@@ -1,6 +1,10 @@
 """Makes the header of an attempt, from the plan, the state and the authority's revocation list.
 
 A header is made again where a coordinator crashed before the state held it: no device has seen it then.
+
+Runs are told apart by ``run_digest`` and not by name: a device that had joined a run *mnist* refused the first rounds
+of any other of that name. The authority's key is shared by coordinators, a URL is the same for a new database behind
+it, and a number told at registration is not bound to the header.
 """
 
 from __future__ import annotations

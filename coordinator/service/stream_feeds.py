@@ -6,6 +6,10 @@
     Feed       one scope: its newest state, a snapshot of it, and the frames of the last two minutes
 
 A feed belongs to the event loop; only ``news`` may be called in a thread, one at a time.
+
+A viewer pulls what follows its position, so a slow one delays nobody and needs no queue; who is further behind than
+the feed gets a snapshot. A merge patch cannot say null, so absent is null. The events of all runs in one stream were
+rejected: a page would get 900 events a round to show counts, and would repeat the engine to know them.
 """
 
 from __future__ import annotations

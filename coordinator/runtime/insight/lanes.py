@@ -1,6 +1,11 @@
 """What each selected device of a round did: folded from the events of that round alone.
 
 The fold of a round that was shown lately is kept, so a round that is followed costs what is new in its log.
+
+Nothing of this is written on a device's way. The first event of a round is found by halving, by the order of rounds
+and not by times, since clocks fall; rounds joined are counted from ``contributions``, since a counter would be a
+second truth; a device's class is its label before the first ``/``, and nothing depends on it. Secure rounds have no
+lanes: what may be said of them is said in counts.
 """
 
 from __future__ import annotations
