@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts import security_tests
+from scripts.security_tests import tests_of_promises
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/decisions/*.md"))]
 PACKAGES = ("quorate", "client_sdk", "coordinator", "simulation", "dashboards", "benchmarks", "tests", "scripts")
@@ -51,8 +54,20 @@ def test_every_test_that_a_page_names_exists() -> None:
     assert lost(lambda page: set(re.findall(r"`(test_\w+)`", text_of(page))) - names_of_tests()) == {}
 
 
-def test_security_names_its_tests() -> None:
-    assert len(set(re.findall(r"`(test_\w+)`", text_of(ROOT / "SECURITY.md")))) > 30
+def test_each_promise_of_security_has_tests_and_each_entry_of_the_annex_is_a_promise() -> None:
+    named = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", text_of(ROOT / "SECURITY.md"), flags=re.MULTILINE)
+    assert len(named) == len(set(named)) > 40
+    assert set(named) == set(tests_of_promises())
+    assert all(tests for tests in tests_of_promises().values())
+
+
+def test_every_test_of_a_promise_exists() -> None:
+    named = {test for tests in tests_of_promises().values() for test in tests}
+    assert {name for name in named if name not in names_of_tests() and not (ROOT / name).is_file()} == set()
+
+
+def test_the_annex_is_as_the_table_gives_it() -> None:
+    assert text_of(security_tests.ANNEX) == security_tests.annex()
 
 
 def test_every_file_that_a_page_names_exists() -> None:
