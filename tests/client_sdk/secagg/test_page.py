@@ -18,7 +18,7 @@ from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()
-SECURITY = (ROOT / "SECURITY.md").read_text()
+SECURITY = " ".join((ROOT / "SECURITY.md").read_text().split())
 PROOFS = (ROOT / "docs" / "secure-aggregation-proofs.md").read_text()
 
 
