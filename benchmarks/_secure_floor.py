@@ -47,8 +47,8 @@ from coordinator.requests.secure import ExchangeName
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.service import app, process
-from coordinator.store.messages import MessageRow
 from coordinator.store.port import DeviceRow
+from coordinator.store.rows import MessageRow
 
 MOST = 1 << 24
 """Bytes of the longest body."""

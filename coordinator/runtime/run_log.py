@@ -20,8 +20,8 @@ from coordinator.runtime import records
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.tracing import Traces
-from coordinator.store.messages import MessageRow
 from coordinator.store.port import FenceLost, RunRow, Store, Transaction
+from coordinator.store.rows import MessageRow
 
 _Place = tuple[int, str]
 """(sequence number, link) of an event."""

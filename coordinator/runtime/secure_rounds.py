@@ -22,7 +22,7 @@ from coordinator.secure.attempt import Attempts
 from coordinator.secure.opening import WORKERS, MakeMasker
 from coordinator.secure.performing import Make, SecureRun, SecureWork
 from coordinator.secure.requests import SecureRequests
-from coordinator.store.messages import MessageRow
+from coordinator.store.rows import MessageRow
 
 SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
 

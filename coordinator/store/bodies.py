@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 
-from coordinator.store.port import Json, StoreError
+from coordinator.store.errors import StoreError
+from coordinator.store.rows import Json
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 

@@ -73,11 +73,11 @@ def refusal_link(before: str, number: int, row: RefusalRow) -> str:
 
 def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[RefusalRow]) -> list[RefusalRow]:
     """The rows with their links. ``before``: the link of the run's last row; None: these are its first. ``count``: how
-    many it has."""
+    many it has. Numbers of another store are left out."""
     link, chained = refusals_beginning(run) if before is None else before, []
     for number, row in enumerate(rows, count + 1):
         link = refusal_link(link, number, row)
-        chained.append(replace(row, link=link))
+        chained.append(replace(row, link=link, number=0))
     return chained
 
 

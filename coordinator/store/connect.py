@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from coordinator.datafolder import sync_folder
-from coordinator.store.port import StoreError
+from coordinator.store.errors import StoreError
 
 _CONNECTIONS = 16
 _MORE_CONNECTIONS = 48

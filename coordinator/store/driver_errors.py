@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from coordinator.store.errors import NoSuchValue
-from coordinator.store.port import Conflict, StoreError, StoreFull
+from coordinator.store.errors import Conflict, NoSuchValue, StoreError, StoreFull
 
 _SENTENCES = {
     "SQLITE_BUSY": "The database was locked by another process for too long.",
@@ -31,18 +32,18 @@ _UNIQUE = {"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "23505"}
 _FOREIGN = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
 
-def to_store_error(error: SQLAlchemyError) -> StoreError:
-    """The port's error for an error of SQLAlchemy."""
+def to_store_error(error: SQLAlchemyError | sqlite3.Error) -> StoreError:
+    """The port's error for an error of SQLAlchemy, or of SQLite's driver."""
     if isinstance(error, PoolTimeout):
         return StoreError("All connections to the database were busy for too long.")
-    if not isinstance(error, DBAPIError) or error.orig is None:
+    cause = error if isinstance(error, sqlite3.Error) else error.orig if isinstance(error, DBAPIError) else None
+    if cause is None:
         return StoreError(f"The database can't be used: {_first_line(error)}.")
-    cause = error.orig
     # SQLite's extended code by name; PostgreSQL's SQLSTATE.
     code = str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or "")
-    if isinstance(error, DataError):
+    if isinstance(error, DataError | sqlite3.DataError):
         return NoSuchValue(f"A value can't be stored, or looked for: {_first_line(cause)}.")
-    if isinstance(error, IntegrityError):
+    if isinstance(error, IntegrityError | sqlite3.IntegrityError):
         if code in _UNIQUE:
             return Conflict(f"A unique key refused a row: {_first_line(cause)}.")
         if code in _FOREIGN:
@@ -64,7 +65,7 @@ class translated:  # noqa: N801 - used as a function, and made for each statemen
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SQLAlchemyError):
+        if isinstance(error, SQLAlchemyError | sqlite3.Error):
             raise to_store_error(error) from error
         if isinstance(error, OverflowError | UnicodeEncodeError):
             why = f"{type(error).__name__}: {_first_line(error)}"

@@ -1,15 +1,18 @@
 """The rows of Flower runs, one class for each table: runs, nodes, contents, messages, replies, and ended rounds.
 
-Times are Unix seconds (float). A content is a blob, which goes under its digest.
+The keys enforce invariants: a message has one place and one reply. Times are Unix seconds (float). A content is a blob,
+which goes under its digest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.store.declared import table
 from coordinator.store.rows import Json
 
 
+@table("flower_runs", key="run", parents={"run": "run_names"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerRunRow:
     """A Flower run. Its counters are changed under the run's lock, in the transaction of what they count."""
@@ -50,6 +53,7 @@ class FlowerRunRow:
         return self.status != "running"
 
 
+@table("flower_nodes", key="device", unique=["node"], parents={"device": "devices"}, indexes=["seen_at"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerNodeRow:
     """A device that has polled for the messages of Flower runs."""
@@ -65,6 +69,7 @@ class FlowerNodeRow:
     seen_at: float
 
 
+@table("flower_contents", key="run digest", parents={"run": "flower_runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerContentRow:
     """A content that a run has; its bytes are the blob ``digest``. Unique per (run, digest)."""
@@ -75,6 +80,13 @@ class FlowerContentRow:
     stored_at: float
 
 
+@table(
+    "flower_messages",
+    key="run message",
+    unique=["run position"],
+    parents={"run": "flower_runs"},
+    indexes=["run round", "run answered expires_at", "device answered", "run content"],
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerMessageRow:
     """One message to a node."""
@@ -104,6 +116,7 @@ class FlowerMessageRow:
         return not self.answered and now < self.expires_at
 
 
+@table("flower_replies", key="run message", parents={"run message": "flower_messages"}, indexes=["run content"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerReplyRow:
     """What a message was answered with: a content or an error. Unique per (run, message), so it counts once."""
@@ -118,6 +131,7 @@ class FlowerReplyRow:
     at: float
 
 
+@table("flower_rounds", key="run round", parents={"run": "flower_runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerRoundRow:
     """A group of messages in numbers: counted from its messages, stored when they are dropped."""

@@ -1,22 +1,29 @@
 """The Store port: what the coordinator needs from a database. Its rows (``rows.py``) are imported from here too.
 
 Everything that must happen together happens inside one ``transaction(run)``, which holds the run's lock in the store,
-not in this process, so several replicas may share a database. Reads outside a transaction see committed data only. The
-contract test (``tests/coordinator/store/contract.py``) runs against every implementation; the memory store that passes
-it serves as the fake. Tensors are not stored here: only their digests are.
+not in this process, so several replicas may share a database. Reads outside a transaction see committed data only. Each
+method is written once, over the gateway (``gateway.py``), which has one implementation in SQL and one in memory. The
+contract test (``tests/coordinator/store/contract.py``) runs against both; the memory store that passes it serves as the
+fake. Tensors are not stored here: only their digests are.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, NoReturn, cast
 
+from client_sdk.identity import Signer
+from coordinator.store.audit_chain import chain_audit
+from coordinator.store.bodies import beginning_of, finite, to_text
+from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.flower import FlowerReader, FlowerWriter
+from coordinator.store.gateway import Query
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
-from coordinator.store.logins import LoginReader, LoginWriter
-from coordinator.store.messages import MessageReader, MessageWriter
 from coordinator.store.rows import (
     ApiKeyRow,
     Appended,
@@ -30,10 +37,13 @@ from coordinator.store.rows import (
     EventRow,
     Json,
     ListRow,
+    LoginRow,
     MarkRow,
+    MessageRow,
     MetricRow,
     RefusalRow,
     RoundRow,
+    RunNameRow,
     RunRow,
     WaitingRow,
     WorkerRow,
@@ -55,7 +65,9 @@ __all__ = [
     "FenceLost",
     "Json",
     "ListRow",
+    "LoginRow",
     "MarkRow",
+    "MessageRow",
     "MetricRow",
     "Reader",
     "RefusalRow",
@@ -73,157 +85,337 @@ TERMINAL = ("committed", "abandoned")
 """The statuses of a round that has ended. The store refuses to change them."""
 
 
-class Reader(LoginReader, InsightReader, MessageReader, FlowerReader, Protocol):
+# Queries: each in SQL, and in Python over the reader
+
+
+def _free(sa: Any, t: Any) -> list[Any]:
+    claimed = sa.exists().where(t.claims.c.device == t.waiting.c.device)
+    return [t.waiting.c.expires > sa.bindparam("now"), ~claimed]
+
+
+_WAITING = Query(
+    sql=lambda sa, t: sa.select(t.waiting).where(*_free(sa, t)).order_by(t.waiting.c.device),
+    python=lambda reader, now: (
+        row for row in reader._all(WaitingRow, {"expires >": now}) if reader.claim(row.device) is None
+    ),
+)
+_WAITING_AMONG = Query(
+    sql=lambda sa, t: (
+        sa.select(t.waiting)
+        .where(*_free(sa, t), t.waiting.c.device.in_(sa.bindparam("devices", expanding=True)))
+        .order_by(t.waiting.c.device)
+    ),
+    python=lambda reader, now, devices: (
+        row
+        for device in sorted(devices)
+        if (row := reader._get(WaitingRow, device)) is not None and row.expires > now and reader.claim(device) is None
+    ),
+)
+_WAITING_BY_OFFER = Query(
+    sql=lambda sa, t: sa.select(t.waiting.c.offer, sa.func.count()).where(*_free(sa, t)).group_by(t.waiting.c.offer),
+    python=lambda reader, now: Counter(row.offer for row in reader.waiting(now)).items(),
+)
+_FIND_EVENT = Query(
+    sql=lambda sa, t: (
+        sa.select(t.events)
+        .where(
+            t.events.c.run == sa.bindparam("run"),
+            t.events.c.kind == sa.bindparam("kind"),
+            sa.func.substr(t.events.c.body, 1, sa.bindparam("length")) == sa.bindparam("beginning"),
+        )
+        .order_by(t.events.c.seq)
+        .limit(1)
+    ),
+    python=lambda reader, run, kind, beginning, length: [
+        row for row in reader._all(EventRow, {"run": run, "kind": kind}) if to_text(row.body)[:length] == beginning
+    ][:1],
+)
+_IDLE = Query(
+    sql=lambda sa, t: (
+        sa.select(t.devices)
+        .where(
+            t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
+            t.devices.c.left_at.is_(None),
+            t.devices.c.device.not_in(sa.select(t.claims.c.device)),
+            t.devices.c.device.not_in(sa.select(t.waiting.c.device).where(t.waiting.c.expires > sa.bindparam("now"))),
+        )
+        .order_by(t.devices.c.device)
+    ),
+    python=lambda reader, since, now: (
+        row
+        for row in reader._all(DeviceRow, {"last_seen_at >=": since, "left_at": None})
+        if reader.claim(row.device) is None
+        and ((place := reader._get(WaitingRow, row.device)) is None or place.expires <= now)
+    ),
+)
+_TAKING_TURNS = Query(
+    sql=lambda sa, t: (
+        sa.select(t.devices)
+        .where(
+            t.devices.c.last_seen_at >= sa.bindparam("since", type_=sa.Double()),
+            t.devices.c.facts.contains('"turns":'),
+        )
+        .order_by(t.devices.c.device)
+    ),
+    python=lambda reader, since: (
+        row for row in reader._all(DeviceRow, {"last_seen_at >=": since}) if '"turns":' in to_text(row.facts)
+    ),
+)
+_MARKED_DEVICES = Query(
+    sql=lambda sa, t: (
+        sa.select(sa.func.count(t.secure_marks.c.device.distinct()))
+        .join_from(t.secure_marks, t.devices, t.secure_marks.c.device == t.devices.c.device)
+        .where(
+            t.secure_marks.c.tensors == sa.bindparam("tensors"),
+            t.devices.c.left_at.is_(None),
+            t.secure_marks.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+        )
+    ),
+    python=lambda reader, tensors, kinds: [
+        (
+            sum(
+                (row := reader.device(device)) is not None and row.left_at is None
+                for device in {mark.device for mark in reader.marks(tensors) if mark.kind in kinds}
+            ),
+        )
+    ],
+)
+_OF_RUNS = (
+    ClaimRow, CheckpointRow, ContributionRow, EventRow, MarkRow, MessageRow, MetricRow, RefusalRow, RoundRow, RunRow,
+)  # fmt: skip
+"""What only runs of the engine have rows in."""
+
+
+def _runs_named(sa: Any, t: Any) -> Any:
+    tables = (
+        t.claims, t.checkpoints, t.contributions, t.events, t.secure_marks, t.secure_messages, t.metrics, t.refusals,
+        t.rounds, t.runs,
+    )  # fmt: skip
+    of_flower = sa.select(t.flower_runs.c.run)
+    audited = sa.select(t.audit.c.run).where(t.audit.c.run.is_not(None), t.audit.c.run.not_in(of_flower))
+    return sa.union(*(sa.select(table.c.run).where(table.c.run.is_not(None)) for table in tables), audited)
+
+
+_RUNS_NAMED = Query(
+    sql=_runs_named,
+    python=lambda reader: {one for row in _OF_RUNS for one in reader._values(row, "run")},
+)
+_ROWS_BY_ROUND = Query(
+    sql=lambda sa, t: sa.union_all(
+        *(
+            sa.select(sa.literal(table.name), table.c.round, sa.func.count())
+            .where(table.c.run == sa.bindparam("run"))
+            .group_by(table.c.round)
+            for table in (t.rounds, t.contributions, t.refusals)
+        )
+    ),
+    python=lambda reader, run: (
+        (name, number, count)
+        for name, row in (("rounds", RoundRow), ("contributions", ContributionRow), ("refusals", RefusalRow))
+        for (number,), count in Counter(reader._values(row, "round", {"run": run})).items()
+    ),
+)
+
+
+class Reader(InsightReader, FlowerReader):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
 
-    def run(self, run: str) -> RunRow | None: ...
+    def run(self, run: str) -> RunRow | None:
+        return self._get(RunRow, run)
+
     def runs(self) -> list[RunRow]:
         """All runs, oldest first."""
-        ...
+        return self._all(RunRow, order="created_at run")
 
     def run_ids(self) -> list[str]:
         """The ids of all runs, oldest first: also where something else in a run's row cannot be read."""
-        ...
+        return [str(run) for (run,) in self._values(RunRow, "run", order="created_at run")]
 
     def head(self, run: str) -> int:
         """Sequence number of the run's last event; 0 for none. Read at every transaction, so it costs one small row."""
-        ...
+        return next((int(seq) for (seq,) in self._values(RunRow, "seq", {"run": run})), 0)
 
     def events(self, run: str, after: int, limit: int = 1000) -> list[EventRow]:
         """Events with ``seq > after`` in order, at most ``limit``."""
-        ...
+        return self._all(EventRow, {"run": run, "seq >": after}, limit=limit)
 
     def find_event(self, run: str, kind: str, beginning: Json) -> EventRow | None:
         """The first event of this kind whose body begins with these values, in this order. Reads the whole log."""
-        ...
+        text = beginning_of(beginning)
+        return next(iter(self._ask(_FIND_EVENT, EventRow, run=run, kind=kind, beginning=text, length=len(text))), None)
 
-    def device(self, device: str) -> DeviceRow | None: ...
+    def device(self, device: str) -> DeviceRow | None:
+        return self._get(DeviceRow, device)
+
     def device_by_key(self, key_id: str) -> DeviceRow | None:
         """The device whose newest certificate is of this key. ``devices_by_keys``: those of these keys, unsorted."""
-        ...
+        return next(iter(self._all(DeviceRow, {"key_id": key_id})), None)
 
-    def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]: ...
+    def devices_by_keys(self, key_ids: Collection[str]) -> list[DeviceRow]:
+        return self._all(DeviceRow, {"key_id in": list(key_ids)})
+
     def devices(self, limit: int = 1000, after: str = "") -> list[DeviceRow]:
         """Devices in order of id, for paging."""
-        ...
+        return self._all(DeviceRow, {"device >": after}, limit=limit)
 
     def idle(self, since: float, now: float) -> list[DeviceRow]:
         """Devices that checked in since then, have not left, and have neither an unexpired place in the pool nor a
         claim, in order of id."""
-        ...
+        return self._ask(_IDLE, DeviceRow, since=since, now=now)
 
     def taking_turns(self, since: float) -> list[DeviceRow]:
         """Devices that checked in since then, and of whose processes ``turns`` are noted, in order of id."""
-        ...
+        return self._ask(_TAKING_TURNS, DeviceRow, since=since)
 
-    def worker(self, worker: str) -> WorkerRow | None: ...
+    def worker(self, worker: str) -> WorkerRow | None:
+        return self._get(WorkerRow, worker)
+
     def worker_by_key(self, key_id: str) -> WorkerRow | None:
         """The worker whose newest certificate is of this key, revoked or not."""
-        ...
+        return next(iter(self._all(WorkerRow, {"key_id": key_id})), None)
 
     def workers(self) -> list[WorkerRow]:
         """All workers, in order of id."""
-        ...
+        return self._all(WorkerRow)
 
     def revocations(self, authority: str) -> bytes | None:
         """The newest revocation list of this authority that was stored."""
-        ...
+        found = self._values(ListRow, "encoded", {"authority": authority}, "-counter", 1)
+        return next((bytes(encoded) for (encoded,) in found), None)
 
     def revocation_list(self, digest: str) -> bytes | None:
         """The revocation list of this digest, of whichever authority, that was stored and not dropped."""
-        ...
+        return next((bytes(one) for (one,) in self._values(ListRow, "encoded", {"digest": digest})), None)
 
     def authorities(self) -> list[AuthorityRow]:
         """In the order in which they were recorded."""
-        ...
+        return self._all(AuthorityRow)
 
     def api_key(self, key: str) -> ApiKeyRow | None:
         """The API key of this id, revoked and expired or not."""
-        ...
+        return self._get(ApiKeyRow, key)
 
     def api_keys(self) -> list[ApiKeyRow]:
         """All API keys, in order of id."""
-        ...
+        return self._all(ApiKeyRow)
 
     def waiting(self, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
         """Unexpired (``expires > now``), unclaimed rows of the pool, of these devices or of all, in order of id."""
-        ...
+        if among is None:
+            return self._ask(_WAITING, WaitingRow, now=now)
+        return self._ask(_WAITING_AMONG, WaitingRow, now=now, devices=list(among))
 
     def waiting_by_offer(self, now: float) -> dict[str, int]:
         """Number of unexpired, unclaimed devices in the pool, by offer."""
-        ...
+        return {str(offer): int(count) for offer, count in self._ask(_WAITING_BY_OFFER, now=now)}
 
-    def claim(self, device: str) -> ClaimRow | None: ...
+    def claim(self, device: str) -> ClaimRow | None:
+        return self._get(ClaimRow, device)
+
     def claims(self, run: str | None = None) -> list[ClaimRow]:
         """All claims, or those of a run, in order of device id."""
-        ...
+        return self._all(ClaimRow, {} if run is None else {"run": run})
 
     def checkpoints(self, run: str) -> list[CheckpointRow]:
         """All checkpoints of a run, in order of version."""
-        ...
+        return self._all(CheckpointRow, {"run": run})
 
-    def checkpoint(self, run: str, version: int) -> CheckpointRow | None: ...
+    def checkpoint(self, run: str, version: int) -> CheckpointRow | None:
+        return self._get(CheckpointRow, run, version)
+
     def runs_with_checkpoint(self, digest: str) -> list[str]:
         """The runs that have a checkpoint of this digest, sorted. Only those of some run may be downloaded."""
-        ...
+        return sorted({str(run) for (run,) in self._values(CheckpointRow, "run", {"digest": digest})})
 
     def contributions(self, run: str, round: int) -> list[ContributionRow]:
         """In order of device id."""
-        ...
+        return self._all(ContributionRow, {"run": run, "round": round})
 
-    def contribution(self, run: str, round: int, device: str) -> ContributionRow | None: ...
-    def round(self, run: str, round: int) -> RoundRow | None: ...
+    def contribution(self, run: str, round: int, device: str) -> ContributionRow | None:
+        return self._get(ContributionRow, run, round, device)
+
+    def round(self, run: str, round: int) -> RoundRow | None:
+        return self._get(RoundRow, run, round)
+
     def rounds(self, run: str, after: int = 0, limit: int = 10_000) -> list[RoundRow]:
         """Rounds numbered above ``after``, in order."""
-        ...
+        return self._all(RoundRow, {"run": run, "round >": after}, limit=limit)
 
     def refusals(self, run: str, round: int) -> list[RefusalRow]:
         """In the order in which they were recorded."""
-        ...
+        return self._all(RefusalRow, {"run": run, "round": round})
 
     def refusals_in_order(self, run: str) -> list[RefusalRow]:
         """Those of all rounds, in the order in which they were recorded."""
-        ...
+        return self._all(RefusalRow, {"run": run})
 
     def audit(self, run: str) -> list[AuditRow]:
         """In the order in which they were recorded."""
-        ...
+        return self._all(AuditRow, {"run": run})
 
     def audit_of_all(self, after: int, limit: int) -> list[tuple[int, AuditRow]]:
         """(number, row) of those of all runs and of none, numbered above ``after``, in the order in which they were
         recorded."""
-        ...
+        return [(row.number, row) for row in self._all(AuditRow, {"number >": after}, limit=limit)]
 
     def audit_head(self) -> AuditHeadRow | None:
         """Where the audit ends. None: somebody has deleted that row."""
-        ...
+        return self._get(AuditHeadRow, 1)
 
     def metrics(self, run: str) -> list[MetricRow]:
         """In order of version, source, name."""
-        ...
+        return self._all(MetricRow, {"run": run})
 
     def marks(self, tensors: str) -> list[MarkRow]:
         """The marks of devices on these tensors, by all runs, in order of device and run."""
-        ...
+        return self._all(MarkRow, {"tensors": tensors})
 
     def marked_devices(self, tensors: str, kinds: Collection[str]) -> int:
         """How many devices that are registered and have not left have a mark of these kinds on these tensors."""
-        ...
+        return int(self._ask(_MARKED_DEVICES, tensors=tensors, kinds=sorted(kinds))[0][0])
 
     def marks_of_run(self, run: str) -> list[MarkRow]:
         """Those that this run has made, in order of tensors and device."""
-        ...
+        return self._all(MarkRow, {"run": run})
 
     def runs_named(self) -> list[str]:
         """Every run that a row of any table names, sorted: also where the run's own row is gone."""
-        ...
+        return sorted(str(row[0]) for row in self._ask(_RUNS_NAMED))
 
     def rows_by_round(self, run: str) -> dict[str, dict[int, int]]:
         """How many rows of ``rounds``, ``contributions`` and ``refusals`` name each round: {table: {round: rows}}."""
-        ...
+        found: dict[str, dict[int, int]] = {"rounds": {}, "contributions": {}, "refusals": {}}
+        for table, number, count in self._ask(_ROWS_BY_ROUND, run=run):
+            found[table][number] = count
+        return found
+
+    def login(self, login: str) -> LoginRow | None:
+        """The login of this id, expired or not."""
+        return self._get(LoginRow, login)
+
+    def logins(self) -> list[LoginRow]:
+        """All logins, oldest first."""
+        return self._all(LoginRow, order="created_at login")
+
+    def messages(self, run: str, digests: Collection[str]) -> dict[str, bytes]:
+        """The contents of the run's messages with these digests, by digest, without those that are not stored."""
+        return {row.digest: row.content for row in self._all(MessageRow, {"run": run, "digest in": list(digests)})}
+
+    def message_rounds(self, run: str) -> dict[str, int]:
+        """The digest of every message of the run that is stored -> its round."""
+        return {row[0]: row[1] for row in self._values(MessageRow, "digest round", {"run": run})}
 
 
-class Transaction(Reader, LoginWriter, InsightWriter, MessageWriter, FlowerWriter, Protocol):
+def _still_open(old: Any, new: Any) -> Any:
+    """Whether a round may be replaced: it has not ended, or its status stays."""
+    return (old.status == "open") | (old.status == new.status)
+
+
+def _outranks(old: Any, new: Any) -> Any:
+    return MarkRow.outranks(new, old)
+
+
+class Transaction(Reader, InsightWriter, FlowerWriter):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
     A StoreError voids the transaction, also when it is caught inside the block: the end of the block then raises
@@ -231,123 +423,234 @@ class Transaction(Reader, LoginWriter, InsightWriter, MessageWriter, FlowerWrite
     is JSON without NaN; anything else is a StoreError.
     """
 
-    def insert_run(self, row: RunRow) -> None: ...
+    _audit_signer: Signer | None = None
+
+    def insert_run(self, row: RunRow) -> None:
+        self._insert([RunNameRow(run=row.run)])
+        self._insert([row])
+
     def append(self, run: str, events: Sequence[tuple[float, str, Json]]) -> Appended:
         """Appends (at, kind, body) in order, each chained to the one before, and returns where the log ends now."""
-        ...
+        bodies = [self._text(body) for _, _, body in events]
+        found = self._advance(EventRow, run, "seq", len(events))
+        if found is None:
+            self._missing(f"run {run}")
+        last, link = found
+        if link is None:
+            link = log_beginning(cast("RunRow", self.run(run)))
+        rows, links = [], []
+        for seq, ((at, kind, _), body) in enumerate(zip(events, bodies, strict=True), last - len(events) + 1):
+            link = event_link(link, seq, at, kind, body)
+            links.append(link)
+            rows.append(EventRow(run=run, seq=seq, at=at, kind=kind, body=cast("Json", body), link=link))
+        self._insert(rows)
+        return Appended(last, links)
 
-    def snapshot(self, run: str, seq: int, state: Json) -> None: ...
+    def snapshot(self, run: str, seq: int, state: Json) -> None:
+        self._set(RunRow, "run", run, snapshot_seq=seq, snapshot=state)
+
     def raise_fence(self, run: str) -> int:
         """Increments the run's fence and returns it."""
-        ...
+        now = self._fence(run)
+        self._update(RunRow, {"run": run}, fence=now + 1)
+        return now + 1
 
     def require_fence(self, run: str, fence: int) -> None:
         """FenceLost unless the run's fence still has this value. It stays so until the transaction ends."""
-        ...
+        now = self._fence(run)
+        if now != fence:
+            raise self._failed(FenceLost(f"The commit of run {run} was taken over: its fence is {now}, not {fence}."))
 
     def insert_device(self, row: DeviceRow) -> None:
         """Conflict when the id or the key is in use."""
-        ...
+        self._insert([row])
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
         """Replaces its certificate. Conflict when the key is another device's; StoreError when it is unknown."""
-        ...
+        self._set(DeviceRow, "device", device, key_id=key_id, certificate=certificate)
 
     def forget_device(self, device: str, at: float) -> None:
         """Removes its key, certificate and label, takes it out of the pool and from the nodes, and notes when it left:
         an earlier time stays. StoreError when it is unknown."""
-        ...
+        self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={})
+        self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
+        self.drop_waiting([device])
+        self.drop_flower_node(device)
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:
         """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""
-        ...
+        for device, facts in devices.items():
+            self._update(DeviceRow, {"device": device}, last_seen_at=at, facts=facts)
 
     def insert_worker(self, row: WorkerRow) -> None:
         """Conflict when the id or the key is in use."""
-        ...
+        self._insert([row])
 
     def certify_worker(self, worker: str, key_id: str, certificate: str) -> None:
         """As ``certify_device``."""
-        ...
+        self._set(WorkerRow, "worker", worker, key_id=key_id, certificate=certificate)
 
     def seen_worker(self, worker: str, at: float) -> None:
         """Sets when this worker last sent a request. StoreError when it is unknown."""
-        ...
+        self._set(WorkerRow, "worker", worker, last_seen_at=at)
 
     def revoke_worker(self, worker: str, at: float) -> None:
         """Notes when it was revoked; an earlier ``revoked_at`` stays. StoreError when the worker is unknown."""
-        ...
+        if not self._update(WorkerRow, {"worker": worker, "revoked_at": None}, revoked_at=at) and not self.worker(
+            worker
+        ):
+            self._missing(f"worker {worker}")
 
     def put_revocations(self, row: ListRow) -> None:
         """Stores the list beside the older ones, unless one of the same authority with its counter is stored."""
-        ...
+        self._put([row], keep=None)
 
     def drop_revocations(self, authority: str, counter: int, at: float) -> None:
         """Drops the lists of this authority with a lower counter whose next update was due before ``at``."""
-        ...
+        self._delete(ListRow, {"authority": authority, "counter <": counter, "next_update <": at})
 
-    def insert_authority(self, row: AuthorityRow) -> None: ...
+    def insert_authority(self, row: AuthorityRow) -> None:
+        self._insert([replace(row, number=0)])
+
     def insert_api_key(self, row: ApiKeyRow) -> None:
         """Conflict when the id is in use."""
-        ...
+        self._insert([row])
 
     def revoke_api_key(self, key: str, at: float) -> None:
         """Revokes it; an earlier ``revoked_at`` stays. StoreError when it is unknown."""
-        ...
+        if not self._update(ApiKeyRow, {"key": key, "revoked_at": None}, revoked_at=at) and not self.api_key(key):
+            self._missing(f"API key {key}")
 
     def put_waiting(self, rows: Iterable[WaitingRow]) -> None:
         """Inserts or replaces; an existing row keeps its ``since``."""
-        ...
+        self._put(rows, keep=["since"])
 
-    def drop_waiting(self, devices: Iterable[str]) -> None: ...
+    def drop_waiting(self, devices: Iterable[str]) -> None:
+        self._delete(WaitingRow, {"device in": list(devices)})
+
     def drop_hold(self, device: str, expires: float) -> None:
         """Removes the device from the pool, unless another check-in than the one that expires then is in it."""
-        ...
+        self._delete(WaitingRow, {"device": device, "expires": expires})
 
     def expire_waiting(self, now: float) -> int:
         """Deletes expired rows of the pool and returns their number."""
-        ...
+        return self._delete(WaitingRow, {"expires <=": now})
 
     def put_claims(self, claims: Iterable[ClaimRow]) -> None:
         """Inserts claims and removes their devices from the pool. Conflict when a device has a claim already."""
-        ...
+        rows = list(claims)
+        self._insert(rows)
+        self.drop_waiting([row.device for row in rows])
 
     def drop_claims(self, run: str, round: int, devices: Iterable[str] | None = None) -> None:
         """Deletes the claims of this round: all, or those of ``devices``. Claims of other rounds stay."""
-        ...
+        of_round = {"run": run, "round": round}
+        self._delete(ClaimRow, of_round if devices is None else {**of_round, "device in": list(devices)})
 
     def insert_checkpoint(self, row: CheckpointRow) -> None:
         """Conflict when the version exists, its parent has a child already, or it is a second one without parent."""
-        ...
+        self._insert([row])
 
     def insert_contributions(self, rows: Iterable[ContributionRow]) -> None:
         """Conflict when a device has a contribution in this round already."""
-        ...
+        self._insert(rows)
 
     def put_round(self, row: RoundRow) -> None:
         """Inserts or replaces. Conflict when the round has ended and this row has another status."""
-        ...
+        if not self._put([row], when=_still_open):
+            raise self._failed(Conflict(f"Round {row.round} of run {row.run} has ended; its status is final."))
 
-    def insert_refusals(self, rows: Iterable[RefusalRow]) -> None: ...
+    def insert_refusals(self, rows: Iterable[RefusalRow]) -> None:
+        for run, found in by_run(rows).items():
+            advanced = self._advance(RefusalRow, run, "refusals", len(found))
+            if advanced is None:
+                self._missing(f"run {run}")
+            last, link = advanced
+            self._insert(chain_refusals(run, link, last - len(found), found))
+
     def insert_marks(self, rows: Iterable[MarkRow]) -> None:
         """Of the marks of a device by a run on the same tensors the first one stays, unless a later one outranks it."""
-        ...
+        self._put(rows, when=_outranks)
 
     def insert_audit(self, rows: Iterable[AuditRow]) -> None:
         """Numbers, chains and signs the rows. Waits for other transactions that have inserted some: all replicas share
-        one lock. So that no two wait for each other, make it the transaction's last write."""
-        ...
+        one lock. So that no two wait for each other, make it the transaction's last write.
 
-    def put_metrics(self, rows: Iterable[MetricRow]) -> None: ...
+        Locks are taken in this order: the runs that the rows name (which the foreign key would take at the insert,
+        when the audit's is held already), the audit's head. Check-ins and updates insert none.
+        """
+        found = list(rows)
+        if not found:
+            return
+        for run in sorted({row.run for row in found if row.run is not None}):
+            if self._lock(RunNameRow, run, "run", share=True) is None:
+                self._missing(f"run {run}")
+        ends = self._lock(AuditHeadRow, 1, "count link")
+        if ends is None:
+            self._missing("head of the audit: somebody has deleted it")
+        before = AuditHeadRow(count=ends[0], link=ends[1])
+        chained, head = chain_audit(before, found, self._audit_signer)
+        self._insert(replace(row, number=number) for number, row in chained)
+        self._update(AuditHeadRow, {"id": 1}, count=head.count, link=head.link)
+
+    def put_metrics(self, rows: Iterable[MetricRow]) -> None:
+        self._put(self._finite(row) for row in rows)
+
+    def insert_login(self, row: LoginRow) -> None:
+        """Conflict when the id is in use."""
+        self._insert([row])
+
+    def drop_logins(self, logins: Iterable[str]) -> int:
+        """Deletes these logins and returns how many of them there were: of two transactions that delete one, one
+        counts it."""
+        return self._delete(LoginRow, {"login in": list(logins)})
+
+    def insert_messages(self, rows: Iterable[MessageRow]) -> None:
+        """One whose digest the run has already stays as it is."""
+        self._put(rows, keep=None)
+
+    def drop_messages(self, run: str, round: int) -> None:
+        """Deletes all messages of this round."""
+        self._delete(MessageRow, {"run": run, "round": round})
+
+    def _set(self, row: type, key: str, name: str, **changes: object) -> None:
+        """Changes the row of this key. StoreError when there is none."""
+        if not self._update(row, {key: name}, **changes):
+            self._missing(f"{key} {name}")
+
+    def _fence(self, run: str) -> int:
+        """The run's fence, which stays so until the transaction ends."""
+        found = self._lock(RunRow, run, "fence")
+        if found is None:
+            self._missing(f"run {run}")
+        return int(found[0])
+
+    def _missing(self, what: str) -> NoReturn:
+        raise self._failed(StoreError(f"The store has no {what}."))
+
+    def _text(self, body: Json) -> str:
+        try:
+            return to_text(body)
+        except StoreError as error:
+            raise self._failed(error) from None
+
+    def _finite(self, row: MetricRow) -> MetricRow:
+        try:
+            finite(row.value, row.name)
+        except StoreError as error:
+            raise self._failed(error) from None
+        return row
 
 
-class Store(Reader, OnDisk, Protocol):
+class Store(Reader, OnDisk):
     """Reads of committed data, and writing transactions."""
 
+    @abstractmethod
     def reading(self) -> AbstractContextManager[Reader]:
         """Opens a transaction that only reads: all of its reads see the data of one moment, while others write."""
         ...
 
+    @abstractmethod
     def transaction(self, run: str | None = None) -> AbstractContextManager[Transaction]:
         """Opens a writing transaction; with ``run`` it holds that run's lock from the first statement to the end.
 
@@ -356,4 +659,6 @@ class Store(Reader, OnDisk, Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Frees what the store holds; it must not be used afterwards."""

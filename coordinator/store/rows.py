@@ -1,6 +1,8 @@
-"""The rows that a store holds, one class for each table. Stores select and insert columns by the names of the fields.
+"""The rows that a store holds, one class for each table, from which the table is made (``declared.py``).
 
-Times are Unix seconds (float). Bodies are JSON-compatible dicts, which ``bodies.py`` turns into text.
+The keys enforce invariants: the line of checkpoints has no fork and no gap, a device counts once in a round and has one
+live claim. The run's row assigns the numbers of events, under its lock. Times are Unix seconds (float). Bodies are
+JSON-compatible dicts, which ``bodies.py`` turns into text. The rows of Flower runs are in ``flower_rows.py``.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from coordinator.store.declared import table
+
 Json = dict[str, object]
 SPENT = "spent"
 """The strongest kind of marks."""
 
 
+@table("devices", key="device", unique=["key_id"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
     """A registered device."""
@@ -39,6 +44,7 @@ class DeviceRow:
         return self.key_id is not None and not self.certificate
 
 
+@table("workers", key="worker", unique=["key_id"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:
     """A datacenter's worker, registered by its certificate."""
@@ -60,6 +66,7 @@ class WorkerRow:
         return not self.certificate
 
 
+@table("revocation_lists", key="authority counter", unique=["digest"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListRow:
     """A revocation list of an authority."""
@@ -74,10 +81,13 @@ class ListRow:
     encoded: bytes
 
 
+@table("authorities", key="number")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityRow:
     """Which authority's certificates this coordinator took from a moment on."""
 
+    number: int = field(default=0, compare=False)
+    """Its place among the rows of the table, which the store gives it: here and below."""
     authority: str
     """``TrustedAuthority.id`` in hexadecimal."""
     inside: bool
@@ -85,6 +95,7 @@ class AuthorityRow:
     since: float
 
 
+@table("api_keys", key="key")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyRow:
     """An operator's API key. Its secret is stored as a hash only."""
@@ -102,6 +113,7 @@ class ApiKeyRow:
     """When it was revoked, which is permanent."""
 
 
+@table("logins", key="login")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRow:
     """A browser's session, or a link that may be exchanged for one. Its secret is stored as a hash only."""
@@ -123,6 +135,7 @@ class LoginRow:
     expires_at: float
 
 
+@table("waiting", key="device", parents={"device": "devices"}, indexes=["expires"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRow:
     """One device in the pool, which all runs share."""
@@ -137,6 +150,7 @@ class WaitingRow:
     """Also tells one check-in of the device from another: see ``drop_hold``."""
 
 
+@table("claims", key="device", parents={"device": "devices", "run": "runs"}, indexes=["run round"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:
     """A device's one live assignment."""
@@ -149,6 +163,15 @@ class ClaimRow:
     """The round's deadline, for display only. A claim ends with its round, never by time."""
 
 
+@table("run_names", key="run")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNameRow:
+    """Every run has a row here, whichever its kind, so two of one name cannot be created at the same moment."""
+
+    run: str
+
+
+@table("runs", key="run")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """A run, with its plan and the newest snapshot of its state."""
@@ -174,10 +197,13 @@ class RunRow:
     """The statistics of its model, name -> role, which its first event repeats."""
 
 
+@table("events", key="run seq", parents={"run": "runs"}, clustered=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
     """One event of a run's log."""
 
+    run: str = field(default="", compare=False)
+    """The store sets it, as it does ``link``."""
     seq: int
     at: float
     kind: str
@@ -195,6 +221,13 @@ class Appended(NamedTuple):
     """Of the events that were appended, in order."""
 
 
+@table(
+    "checkpoints",
+    key="run version",
+    line="run parent_version",
+    parents={"run": "runs", "run parent_version": "checkpoints"},
+    indexes=["digest"],
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
     """One version of a run's model; its bytes are the blob ``digest``."""
@@ -212,6 +245,7 @@ class CheckpointRow:
     created_at: float
 
 
+@table("contributions", key="run round device", parents={"run": "runs"}, indexes=["device"], clustered=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionRow:
     """One counted update. Unique per (run, round, device)."""
@@ -224,6 +258,7 @@ class ContributionRow:
     version: int
 
 
+@table("rounds", key="run round", parents={"run": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRow:
     """The public record of a round: written when it opens, replaced at each change of phase and when it ends."""
@@ -242,10 +277,12 @@ class RoundRow:
     """Funnel, bytes, weight, version, digest, metrics, as in ``client_sdk.protocol.operators.RoundView``."""
 
 
+@table("refusals", key="number", parents={"run": "runs"}, indexes=["run round", "run number", "device"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalRow:
     """Why an update, acknowledged or late, did not count."""
 
+    number: int = field(default=0, compare=False)
     run: str
     round: int
     device: str
@@ -257,6 +294,7 @@ class RefusalRow:
     link: str = field(default="", compare=False)
 
 
+@table("secure_marks", key="tensors device run", parents={"run": "runs"}, indexes=["run"], clustered=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRow:
     """A device contributes to these tensors no more, in whichever run. Unique per (tensors, device, run). Never
@@ -274,15 +312,17 @@ class MarkRow:
 
     def outranks(self, before: MarkRow) -> bool:
         """Whether this mark replaces an earlier one of the same device, run and tensors: what a device said for itself
-        gives way to what it signed."""
-        return self.kind == SPENT and before.kind != SPENT
+        gives way to what it signed. Of columns of the two, the same in SQL."""
+        return (self.kind == SPENT) & (before.kind != SPENT)
 
 
+@table("audit", key="number", parents={"run": "run_names"}, indexes=["run"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
     """An action of an operator, or a refusal of one. Never changed, never deleted. The store numbers the rows of all
     runs and of none together, from 1 and without a gap."""
 
+    number: int = field(default=0, compare=False)
     run: str | None
     """None for what belongs to no run, such as keys."""
     at: float
@@ -297,16 +337,19 @@ class AuditRow:
     """Over number, link and time (``audit_chain.AuditHead``), 128 hexadecimal digits. The store computes all three."""
 
 
+@table("audit_head", key="id")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHeadRow:
     """Where the audit ends. A store has one such row, whose lock orders the rows of the audit."""
 
+    id: int = 1
     count: int
     """How many rows the audit has, which is the number of the last one."""
     link: str
     """Of the last row."""
 
 
+@table("metrics", key="run version source name", parents={"run": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
     """One value per (run, version, source, name). A later value replaces an earlier one."""
@@ -318,3 +361,51 @@ class MetricRow:
     value: float
     examples: int
     at: float
+
+
+@table("secure_messages", key="run digest", parents={"run": "runs"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """One short message of a secure round, while its round lasts. Its ``repr`` does not show the content, which may
+    hold shares.
+
+    It is written in the transaction of the event that accepts it, and deleted in that of the event that says so: the
+    log and the messages never differ, whenever a process dies.
+    """
+
+    run: str
+    digest: str
+    """SHA-256 of the content, by which the log names it."""
+    round: int
+    content: bytes = field(repr=False)
+
+
+@table("hours", key="hour")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourRow:
+    """How many devices were seen in an hour."""
+
+    hour: int
+    """Since the Unix epoch."""
+    devices: int
+
+
+@table("device_hours", key="device", parents={"device": "devices"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHoursRow:
+    """In which hours a device was seen; see ``insight.DeviceHours``."""
+
+    device: str
+    hour: int
+    seen: int
+
+
+@table("replicas", key="replica")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """A process that serves this database, or did until lately."""
+
+    replica: str
+    version: str
+    """Of Quorate."""
+    seen_at: float

@@ -1,4 +1,4 @@
-"""SqlStore: the store contract on SQLite, and on PostgreSQL with the same statements.
+"""SqlStore: the store contract on SQLite, and on PostgreSQL with the same statements (``sql_gateway.py``).
 
 The lock of a run is the database's: SELECT ... FOR UPDATE of its row, or the single writing transaction of SQLite
 (BEGIN IMMEDIATE). Threads of this process first wait at a lock of their own, because waiters at SQLite's lock poll.
@@ -7,43 +7,54 @@ The schema is made by ``migrate.py``.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any, cast
 
-from sqlalchemy import Connection, Executable, text
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from client_sdk.identity import Signer
-from coordinator.store import statements as sql
 from coordinator.store.connect import connect, in_memory
 from coordinator.store.driver_errors import translated
-from coordinator.store.flower_statements import LOCK_FLOWER_RUN
-from coordinator.store.insight_statements import POSTGRESQL_BYTES, SQLITE_BYTES
-from coordinator.store.port import StoreError
-from coordinator.store.sql_reads import Result, SqlReads
-from coordinator.store.sql_transaction import SqlTransaction
-from coordinator.store.sqlite_connection import SqliteConnection
+from coordinator.store.port import Reader, Store, StoreError, Transaction
+from coordinator.store.sql_gateway import (
+    DatabaseConnection,
+    Result,
+    SqliteConnection,
+    SqlReads,
+    SqlWrites,
+    Values,
+    lock_run,
+)
+
+_SQLITE_BYTES = text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
+_POSTGRESQL_BYTES = text("SELECT pg_database_size(current_database())")
+_INTEGRITY = text("PRAGMA integrity_check")
 
 
-def _lock(connection: Connection | SqliteConnection, run: str) -> None:
-    """Takes the lock of a run of either kind."""
-    if connection.execute(sql.LOCK_RUN, {"run": run}).fetchone() is None:
-        connection.execute(LOCK_FLOWER_RUN, {"run": run})
+class SqlTransaction(SqlWrites, Transaction):
+    """The Transaction port on one connection."""
+
+    def __init__(self, connection: DatabaseConnection, dialect: str, audit_signer: Signer | None) -> None:
+        super().__init__(connection, dialect)
+        self._audit_signer = audit_signer
 
 
-class _OneConnection(SqlReads):
+class _OneConnection(SqlReads, Reader):
     """Reads of the transaction that is open on this connection."""
 
-    def __init__(self, connection: Connection | SqliteConnection) -> None:
+    def __init__(self, connection: DatabaseConnection) -> None:
         self._connection = connection
 
-    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+    def _read(self, statement: Any, parameters: Values, /) -> Result:
         with translated():
-            return self._connection.execute(statement, parameters).fetchall()
+            return cast("Result", self._connection.execute(statement, parameters).fetchall())
 
 
-class SqlStore(SqlReads):
+class SqlStore(SqlReads, Store):
     """The Store port on a database that has been migrated.
 
     ``lock_timeout_s``: how long a transaction waits for the lock of another thread, process or replica. On SQLite in
@@ -59,7 +70,6 @@ class SqlStore(SqlReads):
         self._one_connection = in_memory(self.engine)
         self._lock = threading.Lock()
         self._thread = threading.local()
-        self._upserts = sql.Upserts(self.engine.dialect.name)
 
     @contextmanager
     def transaction(self, run: str | None = None) -> Iterator[SqlTransaction]:
@@ -72,21 +82,21 @@ class SqlStore(SqlReads):
                     if self._sqlite:
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
                     elif run is not None:
-                        _lock(connection, run)
-                transaction = SqlTransaction(connection, self._upserts, self._audit_signer)
+                        lock_run(connection, run)
+                transaction = SqlTransaction(connection, self.engine.dialect.name, self._audit_signer)
                 yield transaction
                 transaction.require_valid()
                 with translated():
                     connection.commit()
             except BaseException:
-                with suppress(SQLAlchemyError):
+                with suppress(SQLAlchemyError, sqlite3.Error):
                     connection.rollback()
                 raise
             finally:
                 self._thread.open = False
 
     @contextmanager
-    def reading(self) -> Iterator[SqlReads]:
+    def reading(self) -> Iterator[Reader]:
         """Opens a transaction that only reads. On SQLite in memory it excludes writers."""
         self._refuse_nesting()
         with self._exclusive(self._one_connection), self._connected() as connection:
@@ -99,32 +109,32 @@ class SqlStore(SqlReads):
                 yield _OneConnection(connection)
             finally:
                 self._thread.open = False
-                with suppress(SQLAlchemyError):
+                with suppress(SQLAlchemyError, sqlite3.Error):
                     connection.rollback()
 
     def size_bytes(self) -> int | None:
         """The size of the database in bytes."""
-        return int(self._read(text(SQLITE_BYTES if self._sqlite else POSTGRESQL_BYTES))[0][0])
+        return int(self._read(_SQLITE_BYTES if self._sqlite else _POSTGRESQL_BYTES, {})[0][0])
 
     def damage(self) -> list[str]:
         """What ``PRAGMA integrity_check`` finds in the file of SQLite; of another database nothing."""
-        rows = self._read(text("PRAGMA integrity_check")) if self._sqlite else []
+        rows = self._read(_INTEGRITY, {}) if self._sqlite else []
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
     def close(self) -> None:
         """Closes the connections. The store must not be used afterwards."""
         self.engine.dispose()
 
-    def _read(self, statement: Executable, /, **parameters: object) -> Result:
+    def _read(self, statement: Any, parameters: Values, /) -> Result:
         if self._one_connection:
             self._refuse_nesting()
         with self._exclusive(self._one_connection), self._connected() as connection, translated():
-            return connection.execute(statement, parameters).fetchall()
+            return cast("Result", connection.execute(statement, parameters).fetchall())
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection | SqliteConnection]:
+    def _connected(self) -> Iterator[DatabaseConnection]:
         with translated():
-            connection = SqliteConnection(self.engine) if self._sqlite else self.engine.connect()
+            connection: DatabaseConnection = SqliteConnection(self.engine) if self._sqlite else self.engine.connect()
         try:
             yield connection
         finally:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from coordinator.store.messages import MessageRow
 from coordinator.store.port import (
     ClaimRow,
     DeviceRow,
@@ -28,6 +27,7 @@ from coordinator.store.port import (
     WaitingRow,
     WorkerRow,
 )
+from coordinator.store.rows import MessageRow
 from simulation.explorer.admission import is_older
 from simulation.explorer.draws import free
 from simulation.explorer.faults import Broken

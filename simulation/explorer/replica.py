@@ -6,7 +6,7 @@ It serves requests one at a time, lets time pass and performs tasks as ``coordin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from client_sdk.credentials.errors import RolledBackList
 from client_sdk.credentials.request_signature import RequestSignature
@@ -20,7 +20,7 @@ from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import Verify
 from coordinator.runtime.troubles import RaisedTroubles
-from coordinator.store.port import StoreError
+from coordinator.store.port import Store, StoreError
 from simulation.explorer.disk import FaultyBlobs
 from simulation.explorer.durable import Durable
 from simulation.explorer.faults import Broken, Crash
@@ -80,7 +80,7 @@ class Replica(Process):
             verify = is_of_key
         try:
             self.coordinator = Coordinator(
-                FaultyStore(self.durable.store, self),
+                cast("Store", FaultyStore(self.durable.store, self)),
                 FaultyBlobs(self.durable.open_blobs(self.die_at), self),
                 clock=self,
                 signals=HttpSignals(self) if world.shape.http else ReplicaSignals(self),

@@ -13,7 +13,7 @@ from client_sdk.extensions import installed_version
 from client_sdk.protocol.insight import GroupRequests, ReplicaView, StorageView, SystemView
 from coordinator.blobs import Gone
 from coordinator.runtime.core import Core
-from coordinator.store.insight import ReplicaRow
+from coordinator.store.rows import ReplicaRow
 
 _KEPT_S = 60.0
 _FORGET_S = 3600.0

@@ -27,8 +27,8 @@ from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.secure_rounds import SecureLog
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
-from coordinator.store.messages import MessageRow
 from coordinator.store.port import CheckpointRow, DeviceRow, RunRow, Store
+from coordinator.store.rows import MessageRow
 from coordinator.verify import verify
 from tests.coordinator.secure.world import World
 

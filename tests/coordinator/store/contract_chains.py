@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from coordinator.store import chain
-from coordinator.store.port import Json, Store, StoreError
+from coordinator.store.port import AuthorityRow, Json, Store, StoreError
 from tests.coordinator.store import rows
 
 
@@ -111,6 +112,21 @@ class ChainContract:
             assert reader.runs_named() == ["r1"]
             assert reader.rows_by_round("r1") == {"rounds": {}, "contributions": {}, "refusals": {3: 1}}
         assert store.runs_named() == ["r1"]
+
+    def test_rows_of_another_store_are_numbered_anew(self, store: Store) -> None:
+        authority = AuthorityRow(number=7, authority="a", inside=True, since=1.0)
+        with store.transaction() as tx:
+            tx.insert_run(rows.run("r1"))
+            for _ in range(2):
+                tx.insert_authority(authority)
+                tx.insert_refusals([replace(rows.refusal(), number=7), replace(rows.refusal(round=2), number=7)])
+                tx.insert_audit([replace(rows.audit(), number=7), replace(rows.audit(), number=7)])
+        assert [row.number for row in store.authorities()] == [1, 2]
+        assert [row.number for row in store.refusals_in_order("r1")] == [1, 2, 3, 4]
+        assert [number for number, _ in store.audit_of_all(0, 10)] == [1, 2, 3, 4]
+        with store.transaction() as tx:
+            tx.insert_refusals([rows.refusal(round=3)])
+        assert [row.number for row in store.refusals_in_order("r1")] == [1, 2, 3, 4, 5]
 
 
 GOLDEN = (

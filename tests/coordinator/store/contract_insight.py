@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.store.insight import HOUR_S, DeviceHours, Participation, ReplicaRow
+from coordinator.store.insight import HOUR_S, DeviceHours, Participation
 from coordinator.store.port import Store
+from coordinator.store.rows import ReplicaRow
 from tests.coordinator.store import rows
 
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from coordinator.store.messages import MessageRow
 from coordinator.store.port import Store, StoreError
+from coordinator.store.rows import MessageRow
 from tests.coordinator.store import rows
 
 LONG = bytes(range(256)) * 256

@@ -11,16 +11,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 
-from coordinator.store import open_store, statements
-from coordinator.store.messages import MessageRow
-from coordinator.store.port import Store, StoreError, StoreFull
-from coordinator.store.sql import SqlStore
-from coordinator.store.sql_transaction import SqlTransaction
+from coordinator.store import flower, insight, open_store, port, sql_gateway
+from coordinator.store.declared import TABLES, declared
+from coordinator.store.gateway import Query
+from coordinator.store.port import RoundRow, RunRow, Store, StoreError, StoreFull, WaitingRow
+from coordinator.store.rows import MessageRow, RunNameRow
+from coordinator.store.sql import SqlStore, SqlTransaction
 from tests.coordinator import databases
 from tests.coordinator.store import rows
 from tests.coordinator.store.contract import StoreContract
@@ -229,17 +231,30 @@ def test_a_connection_is_given_back_after_every_error(store: SqlStore) -> None:
     assert store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-def test_every_statement_compiles_for_postgresql() -> None:
+def test_every_query_compiles_for_postgresql() -> None:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    compiled = {
-        name: str(found.compile(dialect=dialect)) for name, found in statements.all_statements("postgresql").items()
-    }
-    assert compiled["LOCK_RUN"].endswith("FOR UPDATE")
-    assert compiled["FENCE"].endswith("FOR UPDATE")
-    assert "ON CONFLICT (device) DO UPDATE SET examples = excluded.examples" in compiled["put_waiting"]
-    assert "since = excluded" not in compiled["put_waiting"]
-    assert "rounds.status NOT IN" in compiled["put_round"]
-    assert len(compiled) == len(statements.all_statements("sqlite")) > 35
+    found = [
+        str(sql_gateway.statement_of(query).compile(dialect=dialect))
+        for module in (port, insight, flower)
+        for named in vars(module).values()
+        for query in (named if isinstance(named, tuple) and not isinstance(named, Query) else (named,))
+        if isinstance(query, Query)
+    ]
+    assert len(found) > 15
+
+
+def test_locks_and_upserts_are_those_of_postgresql() -> None:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+    def text(statement: Any) -> str:
+        return str(statement.compile(dialect=dialect))
+
+    assert text(sql_gateway._locked(RunRow, "fence", False)).endswith("FOR UPDATE")
+    assert text(sql_gateway._locked(RunNameRow, "run", True)).endswith("FOR KEY SHARE")
+    waiting = text(sql_gateway._put("postgresql", WaitingRow, ("since",), None))
+    assert "ON CONFLICT (device) DO UPDATE SET examples = excluded.examples" in waiting
+    assert "since = excluded" not in waiting
+    assert "WHERE rounds.status =" in text(sql_gateway._put("postgresql", RoundRow, (), port._still_open))
 
 
 @pytest.mark.slow
@@ -276,32 +291,12 @@ def test_a_killed_process_leaves_whole_transactions_and_all_acknowledged_ones(tm
     store.close()
 
 
-ORDERS = {
-    "RUNS": ("runs.created_at", "runs.run"),
-    "EVENTS": ("events.seq",),
-    "DEVICES": ("devices.device",),
-    "API_KEYS": ("api_keys.key",),
-    "LOGINS": ("logins.created_at", "logins.login"),
-    "RUNS_WITH_CHECKPOINT": ("checkpoints.run",),
-    "AUDIT_OF_ALL": ("audit.number",),
-    "WORKERS": ("workers.worker",),
-    "WAITING": ("waiting.device",),
-    "CLAIMS": ("claims.device",),
-    "CLAIMS_OF_RUN": ("claims.device",),
-    "CHECKPOINTS": ("checkpoints.version",),
-    "CONTRIBUTIONS": ("contributions.device",),
-    "ROUNDS": ("rounds.round",),
-    "REFUSALS": ("refusals.number",),
-    "REFUSALS_IN_ORDER": ("refusals.number",),
-    "AUDIT": ("audit.number",),
-    "METRICS": ("metrics.version", "metrics.source", "metrics.name"),
-}
-
-
-@pytest.mark.parametrize("name", ORDERS)
-def test_a_list_is_ordered_by_its_statement(name: str) -> None:
+@pytest.mark.parametrize("row", [about.row for about in TABLES.values()], ids=list(TABLES))
+def test_a_list_is_ordered_by_its_statement(row: type) -> None:
     """SQLite gives most of them in order by its index; PostgreSQL gives rows as they lie, and a commit as it read
     them."""
-    sql = str(statements.all_statements("postgresql")[name].compile(dialect=postgresql.dialect()))
-    order = sql.partition(" ORDER BY ")[2].partition("\n")[0].strip()
-    assert order == ", ".join(ORDERS[name])
+    about = declared(row)
+    for order in (about.key, (f"-{about.key[-1]}", about.names[-1])):
+        text = str(sql_gateway._select(row, "", (), " ".join(order), False).compile(dialect=postgresql.dialect()))
+        wanted = [f"{about.name}.{name[1:]} DESC" if name[0] == "-" else f"{about.name}.{name}" for name in order]
+        assert text.partition(" ORDER BY ")[2].replace('"', "") == ", ".join(wanted)

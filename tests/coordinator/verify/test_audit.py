@@ -14,7 +14,6 @@ from client_sdk.identity import DeviceKey
 from coordinator.datafolder import DATABASE_FILE
 from coordinator.store import MemoryStore, chain, open_store
 from coordinator.store.audit_chain import chain_audit
-from coordinator.store.memory_tables import ALL
 from coordinator.store.port import AuditHeadRow, AuditRow
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import rows
@@ -144,30 +143,38 @@ def test_changes_of_the_memory_store_are_named() -> None:
         return [found.what for found in verify(store, audit=AuditWitness({key.public_hex}))]
 
     def row(store: MemoryStore, number: int) -> AuditRow:
-        found = store._t.audit.get(ALL, number)
+        found = store._get(AuditRow, number)
         assert found is not None
         return found
 
+    def put(store: MemoryStore, row: AuditRow | AuditHeadRow) -> None:
+        with store.transaction() as tx:
+            tx._put([row])
+
+    def drop(store: MemoryStore, kind: type, where: dict[str, Any]) -> None:
+        with store.transaction() as tx:
+            tx._delete(kind, where)
+
     def exchange(store: MemoryStore) -> None:
         two, four = row(store, 2), row(store, 4)
-        store._t.audit.put(ALL, 2, four)
-        store._t.audit.put(ALL, 4, two)
+        put(store, replace(four, number=2))
+        put(store, replace(two, number=4))
 
     def compute_anew(store: MemoryStore) -> None:
         changed = [replace(found, by="paul") for _, found in store.audit_of_all(0, 10)]
         chained, head = chain_audit(AuditHeadRow(count=0, link=chain.audit_beginning()), changed, DeviceKey.create())
         for number, found in chained:
-            store._t.audit.put(ALL, number, found)
-        store._t.audit_head.put(ALL, ALL, head)
+            put(store, replace(found, number=number))
+        put(store, head)
 
-    assert wrong(lambda store: store._t.audit.drop(ALL, 3)) == ["row 3 is missing"]
-    assert wrong(lambda store: store._t.audit.drop(ALL, 6)) == ["its last row is 5, and 6 were recorded"]
-    assert wrong(lambda store: store._t.audit_head.drop(ALL, ALL)) == ["where it ends was deleted"]
+    assert wrong(lambda store: drop(store, AuditRow, {"number": 3})) == ["row 3 is missing"]
+    assert wrong(lambda store: drop(store, AuditRow, {"number": 6})) == ["its last row is 5, and 6 were recorded"]
+    assert wrong(lambda store: drop(store, AuditHeadRow, {})) == ["where it ends was deleted"]
     for field in ("run", "by", "action", "detail"):
 
         def change(store: MemoryStore, field: str = field) -> None:
             changed: dict[str, Any] = {field: "other"}
-            store._t.audit.put(ALL, 4, replace(row(store, 4), **changed))
+            put(store, replace(replace(row(store, 4), **changed), number=4))
 
         (what,) = wrong(change)
         assert what.startswith("row 4, ")

@@ -109,13 +109,13 @@ def _forked_line() -> Patches:
 
     from coordinator.store.memory import MemoryTransaction
 
-    unique = MemoryTransaction._unique
+    take = MemoryTransaction._take
 
-    def lenient(self: MemoryTransaction, row: object | None, message: str) -> None:
-        if "child" not in message:
-            unique(self, row, message)
+    def lenient(self: MemoryTransaction, table: Any, columns: Any, *rest: Any) -> None:
+        if "parent_version" not in columns:
+            take(self, table, columns, *rest)
 
-    return [(committing, "committed", committed), (MemoryTransaction, "_unique", lenient)]
+    return [(committing, "committed", committed), (MemoryTransaction, "_take", lenient)]
 
 
 @mutant("lost-refusal", "named")

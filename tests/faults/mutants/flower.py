@@ -166,7 +166,5 @@ def _late_reply_counts() -> Patches:
 @mutant("flower-offered-late", "offer", flower=True)
 def _offered_late() -> Patches:
     """A message is given to its device after its time."""
-    from coordinator.store.flower_memory import MemoryFlowerReads
-
-    flower_open = MemoryFlowerReads.flower_open
-    return [(MemoryFlowerReads, "flower_open", lambda self, device, now: flower_open(self, device, now - 100.0))]
+    flower_open = Reader.flower_open
+    return [(Reader, "flower_open", lambda self, device, now: flower_open(self, device, now - 100.0))]

@@ -17,9 +17,7 @@ from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.signals import Signals
-from coordinator.store.memory_reads import MemoryReads
-from coordinator.store.memory_tables import ALL
-from coordinator.store.port import WaitingRow
+from coordinator.store.port import Reader, WaitingRow
 from tests.faults.mutants.datacenter import CENTER
 from tests.faults.mutants.registry import mutant
 
@@ -103,11 +101,11 @@ def _deadline_third() -> Patches:
 def _claimed_drawn() -> Patches:
     """Devices that work for another run are in the pool."""
 
-    def everyone(self: MemoryReads, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
-        rows = sorted(self._t.waiting.rows(ALL).items())
-        return [row for device, row in rows if row.expires > now and (among is None or device in among)]
+    def everyone(self: Reader, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
+        rows = self._all(WaitingRow, {"expires >": now})
+        return [row for row in rows if among is None or row.device in among]
 
-    return [(MemoryReads, "waiting", everyone)]
+    return [(Reader, "waiting", everyone)]
 
 
 @mutant("expired-drawn", "draw", focus=("clock-ahead", "selecting"))

@@ -26,8 +26,7 @@ from coordinator.secure.opening import Lost
 from coordinator.secure.requests import SecureRequests
 from coordinator.secure.routing import DealtShares
 from coordinator.store.memory import MemoryTransaction
-from coordinator.store.messages_memory import MemoryMessageWrites
-from coordinator.store.sql_transaction import SqlTransaction
+from coordinator.store.port import Transaction
 from tests.faults.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -181,7 +180,7 @@ def _short_messages_left() -> Patches:
     def left(self: Any, run: str, round: int) -> None:
         pass
 
-    return [(MemoryMessageWrites, "drop_messages", left), (SqlTransaction, "drop_messages", left)]
+    return [(Transaction, "drop_messages", left)]
 
 
 @mutant("short-messages-unwritten", "liveness", **CALM)

@@ -276,7 +276,7 @@ def test_a_conflict_that_stays_is_an_error() -> None:
     device = world.rows[0]
     with target.transaction() as tx:
         tx.insert_device(replace(device, device="dother"))
-    with pytest.raises(Conflict, match="this key"):
+    with pytest.raises(Conflict, match="has key_id"):
         copy_run(world.store, target, "marks")
     assert target.runs() == []
 

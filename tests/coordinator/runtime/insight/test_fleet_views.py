@@ -4,7 +4,6 @@ replicas."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from coordinator.runtime.insight import fleet_views
 from coordinator.runtime.insight.fleet_views import DeviceFilter, class_of
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
-from coordinator.store.memory_tables import ALL
+from coordinator.store.port import DeviceRow
 from tests.coordinator.store import rows
 from tests.coordinator.world import LEARNER, World
 
@@ -27,7 +26,8 @@ def labelled(world: World) -> World:
     """The world's devices with these labels, in order of number."""
     assert isinstance(world.store, MemoryStore)
     for row, label in zip(world.rows, LABELS, strict=True):
-        world.store._t.devices.put(ALL, row.device, replace(row, label=label))
+        with world.store.transaction() as tx:
+            tx._update(DeviceRow, {"device": row.device}, label=label)
     return world
 
 

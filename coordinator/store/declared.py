@@ -1,0 +1,116 @@
+"""What a row class declares of its table: both databases, in SQL and in memory, are made from it.
+
+::
+
+    @table("claims", key="device", parents={"device": "devices", "run": "runs"}, indexes=["run round"])
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class ClaimRow: ...
+
+A field is a column of its name. Its type is the column's: str, int, float, bool, bytes, ``Json`` (stored as text); with
+``| None`` it may be NULL. A default of the field is one of the column, except None. Several columns are written in one
+string, with spaces between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+NUMBER = "number"
+"""The column of this name, where it is the key, is counted up by the database for rows that have 0 in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column."""
+
+    name: str
+    type: type
+    """str, int, float, bool, bytes; dict: JSON."""
+    optional: bool
+    default: Any
+    """Of the column; None: it has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """A table."""
+
+    row: type
+    name: str
+    fields: tuple[Field, ...]
+    key: tuple[str, ...]
+    unique: tuple[tuple[str, ...], ...]
+    line: tuple[str, ...]
+    """Columns that are unique together, also where the last is NULL: a line that neither forks nor begins twice."""
+    indexes: tuple[tuple[str, ...], ...]
+    parents: Mapping[tuple[str, ...], str]
+    """Columns -> the table whose key they are: a row in which none of them is NULL names one that exists there."""
+    clustered: bool
+    """Whether SQLite keeps the rows in the order of their key: for small rows that are read together."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    @cached_property
+    def bodies(self) -> tuple[str, ...]:
+        """The columns that are JSON."""
+        return tuple(field.name for field in self.fields if field.type is dict)
+
+    @cached_property
+    def counted(self) -> bool:
+        """Whether the database numbers the rows."""
+        return self.key == (NUMBER,)
+
+
+TABLES: dict[str, Declared] = {}
+"""Every table, by name."""
+_of_row: dict[type, Declared] = {}
+
+
+def table(
+    name: str,
+    *,
+    key: str,
+    unique: Collection[str] = (),
+    line: str = "",
+    indexes: Collection[str] = (),
+    parents: Mapping[str, str] | None = None,
+    clustered: bool = False,
+) -> Callable[[type[T]], type[T]]:
+    """Declares the table of a row class."""
+
+    def declare(row: type[T]) -> type[T]:
+        hints = get_type_hints(row)
+        TABLES[name] = _of_row[row] = Declared(
+            row=row,
+            name=name,
+            fields=tuple(_field(one, hints[one.name]) for one in fields(row)),  # type: ignore[arg-type]
+            key=tuple(key.split()),
+            unique=tuple(tuple(columns.split()) for columns in unique),
+            line=tuple(line.split()),
+            indexes=tuple(tuple(columns.split()) for columns in indexes),
+            parents={tuple(columns.split()): parent for columns, parent in (parents or {}).items()},
+            clustered=clustered,
+        )
+        return row
+
+    return declare
+
+
+def declared(row: type) -> Declared:
+    """The table of a row class."""
+    return _of_row[row]
+
+
+def _field(one: Any, hint: Any) -> Field:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+    default = one.default if one.default is not MISSING else None
+    if one.default_factory is not MISSING:
+        default = "{}"
+    return Field(one.name, get_origin(kinds[0]) or kinds[0], kinds != [hint], default)
