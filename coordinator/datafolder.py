@@ -23,6 +23,7 @@ DATABASE_FILE = "quorate.sqlite3"
 BLOBS_FOLDER = "blobs"
 LOCK_FILE = "serve.lock"
 AUDIT_KEY_FILE = "audit-key.pem"
+AUTHORITY_FOLDER = "authority"
 
 
 def make_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.enrolment_token import require_token_url
 from coordinator.access.issuer_url import require_https
 from coordinator.access.roles import Grant
-from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, database_url
+from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, database_url
 from coordinator.network_settings import MIB, NetworkSettings
 
 KIB = 1024
@@ -208,7 +208,7 @@ class Settings(NetworkSettings):
     @property
     def authority_folder(self) -> Path:
         """Folder of the authority inside."""
-        return self.data / "authority"
+        return self.data / AUTHORITY_FOLDER
 
     @property
     def audit_key_file(self) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from client_sdk.protocol.access import CreateKey, KeyCreated, KeyView
 from client_sdk.protocol.problems import problem
 from coordinator.access.roles import Grant, Operator, Role, Scope
-from coordinator.store.port import ApiKeyRow, Store
+from coordinator.store.port import ApiKeyRow, AuditRow, Store
 
 PREFIX = "qk_"
 _TEXT = re.compile(r"qk_([0-9a-f]{16})_([0-9a-f]{64})")
@@ -37,8 +37,8 @@ class ApiKeys:
         return self._insert(by.id, grant, request.label, self._now() + request.expires_in_s)
 
     def create_owner(self, by: str, label: str) -> KeyCreated:
-        """An owner's key for everything, which does not expire: the first one of a coordinator."""
-        return self._insert(by, Grant(Role.OWNER, Scope.parse("*")), label, None)
+        """An owner's key for everything, which does not expire: the first one of a coordinator. The audit has it."""
+        return self._insert(by, Grant(Role.OWNER, Scope.parse("*")), label, None, audited=True)
 
     def listed(self, by: Operator) -> list[KeyView]:
         """The keys within the caller's scope, in order of id."""
@@ -77,7 +77,9 @@ class ApiKeys:
         grant = Grant(Role.named(row.role), Scope.parse(row.scope))
         return Operator(f"key:{row.key}", (grant,), row.expires_at)
 
-    def _insert(self, by: str, grant: Grant, label: str, expires_at: float | None) -> KeyCreated:
+    def _insert(
+        self, by: str, grant: Grant, label: str, expires_at: float | None, *, audited: bool = False
+    ) -> KeyCreated:
         key, secret = self._entropy(8).hex(), self._entropy(32).hex()
         row = ApiKeyRow(
             key=key,
@@ -91,6 +93,9 @@ class ApiKeys:
         )
         with self._store.transaction() as tx:
             tx.insert_api_key(row)
+            if audited:  # an operator's request has its rows already
+                detail = f"role={row.role} scope={row.scope} key={key}"
+                tx.insert_audit([AuditRow(run=None, at=row.created_at, by=by, action="key.create done", detail=detail)])
         return KeyCreated(**_view(row).model_dump(), text=f"{PREFIX}{key}_{secret}")
 
 

@@ -11,9 +11,10 @@ import typer
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
 from coordinator.commands.database_url import refuse_password
 from coordinator.commands.progress import progress
-from coordinator.datafolder import AUDIT_KEY_FILE, BLOBS_FOLDER, DATABASE_FILE
+from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
+    from client_sdk.credentials.authority_key import TrustedAuthority
     from coordinator.store.sql import SqlStore
     from coordinator.verify import AuditHead, Head, Violation
 
@@ -47,6 +48,14 @@ def verify(
             "(default: audit-key.pem beside the database, if there is one).",
         ),
     ] = None,
+    authority_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="A key of an authority that signs certificates and revocation lists: a PEM file, or the public key in "
+            "hexadecimal; may be given several times (default: that of the authority inside, if there is one).",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check that no device counts twice, that the checkpoints form a line without fork or gap, that every commit is
@@ -57,6 +66,7 @@ def verify(
     Prints where each log ends, as RUN:SEQ:LINK, and where the refusals of each run and the audit end. Whoever can write
     to the database can rewrite a log from any event on so that it holds, and cut the audit; it does not have the links
     that were written down elsewhere before. Give them by --head, or give the histories of devices by --receipts.
+    Without any, the last line says that this was not checked.
     """
     from coordinator.folding.refold import BlobFolder
     from coordinator.verify import AuditHead, AuditWitness, CannotVerify
@@ -67,6 +77,7 @@ def verify(
     url, data = _locate(database)
     beside = data / BLOBS_FOLDER if data is not None and (data / BLOBS_FOLDER).is_dir() else None
     witness = AuditWitness(_audit_keys(audit_key or [], data), audit_heads)
+    authorities = _authorities(authority_key or [], data)
     folder = blobs if blobs is not None else beside
     if blobs is not None and not blobs.is_dir():
         fail(f"There is no folder {blobs}.")
@@ -79,7 +90,14 @@ def verify(
         readable = BlobFolder(folder) if folder is not None else None
         with progress() as show:
             for wrong in check(
-                store, readable, note=note, heads=links, reached=ends.append, audit=witness, progress=show
+                store,
+                readable,
+                note=note,
+                heads=links,
+                reached=ends.append,
+                audit=witness,
+                progress=show,
+                authorities=authorities,
             ):
                 found += 1
                 _say_wrong(wrong, as_json)
@@ -101,10 +119,14 @@ def verify(
             say(f"the audit ends at {end}")
         else:
             say(f"the refusals end at {end}" if end.refusals else f"the log ends at {end}")
-    if not found:
-        say(f"{runs} run{'' if runs == 1 else 's'}: every invariant that the database can show holds.")
     if found:
         raise typer.Exit(1)
+    count = f"{runs} run{'' if runs == 1 else 's'}"
+    if links or audit_heads:
+        say(f"{count}: every invariant that the database can show holds, and it has the links that were given.")
+    else:
+        unseen = "a log or an audit that was cut or rewritten with all its links cannot be seen"
+        say(f"{count}: the rows fit each other. No link from outside was given (--head, --receipts), so {unseen}.")
 
 
 def _say_wrong(wrong: Violation, as_json: bool) -> None:
@@ -172,6 +194,22 @@ def _audit_keys(named: list[str], data: Path | None) -> frozenset[str] | None:
         return frozenset(map(public_key, named)) or None
     except KeyFileError as error:
         fail(f"{error} Give the key that signs the audit by --audit-key.")
+
+
+def _authorities(named: list[str], data: Path | None) -> list[TrustedAuthority]:
+    """The authorities whose keys are known. Failure where one cannot be read."""
+    from client_sdk.credentials.authority_key import TrustedAuthority
+    from client_sdk.credentials.errors import BadIdentityKey
+    from coordinator.authority.folder import KEY_FILE
+    from coordinator.key_file import KeyFileError, public_key
+
+    beside = data / AUTHORITY_FOLDER / KEY_FILE if data is not None else None
+    if not named and beside is not None and beside.exists():
+        named = [str(beside)]
+    try:
+        return [TrustedAuthority(bytes.fromhex(public_key(text))) for text in named]
+    except (KeyFileError, BadIdentityKey) as error:
+        fail(f"{error} Give the authority's key by --authority-key.")
 
 
 def _locate(database: str) -> tuple[str, Path | None]:

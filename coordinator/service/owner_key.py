@@ -29,7 +29,6 @@ def owner_key(folder: Path, access: OperatorAccess) -> Path:
         access.keys.operator(read_key(path))
         return path
     made = access.keys.create_owner("quorate serve", f"{OWNER_KEY_FILE} of {folder.resolve()}"[:120])
-    access.audit.record("quorate serve", "key.create done", f"role=owner scope=* key={made.key}")
     write_secret(path, made.text)
     return path
 

@@ -287,6 +287,10 @@ class Reader(InsightReader, FlowerReader):
         """The revocation list of this digest, of whichever authority, that was stored and not dropped."""
         return next((bytes(one) for (one,) in self._values(ListRow, "encoded", {"digest": digest})), None)
 
+    def revocation_lists(self) -> list[ListRow]:
+        """All lists that are stored, in order of authority and counter."""
+        return self._all(ListRow)
+
     def authorities(self) -> list[AuthorityRow]:
         """In the order in which they were recorded."""
         return self._all(AuthorityRow)

@@ -24,6 +24,9 @@ rows      rounds, checkpoints, contributions, refusals, assignments, audit and s
 snapshot  the snapshot is the state after its event, and of the round under way
 draw      each cohort is the draw from the list of who waited, by seed and round
 fleet     who was selected is registered, and who had a lease is registered
+identity  certificates are of their holder, key and class, and signed by an authority whose key was given; revocation
+          lists are as their bytes say, and none that the audit names is gone; the audit has each API key; nobody waits
+          with more examples than its cap
 chain     each event and refusal continues the chain of links, and the log has the links that somebody outside has
           written down
 audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has

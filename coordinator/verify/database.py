@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from client_sdk import codecs
+from client_sdk.credentials.authority_key import TrustedAuthority
 from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.refold import Readable
@@ -15,6 +16,7 @@ from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.flower import flower_files, flower_rows
 from coordinator.verify.heads import Head
+from coordinator.verify.identities import IdentityChecks
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
 from coordinator.verify.rounds import CountedIn
 from coordinator.verify.run import OnProgress, RunChecks, no_progress
@@ -32,21 +34,24 @@ def verify(
     reached: Callable[[Head | AuditHead], None] | None = None,
     audit: AuditWitness = _NOTHING_KNOWN,
     progress: OnProgress = no_progress,
+    authorities: Collection[TrustedAuthority] = (),
 ) -> Iterator[Violation]:
     """Yields all violations, run by run. Without ``blobs`` invariants 5 and 10 and the draws are not checked.
 
     ``note`` gets a sentence for what could not be checked. ``heads``: links that were written down outside, which the
     logs must have; ``audit``: the keys that sign the audit, and its heads; ``reached`` gets the links and the head at
-    which the logs, the refusals and the audit end now; ``progress`` how far it is. CannotVerify, before the first
+    which the logs, the refusals and the audit end now; ``progress`` how far it is; ``authorities``: those whose
+    signatures are checked. CannotVerify, before the first
     violation, where a rule, a server optimizer or a codec is not installed."""
     found: list[Violation] = []
     checked: list[RunChecks] = []
     counted: CountedIn = {}
-    of_audit = AuditChecks(audit)
+    of_audit, identities = AuditChecks(audit), IdentityChecks(authorities)
     for text in store.damage():
         yield Violation("rows", "", 0, printable(f"the database's file is damaged: {text}"))
     with store.reading() as reader:
         found += of_audit.findings(reader)
+        found += _identities(identities, reader)
         found += flower_rows(reader)
         runs = reader.runs_named()
         found += [_gone(head) for head in heads if head.run not in runs]
@@ -66,7 +71,7 @@ def verify(
     if blobs is not None:
         yield from flower_files(store, HashedBlobs(blobs))
     if note is not None:
-        for text in of_audit.notes():
+        for text in (*of_audit.notes(), *identities.notes()):
             note(text)
     for checks in checked:
         if blobs is not None:
@@ -93,6 +98,14 @@ def _readable(findings: Iterator[RunViolation], reader: Reader, run: str) -> Ite
             raise
         for finding in wrong:
             yield finding.of(run)
+
+
+def _identities(checks: IdentityChecks, reader: Reader) -> Iterator[Violation]:
+    """Its findings, up to a row that cannot be read."""
+    try:
+        yield from checks.findings(reader)
+    except UNREADABLE:
+        yield Violation("identity", "", 0, "a row of a device, worker, list, key or the audit cannot be read")
 
 
 def _gone(head: Head) -> Violation:

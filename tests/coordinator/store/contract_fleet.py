@@ -72,6 +72,8 @@ class FleetContract:
         kept = [b"\x00seven\xff", b"six", b"newer", b"of another authority"]
         assert [store.revocation_list(rows.digest_of(encoded)) for encoded in kept] == kept
         assert store.revocation_list(rows.digest_of(b"another seven")) is None
+        listed = [(row.authority, row.counter, row.encoded) for row in store.revocation_lists()]
+        assert listed == [("a", 6, b"six"), ("a", 7, kept[0]), ("a", 2**40, b"newer"), ("b", 1, kept[3])]
 
     def test_older_revocation_lists_are_dropped_once_they_are_out_of_date(self, store: Store) -> None:
         listed = [("a", 1, 100), ("a", 2, 300), ("a", 3, 200), ("a", 4, 50), ("b", 1, 50)]

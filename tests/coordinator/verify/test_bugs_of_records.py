@@ -1,0 +1,73 @@
+"""A bug in the function that writes rows writes the same wrong rows when ``verify`` replays the log through it. The
+checks that import neither ``step`` nor ``records`` name it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.engine import effects as fx
+from coordinator.runtime import records
+from tests.coordinator.verify.history import play, violations
+
+Record = fx.Record
+Bug = Callable[[Record], Record | None]
+
+
+def refusals_are_forgotten(record: Record) -> Record | None:
+    return None if isinstance(record, fx.RecordRefusal) and record.kind == "abandoned" else record
+
+
+def refusals_name_no_update(record: Record) -> Record:
+    return replace(record, digest=None) if isinstance(record, fx.RecordRefusal) else record
+
+
+def the_optimizers_state_is_forgotten(record: Record) -> Record:
+    return replace(record, optimizer=None) if isinstance(record, fx.RecordCheckpoint) else record
+
+
+def weights_are_one_too_many(record: Record) -> Record:
+    if not isinstance(record, fx.RecordCheckpoint):
+        return record
+    return replace(record, contributions=tuple(replace(item, weight=item.weight + 1) for item in record.contributions))
+
+
+def the_last_update_is_forgotten(record: Record) -> Record:
+    return replace(record, contributions=record.contributions[:-1]) if isinstance(record, fx.RecordCheckpoint) else record
+
+
+def abandoned_rounds_are_called_committed(record: Record) -> Record:
+    if isinstance(record, fx.RecordRound) and record.status == "abandoned":
+        return replace(record, status="committed")
+    return record
+
+
+BUGS: dict[Bug, set[str]] = {
+    refusals_are_forgotten: {"3"},
+    refusals_name_no_update: {"3"},
+    the_optimizers_state_is_forgotten: {"4"},
+    weights_are_one_too_many: {"evidence"},
+    the_last_update_is_forgotten: {"3"},
+    abandoned_rounds_are_called_committed: {"4"},
+}
+"""A bug, and the invariants that must name it."""
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_of_the_function_that_writes_rows_is_named(
+    bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = records.write
+
+    def wrong(tx: records.RowWriter, run: str, found: Sequence[tuple[float, Record]]) -> None:
+        write(tx, run, [(at, changed) for at, record in found if (changed := bug(record)) is not None])
+
+    monkeypatch.setattr(records, "write", wrong)
+    play(tmp_path, retention=5)
+    named = {found.invariant for found in violations(tmp_path)}
+    assert named >= BUGS[bug]
+    assert "rows" not in named, "the replay has the same bug"
