@@ -37,7 +37,9 @@ def weights_are_one_too_many(record: Record) -> Record:
 
 
 def the_last_update_is_forgotten(record: Record) -> Record:
-    return replace(record, contributions=record.contributions[:-1]) if isinstance(record, fx.RecordCheckpoint) else record
+    return (
+        replace(record, contributions=record.contributions[:-1]) if isinstance(record, fx.RecordCheckpoint) else record
+    )
 
 
 def abandoned_rounds_are_called_committed(record: Record) -> Record:
