@@ -154,7 +154,7 @@ class MemoryReads(Reads):
 
     def _all(self, row: type[R], where: Where = ALL, order: str = "", limit: int | None = None) -> list[R]:
         found = self._found(row, where, order, limit)
-        return [*map(_whole, found)] if declared(row).bodies else found
+        return [*map(_whole, found)]
 
     def _values(
         self, row: type, columns: str, where: Where = ALL, order: str = "", limit: int | None = None
@@ -196,15 +196,14 @@ class MemoryReads(Reads):
                 keys = sorted(key for key, one in rows.items() if one is not None)
             else:
                 keys = bucket.keys()
-            tests = _tests(tuple(where))
-            values = tuple(where.values())
+            tests = _tests(row, tuple(where), not written and among is None)
             if limit is not None and not order and not written:
-                return _first(rows, keys, tests, values, limit, table, where)
+                return _first(rows, keys, tests, limit, table, where)
             if tests:
                 found = [
                     one
                     for one in map(rows.__getitem__, keys)
-                    if all(compare(get(one), value) for (get, compare), value in zip(tests, values, strict=True))
+                    if all(compare(get(one), where[name]) for name, get, compare in tests)
                 ]
             else:
                 found = [*map(rows.__getitem__, keys)]
@@ -213,9 +212,7 @@ class MemoryReads(Reads):
         return found[:limit]
 
 
-def _first(
-    rows: dict[Key, Any], keys: list[Key], tests: Any, values: Key, limit: int, table: _Table, where: Where
-) -> list[Any]:
+def _first(rows: dict[Key, Any], keys: list[Key], tests: Any, limit: int, table: _Table, where: Where) -> list[Any]:
     """The first rows of a bucket that meet the condition. Where the last column of the key is above a value, and the
     others are given, the keys before it are not looked at."""
     *given, last = table.about.key
@@ -228,15 +225,20 @@ def _first(
         if len(found) >= limit:
             break
         one = rows[keys[at]]
-        if all(compare(get(one), value) for (get, compare), value in zip(tests, values, strict=True)):
+        if all(compare(get(one), where[name]) for name, get, compare in tests):
             found.append(one)
     return found
 
 
 @cache
-def _tests(where: tuple[str, ...]) -> list[tuple[Callable[[Any], Any], Callable[[Any, Any], bool]]]:
-    parts = [key.partition(" ") for key in where]
-    return [(attrgetter(name), _COMPARED[compared]) for name, _, compared in parts]
+def _tests(
+    row: type, where: tuple[str, ...], indexed: bool
+) -> list[tuple[str, Callable[[Any], Any], Callable[[Any, Any], bool]]]:
+    """(key of the condition, the row's value, comparison). ``indexed``: without what holds for a whole bucket."""
+    place = _index(row, where) if indexed else None
+    held = frozenset[str]() if place is None else _Table(declared(row)).indexes[place][0]
+    parts = [(key, *key.partition(" ")) for key in where if key not in held]
+    return [(key, attrgetter(name), _COMPARED[compared]) for key, name, _, compared in parts]
 
 
 @cache
@@ -247,7 +249,10 @@ def _nulls_first(name: str) -> Callable[[Any], Any]:
 
 def _whole(stored: Any) -> Any:
     """The row with its JSON as objects."""
-    texts = ((name, getattr(stored, name)) for name in declared(type(stored)).bodies)
+    bodies = declared(type(stored)).bodies
+    if not bodies:
+        return stored
+    texts = ((name, getattr(stored, name)) for name in bodies)
     return _with(stored, {name: {} if text == "{}" else from_text(text) for name, text in texts if text})
 
 
