@@ -93,6 +93,8 @@ class RunChecks:
         yield from against_line(self._line)
         rounds: list[RoundRow] = []
         for number in sorted(counts["rounds"]):
+            if counts["rounds"][number] > 1:
+                yield RunViolation("rows", number, "its row is stored twice")
             yield from self._stored_round(reader, number, rounds)
         left = {*replay.state.leftovers, *([replay.state.round.number] if replay.state.round is not None else ())}
         self._over = {number: item.secure for number, item in log.items() if item.secure.blobs and number not in left}
