@@ -27,7 +27,7 @@ class UncertainUpdates:
         self._waiting: set[_Update] = set()
 
     def add(self, run: str, round: int, digest: str) -> None:
-        """Nobody knows whether this update counts: its transaction failed."""
+        """Nobody knows yet whether this update counts."""
         with self._lock:
             self._waiting.add((run, round, digest))
 
@@ -48,6 +48,10 @@ class UncertainUpdates:
         """
 
         def drop(tx: Transaction, state: RunState, at: float) -> None:
+            row = tx.round(run, round)
+            if row is not None and row.status == "open" and (state.round is None or state.round.number != round):
+                self.add(run, round, digest)  # the round ends in this transaction: who counts in it is not written yet
+                return
             members = {} if state.round is None else state.round.members
             acknowledged: set[str | None] = {member.digest for member in members.values()}
             if round > state.round_number - (state.phase != "idle") - state.plan.retention.rounds:

@@ -87,7 +87,8 @@ class WorkerResults:
         if ended is not None:
             return ended
         refused = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
-        if refused is None:
+        if refused is None:  # another worker's result had the same bytes
+            self._note_refused_result(worker.worker, run, round, f"round {round} is over")
             raise problem("lease-lost", f"round {round} is over")
         raise problem(refused.kind, refused.reason)
 

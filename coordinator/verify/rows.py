@@ -139,6 +139,7 @@ def _per_round(reader: Reader, run: str, replay: Replay, stored: Sequence[RoundR
         )
         opened = expected.rounds.get(number)
         cohort = set() if opened is None else set(_list(opened.body.get("cohort")))
+        cohort |= {worker for leased, worker in replay.leases if leased == number}  # an owner may have advanced it
         refusals = reader.refusals(run, number)
         yield from _refusals(number, expected.refusals.get(number, []), refusals, cohort, kinds.get(number))
         yield from _refused_and_counted(number, refusals, reader.contributions(run, number))

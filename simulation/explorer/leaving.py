@@ -34,7 +34,9 @@ def leaving(world: World, sender: RequestSender, left: Callable[[], None]) -> No
 
 def try_again(world: World, sender: RequestSender, certificate: str) -> None:
     """Registers with the certificate of a device that has left, or whose key is revoked, and checks in. What may come
-    of it: ``admission``."""
+    of it: ``admission``. Nothing where the device was never certified."""
+    if not certificate:
+        return
     asked = Registration(certificate=certificate, label="has left")
     register = Send(method="POST", route=Route.REGISTER, answers=(Registered,), message=asked)
     check_in = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=CheckIn(hold_s=0))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Assignment
+from coordinator.engine import events as ev
 from coordinator.store.port import StoreError
 from coordinator.verify import verify
+from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import LEARNER, World
 
 # ---------------------------------------------------------------- whole rounds
@@ -55,6 +57,26 @@ def test_repro_bytes_of_a_late_update_that_could_not_be_deleted_now_are_deleted_
         world.pass_time(31)
     assert failed
     assert not world.blobs.has(digest)
+
+
+def test_repro_an_update_of_a_round_that_ends_in_the_same_transaction_is_not_deleted(make_world: MakeWorld) -> None:
+    """Its round was over in the state, and who counts in it was not yet among the rows."""
+    world = make_world(4)
+    world.create(retention={"rounds": 2})
+    world.check_in()
+    first = world.cohort()[0]
+    world.report(first)
+    log = world.coordinator.core.log("marks")
+    (digest,) = (member.digest for member in log.state.current.members.values() if member.digest)
+    world.clock.at += 3600
+    ends = log.enter(lambda tx, state, at: ev.Tick(at=at))
+    world.coordinator.devices._uncertain.drop_unless_counted("marks", 1, digest)
+    ends()
+    assert world.coordinator.operators.round("marks", 1).status == "abandoned"
+    assert world.blobs.has(digest)
+    world.pass_time(31)
+    world.pass_time(31)
+    assert world.blobs.has(digest)
 
 
 def test_select_4_goal_3_the_fourth_is_refused_as_late(world: World) -> None:
