@@ -24,11 +24,10 @@ SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.5, "minimum_cohort": 3, 
 def secure_run(world: World, model: Tensors | None = None, body: bytes = b"", **sections: Any) -> str:
     """A run of select 4, goal 4, quorum 3, strict: its id. It is recovered, and selecting. ``body``: the bytes of its
     first checkpoint, in place of those of ``model``."""
-    plan = Plan.parse(
-        world.plan(
-            **{"secure": SECURE, "cohort": {"select": 4, "goal": 4, "quorum": 0.6}, "name": "secret", **sections}
-        )
-    )
+    cohort = {"select": 4, "goal": 4, "quorum": 0.6}
+    wanted = {"secure": SECURE, "cohort": cohort, "aggregation": {}, "name": "secret", **sections}
+    wanted["aggregation"] = {"partial": "refuse", **wanted["aggregation"]}
+    plan = Plan.parse(world.plan(**wanted))
     body = body or to_bytes(model or world.model())
     digest = hashlib.sha256(body).hexdigest()
     assert world.blobs.put(body) == digest
