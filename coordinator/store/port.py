@@ -9,6 +9,7 @@ fake. Tensors are not stored here: only their digests are.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -511,7 +512,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
 
     def drop_revocations(self, authority: str, counter: int, at: float) -> None:
         """Drops the lists of this authority with a lower counter whose next update was due before ``at``."""
-        self._delete(ListRow, {"authority": authority, "counter <": counter, "next_update <": at})
+        self._delete(ListRow, {"authority": authority, "counter <": counter, "next_update <": math.ceil(at)})
 
     def insert_authority(self, row: AuthorityRow) -> None:
         self._insert([replace(row, number=0)])

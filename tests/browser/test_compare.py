@@ -92,17 +92,24 @@ def test_all_runs_are_shown_at_first_and_the_table_is_that_of_the_api(
     }
 
 
+def untick(page: Any, name: str) -> None:
+    """The box changes with the address, a moment after the click: Playwright's own ``uncheck`` does not wait for it."""
+    box = page.get_by_role("checkbox", name=name)
+    box.click()
+    page.wait_for_function("box => !box.checked", arg=box.element_handle())
+
+
 def test_the_address_shows_the_same_after_a_reload_and_to_somebody_else(
     visit: Visit, server: Server, runs: list[str]
 ) -> None:
     visitor = visit()
     visitor.log_in(server.key)
     page = visitor.go(address(runs))
-    page.get_by_role("checkbox", name="slower").uncheck()
+    untick(page, "slower")
     page.get_by_role("combobox", name="Against").select_option("bytes received")
     page.get_by_role("combobox", name="Smoothing").select_option("0.8")
     page.get_by_role("combobox", name="Scale").select_option("log")
-    page.get_by_role("checkbox", name="Seeds as a band").uncheck()
+    untick(page, "Seeds as a band")
     label = "accuracy of 2 runs against bytes received"
     page.get_by_role("img", name=label).wait_for()
     page.get_by_role("button", name="Show the table").click()

@@ -135,11 +135,17 @@ class ServedApp:
 
     def _leaves(self, served: ServedRequest) -> None:
         """The place of a device that disconnects is dropped soon, where no fault comes between. Other requests of the
-        device have places of their own."""
+        device have places of their own, also one that was stored and whose answer was an error."""
         process, world = self._process, self._process.world
         requests = [one for one in self._open if one.peer == served.peer]
         row = draws.waiting_row(process.durable, served.peer)
-        if row is None or requests != [served] or world.shape.replicas > 1 or process.frozen:
+        if (
+            row is None
+            or row.expires != served.place
+            or requests != [served]
+            or world.shape.replicas > 1
+            or process.frozen
+        ):
             return
         before = (process.life, process.failures, world.interruptions)
 
