@@ -7,6 +7,7 @@ the corpus (``corpus.py``) are played besides: they are few, and in them every e
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -45,6 +46,20 @@ def failures(report: SearchReport) -> str:
     """The broken invariants, each with the command that repeats it."""
     lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
     return "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_repro_a_schedule_is_the_same_whatever_the_order_of_sets() -> None:
+    """Devices of a Flower run were woken in the order of a set of texts, which differs from process to process."""
+
+    def trace(order: str) -> str:
+        words = [sys.executable, "-m", "client_sdk.cli", "explore", "--seed", "20786000011", "--trace"]
+        root = str(Path(__file__).parents[2])
+        environment = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": root}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=True)
+        return re.sub(r"quorate-explorer-\w+|seconds [0-9.]+", "", done.stdout)
+
+    assert trace("0") == trace("3") != ""
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ class Messages:
             addressed = tx.flower_nodes_among({message.node for message in fresh})
             nowhere = tuple(message.message for message in fresh if message.node not in addressed)
             self._insert(tx, row, fresh, addressed, now)
-        self._ground.wake(run, {*devices, *addressed.values()})
+        self._ground.wake(run, sorted({*devices, *addressed.values()}))
         return Pushed(known=tuple(name for name in wanted if name in known), nowhere=nowhere)
 
     def _insert(
