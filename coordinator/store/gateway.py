@@ -54,7 +54,8 @@ class Reads(ABC):
 
     @abstractmethod
     def _ask(self, query: Query, row: type | None = None, /, **parameters: object) -> list[Any]:
-        """What the query returns: rows of this class, or tuples."""
+        """What the query returns: rows of this class, or tuples. A query with a parameter ``devices`` may be asked in
+        parts, each with some of them, so no row of its result is of several devices."""
 
 
 class Writes(Reads):

@@ -293,21 +293,23 @@ class SqlReads(Reads):
     def _values(self, row: type, columns: str, where: Where = ALL, order: str = "", limit: int | None = None) -> Result:
         statement = _select(row, columns, _shape(where), order, limit is not None)
         more: dict[str, object] = {} if limit is None else {"limit": limit}
-        return [one for part in _parts(where) for one in self._read(statement, {**_parameters(part), **more})]
+        parts = [where] if order or limit is not None else _parts(where)  # these are of the whole result
+        return [one for part in parts for one in self._read(statement, {**_parameters(part), **more})]
 
     def _count(self, row: type, where: Where = ALL) -> int:
         return int(self._read(_count(row, _shape(where)), _parameters(where))[0][0])
 
     def _ask(self, query: Query, row: type | None = None, /, **parameters: object) -> list[Any]:
         statement = statement_of(query)
-        found = [one for part in _parts(parameters) for one in self._read(statement, part)]
+        found = [one for part in _parts(parameters, "devices") for one in self._read(statement, part)]
         return list(found) if row is None else [*map(_maker(row), found)]
 
 
-def _parts(where: Where) -> Iterator[Where]:
-    """The condition, divided so that no list in it is too long: its values are sorted, and each is in one part."""
+def _parts(where: Where, only: str = "") -> Iterator[Where]:
+    """The condition, divided so that its first list is not too long: its values are sorted, and each is in one part.
+    ``only``: the one list by which it may be divided; empty: any."""
     for key, value in where.items():
-        if isinstance(value, list | tuple | set | frozenset) and len(value) > 1:
+        if isinstance(value, list | tuple | set | frozenset) and len(value) > 1 and only in ("", key):
             named = sorted(set(value))
             yield from ({**where, key: named[at : at + _LIST]} for at in range(0, len(named), _LIST))
             return

@@ -7,6 +7,9 @@ from coordinator.store.port import Store
 from coordinator.store.rows import ReplicaRow
 from tests.coordinator.store import rows
 
+MANY_RUNS = ["r1", *(f"r1-{number}" for number in range(1200)), "r2"]
+"""A scope of more runs than a list of devices in one statement may have."""
+
 
 class InsightContract:
     def test_labels_are_those_of_the_devices_that_are_asked_for(self, store: Store) -> None:
@@ -34,6 +37,7 @@ class InsightContract:
         assert store.participation(["d1", "d2", "d3"], ["r2"]) == {"d1": Participation(1, 0)}
         assert store.participation(["d1", "d3"], ["r1", "r9"]) == {"d1": Participation(1, 1), "d3": Participation(0, 2)}
         assert store.participation(["d1"], []) == {}
+        assert store.participation(["d1"], MANY_RUNS) == {"d1": Participation(2, 1)}
 
     def test_the_rounds_of_a_device_come_newest_first(self, store: Store) -> None:
         with store.transaction() as tx:
@@ -49,6 +53,8 @@ class InsightContract:
         assert store.counted_in("d9", 9) == []
         assert [row.reason for row in store.refused_in("d1", 2)] == ["3", "2"]
         assert [(row.run, row.round) for row in store.counted_in("d1", 1, ["r1"])] == [("r1", 2)]
+        assert [(row.run, row.round) for row in store.counted_in("d1", 2, MANY_RUNS)] == found[:2]
+        assert [row.reason for row in store.refused_in("d1", 2, MANY_RUNS)] == ["3", "2"]
         assert store.counted_in("d1", 9, []) == []
         assert len(store.refused_in("d1", 9, ["r1"])) == 3
         assert store.refused_in("d1", 9, ["r2"]) == []
