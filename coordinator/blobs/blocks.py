@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from coordinator.blobs.port import BlobError
@@ -41,7 +40,7 @@ class BlockTags(NamedTuple):
     def fits(self, index: int, block: bytes) -> bool:
         if not self.key:
             return hashlib.sha256(block).digest() == self.tags
-        tag = AESGCM(self.key).encrypt(_nonce(index), b"", block)  # at once: half the cost of a context
+        tag = AESGCM(self.key).encrypt(_nonce(index), b"", block)
         return tag == self.tags[index * _TAG : (index + 1) * _TAG]
 
     def covers(self, size: int) -> bool:
@@ -56,39 +55,30 @@ def _nonce(index: int) -> bytes:
     return index.to_bytes(12, "big")
 
 
-def _begin(key: bytes, index: int, data: memoryview) -> AEADEncryptionContext:
-    context = Cipher(algorithms.AES(key), modes.GCM(_nonce(index))).encryptor()
-    context.authenticate_additional_data(data)
-    return context
-
-
-def _end(context: AEADEncryptionContext) -> bytes:
-    context.finalize()
-    return context.tag
-
-
 class BlobHash:
-    """SHA-256 of bytes as they arrive, and the tag of each of their blocks."""
+    """SHA-256 of bytes as they arrive, and the tag of each of their blocks. Memory: one block."""
 
     def __init__(self) -> None:
         self.size = 0
         self._whole = hashlib.sha256()
-        self._block: AEADEncryptionContext | None = None
-        self._key, self._tags = os.urandom(_KEY), bytearray()
+        self._begun = bytearray()
+        """Bytes of the block that is not full yet: a copy and one call cost less than a context for its pieces."""
+        self._key, self._tags = b"", bytearray()
 
     def update(self, view: memoryview) -> None:
         """``view``: of bytes."""
+        self._whole.update(view)
+        self.size += len(view)
         while view:
-            piece = view[: BLOCK - self.size % BLOCK]
+            piece = view[: BLOCK - len(self._begun)]
             view = view[len(piece) :]
-            self._whole.update(piece)
-            if self._block is None:
-                self._block = _begin(self._key, len(self._tags) // _TAG, piece)
-            else:
-                self._block.authenticate_additional_data(piece)
-            self.size += len(piece)
-            if self.size % BLOCK == 0:
-                self._end_block()
+            if len(piece) == BLOCK:
+                self._add_tag(piece)
+                continue
+            self._begun += piece
+            if len(self._begun) == BLOCK:
+                self._add_tag(self._begun)
+                self._begun.clear()
 
     @property
     def digest(self) -> str:
@@ -97,14 +87,16 @@ class BlobHash:
 
     def end(self) -> BlockTags:
         """The tags of all blocks. No bytes may follow."""
-        if self._block is not None:
-            self._end_block()
+        if self.size <= BLOCK:
+            return BlockTags(b"", self._whole.digest())
+        if self._begun:
+            self._add_tag(self._begun)
+            self._begun.clear()
         return BlockTags(self._key, bytes(self._tags))
 
-    def _end_block(self) -> None:
-        if self._block is not None:
-            self._tags += _end(self._block)
-            self._block = None
+    def _add_tag(self, block: bytearray | memoryview) -> None:
+        self._key = self._key or os.urandom(_KEY)
+        self._tags += AESGCM(self._key).encrypt(_nonce(len(self._tags) // _TAG), b"", block)
 
 
 def hash_file(file: BinaryIO) -> BlobHash:
