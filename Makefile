@@ -6,7 +6,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.installed
 # Folders that exist among those that must type-check strictly.
-TYPED := $(wildcard quorate client_sdk coordinator simulation dashboards benchmarks scripts)
+TYPED := $(wildcard quorate client_sdk coordinator simulation dashboards benchmarks scripts tests/explorer)
 SOAK_SECONDS ?= 600
 # How many processes share the tests of `make fast`: one a core, but no more than four, since each takes some 700 MB.
 WORKERS ?= auto
@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # COMPARE, SECURE, DEMO_JSON, PYTHON, TORCH_INDEX_URL and UPGRADE reach the programs through the environment, as make passes them.
 export SOAK_SECONDS
 
-.PHONY: help install demo test fast check format bench soak mutate lock clean
+.PHONY: help install demo test fast check format bench explore soak mutate lock clean
 
 help: ## Say what there is
 	@echo "Quorate. Targets:"
@@ -55,6 +55,9 @@ bench: install ## Run every benchmark (ONLY=topic for one, ARGS="--quick --json"
 	@set -e; set -- $(if $(ONLY),$(ONLY),$(basename $(notdir $(filter-out benchmarks/_% benchmarks/harness.py,$(wildcard benchmarks/*.py))))); \
 		number=0; for topic; do number=$$((number + 1)); \
 		echo "== $$topic ($$number of $$#)"; $(BIN)/python -m benchmarks.$$topic $(ARGS); done
+
+explore: install ## Play schedules of faults for a minute (ARGS="--schedules 1000 --jobs 2", ARGS="--seed 31 --trace")
+	@$(BIN)/python -m tests.explorer $(or $(ARGS),--seconds 60)
 
 soak: install ## Search longer: soak tests for SOAK_SECONDS each (600), property tests with many examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -o timeout=0 -m "soak or property" $(ARGS)

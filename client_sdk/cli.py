@@ -57,7 +57,6 @@ ROOMS: dict[str, dict[str, str]] = {
     },
     "simulation": {
         "demo": "Watch a whole federation learn on this machine.",
-        "explore": "Search for schedules of faults that break an invariant.",
         "fleet": "Run many devices in a few processes.",
         "new": "Start a project: a learner, a plan, data and a test.",
         "simulate": "Run a plan on simulated clients.",

@@ -1,4 +1,4 @@
-"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo``, ``explore`` and ``new``.
+"""The simulation's commands of ``quorate``: ``simulate``, ``fleet``, ``demo`` and ``new``.
 
 ``client_sdk.cli`` finds ``app`` by entry point. Importing this file is fast: each command imports what it needs when it
 runs.
@@ -17,7 +17,6 @@ from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
 from simulation.commands.new import new
 from simulation.commands.simulate import simulate
-from simulation.explorer.command import explore
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -180,5 +179,4 @@ def demo(
 
 
 app.command(epilog="Example: quorate new credit-risk")(new)
-app.command(epilog="Example: quorate explore --schedules 1000 --jobs 2")(explore)
 app.command(epilog="Example: quorate simulate examples/mnist.toml --data mnist --clients 1000 --folder run")(simulate)

@@ -13,9 +13,9 @@ import pytest
 from client_sdk import chance
 from client_sdk.chance import WordStream, labelled
 from coordinator.engine.selection import by_examples
-from simulation.explorer.chance import Chance
 from simulation.fleet.habits import FleetHabits
 from simulation.virtual.behaviour import Behaviour, Habits
+from tests.explorer.chance import Chance
 
 MOST = 2**64 - 1
 

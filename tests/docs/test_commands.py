@@ -29,12 +29,9 @@ ENVIRONMENT = {
 ALONE = (
     "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
     "secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80 --json",
-    "explore --seed 31 --trace",
 )
 """Commands of blocks that end by themselves within 30 s, and need nothing."""
 LONG = (
-    "explore --schedules 1000 --jobs 2",
-    "explore --seconds 60 --json --coverage",
     "simulate examples/mnist.toml --data mnist --clients 1000 --alpha 0.3 --folder run",
     "datacenter train quorate:mnist-mlp --data mnist --steps 500 --batch-size 512 --nproc 2 --out model.safetensors",
     "datacenter train quorate:mnist-mlp --data mnist --steps 500 --nproc 2 --out model.safetensors",

@@ -26,13 +26,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from client_sdk.terminal import errors_as_sentences, note, say
-from simulation.explorer.counts import OF_SECURE, Coverage
-from simulation.explorer.faults import CENTER_FAULTS, DISK_FAULTS, FAULTS, SECURE_FAULTS
-from simulation.explorer.search import collected_between_schedules, play, play_many
-from simulation.explorer.secure.account import SECURE_PHASES
-from simulation.explorer.shape import Shape
-from tests.faults.mutants import MUTANTS, BuggyProduct
-from tests.faults.mutants.__main__ import BUDGET
+from tests.explorer.counts import OF_SECURE, Coverage
+from tests.explorer.faults import CENTER_FAULTS, DISK_FAULTS, FAULTS, SECURE_FAULTS
+from tests.explorer.mutants import MUTANTS, BuggyProduct
+from tests.explorer.mutants.__main__ import BUDGET
+from tests.explorer.search import collected_between_schedules, play, play_many
+from tests.explorer.secure.account import SECURE_PHASES
+from tests.explorer.shape import Shape
 
 FILE = Path(__file__).with_name("corpus.json")
 TIMES = 2

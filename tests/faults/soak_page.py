@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simulation.explorer.search import SearchReport
+from tests.explorer.search import SearchReport
 
 _HEAD = """# Schedules searched so far
 
 **{total} schedules** of faults, {broken} of them with a broken invariant. `make soak` adds a row; each began at a seed
-of its own, and `quorate explore --seed N --trace` repeats any of them (with the code of that day).
+of its own, and `python -m tests.explorer --seed N --trace` repeats any of them (with the code of that day).
 A broken one was a bug of the product, which was fixed and has a test, or a false alarm of a check, which was corrected.
 
 | day | schedules | broken | seconds | crashes | commits | first seed |

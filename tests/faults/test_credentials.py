@@ -13,10 +13,10 @@ from client_sdk.device.actions import Send
 from client_sdk.protocol.devices import Assignment, CheckIn, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
-from simulation.explorer.admission import Admitted
-from simulation.explorer.authority import ExplorerAuthority
-from simulation.explorer.faults import Broken
-from simulation.explorer.holders import (
+from tests.explorer.admission import Admitted
+from tests.explorer.authority import ExplorerAuthority
+from tests.explorer.faults import Broken
+from tests.explorer.holders import (
     QuickSigner,
     certificate_of,
     holder_of,
@@ -25,10 +25,10 @@ from simulation.explorer.holders import (
     token_of,
     trusted,
 )
-from simulation.explorer.request import SentRequest
-from simulation.explorer.search import play
-from simulation.explorer.shape import Shape
-from simulation.explorer.world import BEGINNING, World
+from tests.explorer.request import SentRequest
+from tests.explorer.search import play
+from tests.explorer.shape import Shape
+from tests.explorer.world import BEGINNING, World
 
 ONE, OTHER = holder_of("device-1"), holder_of("device-2")
 

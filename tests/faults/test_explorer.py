@@ -21,18 +21,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from simulation.cli import app
-from simulation.explorer.counts import Coverage
-from simulation.explorer.invariants import INVARIANTS
-from simulation.explorer.schedule import Schedule
-from simulation.explorer.search import SearchReport, explore, play, play_many
-from simulation.explorer.shape import Shape
-from simulation.explorer.shrink import shrink
+from tests.explorer.__main__ import explore as explore_command
+from tests.explorer.counts import Coverage
+from tests.explorer.invariants import INVARIANTS
+from tests.explorer.mutants import MUTANTS, BuggyProduct
+from tests.explorer.mutants.__main__ import BUDGET as MUTANT_BUDGET
+from tests.explorer.mutants.__main__ import main as mutants_command
+from tests.explorer.schedule import Schedule
+from tests.explorer.search import SearchReport, explore, play, play_many
+from tests.explorer.shape import Shape
+from tests.explorer.shrink import shrink
 from tests.faults import corpus
 from tests.faults.corpus import ANEW, Corpus, Known, cover, coverage_of, shows
-from tests.faults.mutants import MUTANTS, BuggyProduct
-from tests.faults.mutants.__main__ import BUDGET as MUTANT_BUDGET
-from tests.faults.mutants.__main__ import main as mutants_command
 from tests.faults.soak_page import add_to_count
 
 pytestmark = pytest.mark.whole
@@ -44,7 +44,10 @@ SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
 def failures(report: SearchReport) -> str:
     """The broken invariants, each with the command that repeats it."""
-    lines = [f"{item.invariant}: {item.what} (quorate explore --seed {item.seed} --trace)" for item in report.findings]
+    lines = [
+        f"{item.invariant}: {item.what} (python -m tests.explorer --seed {item.seed} --trace)"
+        for item in report.findings
+    ]
     return "\n".join(lines)
 
 
@@ -53,7 +56,7 @@ def test_repro_a_schedule_is_the_same_whatever_the_order_of_sets() -> None:
     """Devices of a Flower run were woken in the order of a set of texts, which differs from process to process."""
 
     def trace(order: str) -> str:
-        words = [sys.executable, "-m", "client_sdk.cli", "explore", "--seed", "20786000011", "--trace"]
+        words = [sys.executable, "-m", "tests.explorer", "--seed", "20786000011", "--trace"]
         root = str(Path(__file__).parents[2])
         environment = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": root}
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=True)
@@ -231,8 +234,11 @@ def test_schedules_with_a_datacenter_show_lease_takeover_and_return() -> None:
     raise AssertionError(f"never seen: {wanted}")
 
 
-@pytest.fixture
-def quorate() -> Callable[..., tuple[int, str, str]]:
+def command(function: Callable[..., None]) -> Callable[..., tuple[int, str, str]]:
+    """Return what calls the command with arguments: exit code, output, errors."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(function)
+
     def run(*arguments: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(app, list(arguments))
         return result.exit_code, result.stdout, result.stderr
@@ -240,8 +246,8 @@ def quorate() -> Callable[..., tuple[int, str, str]]:
     return run
 
 
-def test_command_counts(quorate: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, _ = quorate("explore", "--schedules", "5", "--json")
+def test_command_counts() -> None:
+    code, out, _ = command(explore_command)("--schedules", "5", "--json")
     assert code == 0
     keys = ("schedules", "broken", "seconds", "events", "crashes", "lost", "duplicated", "commits", "abandoned")
     assert out.startswith('{"schedules":5,"broken":0,')
@@ -254,32 +260,16 @@ def test_repro_log_is_silent_about_failures_that_are_faults(caplog: pytest.LogCa
     assert not caplog.records
 
 
-def test_command_shows_the_trace_of_a_seed(quorate: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, _ = quorate("explore", "--seed", "11", "--trace")
+def test_command_shows_the_trace_of_a_seed() -> None:
+    code, out, _ = command(explore_command)("--seed", "11", "--trace")
     assert code == 0
     assert "r0 starts" in out
     assert "Created" in out
 
 
-@pytest.mark.slow
-def test_command_has_no_mutants(quorate: Callable[..., tuple[int, str, str]]) -> None:
-    """They are test code, and the wheel has none of it."""
-    assert quorate("explore", "--schedules", "1", "--mutant", "double-count")[0] == 2
-    code = "import sys, simulation.explorer.search, simulation.cli; print([m for m in sys.modules if m[:5] == 'tests'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "[]\n"
-
-
 @pytest.fixture
 def mutants() -> Callable[..., tuple[int, str, str]]:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(mutants_command)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, list(arguments))
-        return result.exit_code, result.stdout, result.stderr
-
-    return run
+    return command(mutants_command)
 
 
 def test_mutants_are_listed(mutants: Callable[..., tuple[int, str, str]]) -> None:
@@ -292,7 +282,7 @@ def test_mutant_is_found_and_its_trace_shown(mutants: Callable[..., tuple[int, s
     code, out, err = mutants("double-count", "--schedules", "60", "--json")
     assert code == 0
     assert "BROKEN  counts-once" in err
-    assert "(python -m tests.faults.mutants double-count --seed " in err
+    assert "(python -m tests.explorer.mutants double-count --seed " in err
     assert "The shortest trace found" in err
     assert '"broken":1' in out
     seed = err.partition("double-count --seed ")[2].split()[0]

@@ -15,12 +15,12 @@ from itertools import count
 
 import pytest
 
-from simulation.explorer.chance import Chance
-from simulation.explorer.counts import Coverage, meets
-from simulation.explorer.faults import DISK_FAULTS, FAULTS
-from simulation.explorer.schedule import Schedule
-from simulation.explorer.shape import PHASES, Shape
-from simulation.explorer.world import World
+from tests.explorer.chance import Chance
+from tests.explorer.counts import Coverage, meets
+from tests.explorer.faults import DISK_FAULTS, FAULTS
+from tests.explorer.schedule import Schedule
+from tests.explorer.shape import PHASES, Shape
+from tests.explorer.world import World
 
 pytestmark = pytest.mark.whole
 

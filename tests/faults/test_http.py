@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.explorer.faults import Broken
-from simulation.explorer.http.connection import Connection
-from simulation.explorer.http.loop import VirtualLoop
-from simulation.explorer.search import play
-from simulation.explorer.shape import Shape
 from simulation.virtual.agenda import Agenda
+from tests.explorer.faults import Broken
+from tests.explorer.http.connection import Connection
+from tests.explorer.http.loop import VirtualLoop
+from tests.explorer.search import play
+from tests.explorer.shape import Shape
 
 
 def over_http(seed: int) -> Shape:

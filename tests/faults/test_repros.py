@@ -18,8 +18,8 @@ from coordinator.blobs import MemoryBlobs
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction
-from simulation.explorer.holders import DAY_S, authority_ref, certificate_of, holder_of
 from tests.coordinator.world import World
+from tests.explorer.holders import DAY_S, authority_ref, certificate_of, holder_of
 
 
 class ForgetfulStore(MemoryStore):

@@ -6,9 +6,9 @@ import pytest
 
 from client_sdk.secagg.errors import BadParameters
 from coordinator.engine.secure.plan import Secure
-from simulation.explorer.secure.account import SecureAccount, numbers_of
-from simulation.explorer.secure.plans import LARGEST, LINEAR_CODECS
-from simulation.explorer.shape import Shape, made_secure
+from tests.explorer.secure.account import SecureAccount, numbers_of
+from tests.explorer.secure.plans import LARGEST, LINEAR_CODECS
+from tests.explorer.shape import Shape, made_secure
 
 
 @pytest.mark.parametrize("drop", [None, 0, 1, 2, 3])

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from client_sdk.protocol.workers import WorkerPoll
-from simulation.explorer.faults import Broken
-from simulation.explorer.plans import DATA, LEARNER
-from simulation.explorer.search import play
-from simulation.explorer.wakes import Wakes
 from simulation.virtual.agenda import Agenda
+from tests.explorer.faults import Broken
+from tests.explorer.plans import DATA, LEARNER
+from tests.explorer.search import play
+from tests.explorer.wakes import Wakes
 from tests.faults.corpus import Known
 
 

@@ -55,7 +55,6 @@ DEVICE = ("device", "--data", "mine.npz", "--token-file", "t")
         ("simulation.cli", ("demo",)),
         ("numpy", DEVICE),
         ("sqlalchemy", ("serve", "--port", "0")),
-        ("simulation.explorer.search", ("explore",)),
         ("exit", ("--version",)),
     ],
 )
@@ -69,7 +68,7 @@ def test_ctrl_c_during_imports_and_at_the_exit(tmp_path: Path, module: str, argu
 def test_ctrl_c_ends_a_search_and_its_processes(jobs: int) -> None:
     """The signal goes to the whole process group, as a terminal sends it."""
     search = subprocess.Popen(
-        [sys.executable, "-m", "quorate", "explore", "--seconds", "60", "--jobs", str(jobs)],
+        [sys.executable, "-m", "tests.explorer", "--seconds", "60", "--jobs", str(jobs)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

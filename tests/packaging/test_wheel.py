@@ -63,7 +63,7 @@ def test_sdist_holds_the_tests_their_mutants_and_the_dashboards_page(tmp_path: P
     unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert Dashboard(unpacked).is_current(), "a wheel that is made of it without Node.js has the page"
     assert {f"{package}/__init__.py" for package in PACKAGES} <= names
-    assert {"tests/faults/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
+    assert {"tests/explorer/mutants/registry.py", "requirements/lock.txt", "Makefile", "README.md"} <= names
 
 
 def test_wheel_carries_the_files_of_a_new_project(wheel: Path) -> None:

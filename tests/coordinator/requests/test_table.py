@@ -24,15 +24,15 @@ from coordinator.runtime.arrived_update import ArrivedUpdate
 from coordinator.runtime.identities import Registrant, SignedBy
 from coordinator.service import create_app
 from coordinator.settings import Settings
-from simulation.explorer.holders import Holder, QuickSigner, holder_of
-from simulation.explorer.request import SentRequest as Delivery
-from simulation.explorer.schedule import Schedule
-from simulation.explorer.serving import serve
-from simulation.explorer.shape import Shape
 from tests.coordinator.certified import key_id, key_of
 from tests.coordinator.requests.entries import BODY, DIRECT, EXTENDED, HELD, Question
 from tests.coordinator.service.devices import Signing
 from tests.coordinator.world import World
+from tests.explorer.holders import Holder, QuickSigner, holder_of
+from tests.explorer.request import SentRequest as Delivery
+from tests.explorer.schedule import Schedule
+from tests.explorer.serving import serve
+from tests.explorer.shape import Shape
 
 OTHER = key_of("another key")
 HTTP_ALONE = {

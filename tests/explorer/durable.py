@@ -1,0 +1,161 @@
+"""What survives every crash of a schedule: one store and one disk, which may lose unsynced files with the power.
+
+The explorer's checks read them directly, not through a replica.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
+from coordinator.store import open_store
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import Store
+from coordinator.store.sql import SqlStore
+from tests.explorer.faults import Broken
+from tests.explorer.flips import Flips
+from tests.explorer.power import UnsyncedFiles
+from tests.explorer.shape import Shape
+from tests.explorer.world import World
+
+
+class Durable:
+    """``store`` and ``blobs``: the real ones, without faults."""
+
+    def __init__(self, world: World, folder: Path | None, files: UnsyncedFiles | None) -> None:
+        self._files = files
+        self.store = _store(world.shape, folder)
+        self._database = None if folder is None or world.shape.store != "sqlite-file" else folder / "q.db"
+        self._copies = 0
+        self._left: list[Store] = []
+        """Stores of files that were copied, and are not written any more."""
+        self.blobs: Blobs = MemoryBlobs()
+        self.flips: Flips | None = None
+        """Of bits in its files; None without files."""
+        if files is not None and folder is not None:
+            self.folder = folder / "blobs"
+            self.blobs = FileBlobs(self.folder)
+            self.flips = Flips(world, self.folder, self.looked_at)
+
+    def open_blobs(self, die_at: Callable[[str], None]) -> Blobs:
+        """The blobs as a process opens them when it starts; ``die_at`` is called where it may die."""
+        if self._files is None:
+            return self.blobs
+        self._files.die_at = die_at
+        return FileBlobs(self.folder, notice=lambda line: None if self.flips is None else self.flips.told(line))
+
+    def read(self, digest: str) -> bytes:
+        """The bytes of a blob; of one that a flipped bit has damaged the right ones. BlobError."""
+        found = None if self.flips is None else self.flips.bytes_of(digest)
+        if found is None:
+            with self.looked_at(), self.blobs.open(digest) as file:
+                found = file.read()
+        return found
+
+    def has(self, digest: str) -> bool:
+        """Whether the bytes of the blob are there, damaged perhaps."""
+        return self.blobs.has(digest) if self.flips is None else self.flips.has(digest)
+
+    def digests(self) -> Iterator[str]:
+        """Of all blobs, damaged ones included."""
+        return self.blobs.digests() if self.flips is None else self.flips.digests()
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Within, no process dies at what happens to the files: the checks read them."""
+        if self._files is None:
+            yield
+            return
+        die_at, self._files.die_at = self._files.die_at, lambda where: None
+        try:
+            yield
+        finally:
+            self._files.die_at = die_at
+
+    def crash(self, *, alone: bool) -> None:
+        """Lets the machine of the disk lose power. ``alone``: no other process has the database open, so it is copied
+        as it lies on the disk at this moment, and the copy is opened."""
+        if self._files is not None:
+            self._files.lose_power(self.folder)
+        if alone and self._database is not None:
+            self._copies += 1
+            copy = self._database.with_name(f"q{self._copies}.db")
+            for tail in ("", "-wal"):
+                if Path(f"{self._database}{tail}").exists():
+                    shutil.copyfile(f"{self._database}{tail}", f"{copy}{tail}")
+            self._left.append(self.store)
+            self._database, self.store = copy, _synced(open_store(f"sqlite:///{copy}", lock_timeout_s=1.0))
+
+    def close(self) -> None:
+        for store in (*self._left, self.store):
+            store.close()
+
+
+def scratch() -> str | None:
+    """Returns a folder in memory, where there is one: ``power`` decides what is durable, not a disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@contextmanager
+def opened(world: World) -> Iterator[Durable]:
+    """The durable state of a schedule, deleted at its end."""
+    shape = world.shape
+    if shape.store != "sqlite-file" and shape.blobs == "memory":
+        durable = Durable(world, None, None)
+        try:
+            yield durable
+        finally:
+            durable.close()
+        return
+    with tempfile.TemporaryDirectory(prefix="quorate-explorer-", dir=scratch()) as name:
+        files = UnsyncedFiles(world.chance) if shape.blobs == "files" else None
+        durable = Durable(world, Path(name), files)
+        try:
+            if files is None:
+                yield durable
+            else:
+                with files.watching():
+                    yield durable
+        finally:
+            durable.close()
+
+
+def _store(shape: Shape, folder: Path | None) -> Store:
+    if shape.store == "memory":
+        return MemoryStore(lock_timeout_s=1.0)
+    if shape.store == "sqlite-file" and folder is not None:
+        path = folder / "q.db"
+        shutil.copyfile(_template(), path)
+        return _synced(open_store(f"sqlite:///{path}", lock_timeout_s=1.0))
+    return open_store("sqlite://", lock_timeout_s=1.0)
+
+
+def _synced(store: Store) -> Store:
+    """The store, which syncs each commit: a crash here copies files with what a power loss would take from them."""
+    with cast("SqlStore", store).engine.connect() as connection:
+        found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+    if found not in (["wal", 2], ["wal", 3], ["delete", 2], ["delete", 3]):
+        raise Broken("ack-durable", f"SQLite does not sync each commit: journal {found[0]}, synchronous {found[1]}")
+    return store
+
+
+@cache
+def _template_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="quorate-explorer-template-", dir=scratch())
+
+
+@cache
+def _template() -> Path:
+    """An empty database with its schema: migrating one for each schedule would cost more than the schedule."""
+    path = Path(_template_folder().name) / "empty.db"
+    open_store(f"sqlite:///{path}").close()
+    for tail in ("-wal", "-shm"):
+        Path(f"{path}{tail}").unlink(missing_ok=True)
+    return path

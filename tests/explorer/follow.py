@@ -1,0 +1,332 @@
+"""A second, smaller model of a run, made from the events of its log alone: its round, its phase, the counted updates.
+
+It is written from ``docs/architecture.md`` and does not import the engine: where the two differ, one of them is wrong,
+and the explorer stops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.store.port import EventRow
+from tests.explorer.faults import Broken
+from tests.explorer.follow_center import CenterFollowing
+from tests.explorer.round_ending import RoundEnding, devices_scores, weight_of
+from tests.explorer.secure.account import SECURE_PHASES
+from tests.explorer.secure.follow_secure import SECURE_EVENTS, SecureFollowing
+
+WAITS = {True: "wait_s", False: "select_s"}
+"""The field of the plan for how long a round waits; True: for a worker, by plan."""
+
+
+@dataclass(slots=True)
+class Followed(SecureFollowing, CenterFollowing):
+    """One run, by its log."""
+
+    def follow(self, event: EventRow) -> list[RoundEnding]:
+        """Adds the next event. Returns the rounds that ended with it."""
+        if event.seq != self.head + 1:
+            raise Broken("ack-durable", f"the log of {self.run} goes from {self.head} to {event.seq}")
+        self.head, self.at = event.seq, event.at
+        body: dict[str, Any] = event.body
+        if event.kind in ("Leased", "Heartbeat", "LeaseEnded", "Delivered", "FleetReturned"):
+            return self._in_the_datacenter(event, body)
+        if "round" in body and event.kind not in ("Started", "Discarded") and body["round"] != self.round:
+            raise self._odd(event, f"the run is at round {self.round}")
+        match event.kind:
+            case "Created":
+                if self.in_parts:
+                    raise self._odd(event, "the run has begun already")
+                self.in_parts = True
+                if self.status == "running":
+                    self._open()
+            case "Drawn":
+                return self._drawn(event, body)
+            case "Tick":
+                if self.phase in ("leasing", "training"):
+                    return self._time_passed(event)
+                if self.secure is not None and self.phase in ("collecting", *SECURE_PHASES):
+                    self._require_deadline(event, "closed")
+                    return self._go_on(event, self.secure, time_is_up=True)
+                if self.phase != "collecting":
+                    raise self._odd(event, f"the run is {self.phase}")
+                self._require_deadline(event, "closed")
+                if self.asked_again:
+                    return self._abandon()
+                return self._close() if len(self.reported) >= self.quorum else self._abandon(short=True)
+            case kind if kind in SECURE_EVENTS:
+                return self._of_secure_round(event, body)
+            case "Withdrew" if self.secure is not None:
+                return self._gone(event, body["device"], self.secure)
+            case "Reported" | "UpdateRefused" if self.secure is not None:
+                raise self._odd(event, "a secure round takes no update in the clear")
+            case "Reported":
+                return self._reported(event, body)
+            case "UpdateLost":
+                self._lost(event, body)
+            case "Withdrew" | "UpdateRefused":
+                return self._has_left(event, body)
+            case "Committed":
+                return self._committed(event, body)
+            case "CommitFailed":
+                return self._commit_failed(body["reason"])
+            case "Paused":
+                if self.status != "running":
+                    raise self._odd(event, f"the run is {self.status}")
+                self.status = "paused"
+                if self.phase == "leasing":
+                    return self._abandon()
+            case "Resumed":
+                if self.status != "paused":
+                    raise self._odd(event, f"the run is {self.status}")
+                self.status = "running"
+                self.refused, self.rests_until, self.failed, self.tried = 0, None, 0, False
+                if self.phase == "idle" and self.in_parts:
+                    self._open()
+            case "Stopped":
+                return self._stopped(event)
+            case "ClockFell":
+                if not self.clocks_jump:
+                    raise Broken(
+                        "deadline", f"{self.run} moved its times {body['by_s']} s back, and no clock had jumped"
+                    )
+                if self.deadline is not None:
+                    self.deadline -= body["by_s"]
+                    self.deadlines.append(self.deadline)
+                self.renewed_at -= body["by_s"]
+                if self.give_up_at is not None:
+                    self.give_up_at -= body["by_s"]
+                if self.rests_until is not None:
+                    self.rests_until -= body["by_s"]
+            case "Started" if self.phase == "collecting":
+                self.began.add(body["device"])
+            case "Started":
+                pass
+            case "Scored":
+                finished = self.scores.says_finished(body["version"], body["source"], body["metrics"])
+                if finished and not self.over and not self.ending:
+                    return self._end("finished")
+            case _:
+                raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
+        return []
+
+    def _open(self) -> None:
+        self.round += 1
+        self.kind = self._turn()
+        self.phase = "leasing" if self.kind == "datacenter" else "selecting"
+        self.cohort, self.reported, self.withdrawn, self.invalid = {}, {}, set(), set()
+        self.attempt, self.lease, self.give_up_at = 0, ("", 0, 0), None
+        self.waiting, self.began, self.reports = 0, set(), {}
+        self.lost, self.asked_again, self.reopened = set(), set(), False
+        self.secure, self.advancing = None, ""
+        self.barred = {device: until for device, until in self.barred.items() if until > self.round}
+        self._wait()
+
+    def _wait(self) -> None:
+        """The phase waits: for devices, or for a worker, and after some time for a quorum of devices too."""
+        planned = self.kind == "datacenter" and self.planned
+        self.set_deadline(self.at + float(self.plan["datacenter" if planned else "cohort"][WAITS[planned]]))
+
+    def _turn(self) -> str:
+        turn = self._wanted()
+        self.planned = turn == "datacenter"
+        if turn == "fallback":
+            self.away = self.tried = True
+        fleets = "secure" if "secure" in self.plan else "federated"
+        return fleets if turn == "federated" else "datacenter"
+
+    def _wanted(self) -> str:
+        section = self.plan.get("datacenter")
+        resting = self.rests_until is not None and self.at < self.rests_until
+        if section is None or self.fleet_first or resting:
+            return "federated"
+        if section["every"] and (self.version + 1) % section["every"] == 0:
+            return "datacenter"
+        if section["patience"] and (self.away or self.in_vain >= section["patience"]):
+            return "fallback"
+        return "federated"
+
+    def _rest_or_open(self) -> None:
+        if self.ending:
+            self.status, self.ending = self.ending, ""
+        if self.status == "running":
+            self._open()
+        else:
+            self.phase = "idle"
+            self.set_deadline(None)
+            self.cohort, self.withdrawn, self.invalid, self.secure = {}, set(), set(), None
+
+    def _drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        if self.phase != "selecting":
+            raise self._odd(event, f"the run is {self.phase}")
+        cohort, self.left_out = dict(body["cohort"]), self.unfit
+        self.waiting = body["waiting"]
+        if self.waiting < self.plan["cohort"]["pool"]:
+            self._require_deadline(event, "drawn")
+        if self.kind == "secure":
+            return self._secure_drawn(event, body)
+        if len(cohort) < self.quorum:
+            return self._missed()
+        if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
+            raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
+        self.cohort, self.phase = cohort, "collecting"
+        self.pools[self.round] = body["pool"]
+        self.drawn_at = event.at
+        self.set_deadline(event.at + self.plan["cohort"]["collect_s"])
+        return []
+
+    def _reported(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        device = body["device"]
+        if self.phase != "collecting":
+            raise Broken(
+                "late-report", f"{device}'s update of round {body['round']} came while the run was {self.phase}"
+            )
+        if device not in self.cohort:
+            raise self._odd(event, "the device was not selected")
+        if device in self.reported:
+            raise Broken("counts-once", f"{device} reported twice in round {self.round} of {self.run}")
+        if device in self.left:
+            raise self._odd(event, "the device had left the round")
+        self.asked_again.discard(device)
+        self.reports[device] = event
+        self.reported[device] = (body["digest"], weight_of(self.plan, body, in_parts=self.in_parts))
+        return self._close_if_complete()
+
+    def _has_left(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        device = body["device"]
+        if self.phase != "collecting" or device not in self.cohort or device in self.left | self.reported.keys():
+            raise self._odd(event, "the device has no open place in the round")
+        (self.withdrawn if event.kind == "Withdrew" else self.invalid).add(device)
+        if device in self.asked_again:
+            return self._abandon()
+        ended = self._close_if_complete()
+        if self.phase == "collecting" and len(self.cohort) - len(self.left) < self.quorum:
+            return self._abandon()
+        return ended
+
+    def _close_if_complete(self) -> list[RoundEnding]:
+        if self.asked_again:
+            return []
+        have = len(self.reported)
+        everyone = have + len(self.left) == len(self.cohort)
+        if have >= self.plan["cohort"]["goal"] or (everyone and have >= self.quorum):
+            return self._close()
+        return []
+
+    def _close(self) -> list[RoundEnding]:
+        self.phase = "committing"
+        self.set_deadline(None)
+        return []
+
+    def _lost(self, event: EventRow, body: dict[str, Any]) -> None:
+        """A damaged update is asked for once more, until the deadline that the round had."""
+        device, digest = body["device"], body["digest"]
+        if self.phase not in ("collecting", "committing") or digest not in self.flipped or device in self.lost:
+            raise self._odd(event, f"the run is {self.phase}")
+        if self.reported.pop(device)[0] != digest:
+            raise self._odd(event, "it is not the update that counts")
+        self.lost_digests.add(digest)
+        self.lost.add(device)
+        self.asked_again.add(device)
+        self.began.discard(device)
+        del self.reports[device]
+        if self.phase == "committing":
+            self.phase, self.reopened = "collecting", True
+            self.set_deadline(self.drawn_at + self.plan["cohort"]["collect_s"])
+
+    def _committed(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        if self.phase != "committing":
+            raise self._odd(event, f"the run is {self.phase}")
+        least = self.quorum if self.secure is None else self.secure.needed
+        if not self.advancing and len(self.reported) < least:
+            have = f"{len(self.reported)} of {self.quorum} updates"
+            raise Broken("quorum", f"round {self.round} was committed with {have}")
+        return self._advance(body)
+
+    def _commit_failed(self, reason: str) -> list[RoundEnding]:
+        """Only where an update is damaged, and by its name; of a run that was stopped, also another file."""
+        damaged = {digest for digest in self.flipped if digest in reason}
+        if damaged.isdisjoint(digest for digest, _ in self.reported.values()) and not (
+            damaged and self.ending == "stopped"
+        ):
+            what = f"round {self.round} of {self.run} could not be made of updates that were acknowledged"
+            raise Broken("ack-durable", f"{what}: {reason}")
+        return self._abandon()
+
+    def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
+        self.version += 1
+        self.digest, self.size = body["digest"], body["bytes"]
+        self.in_vain, self.fleet_first, self.failed, self.tried = 0, False, 0, False
+        self.exhausted = False
+        self.advances += bool(self.advancing)
+        ending = self._ending(committed=True)
+        ending.digest, ending.size = body["digest"], body["bytes"]
+        self.ended[self.round] = ending
+        scores = devices_scores(ending)
+        finished = bool(scores) and self.scores.says_finished(self.version - 1, "devices", scores)
+        if (finished or self.version >= self.plan["finish"]["rounds"]) and not self.ending:
+            self.ending = "finished"
+        self._rest_or_open()
+        return [ending]
+
+    def _abandon(self, short: bool = False, returned: bool = False) -> list[RoundEnding]:
+        ending = self._ending(committed=False)
+        ending.short = short
+        if self.kind != "datacenter":
+            self.in_vain, self.fleet_first = self.in_vain + 1, False
+        if not returned:
+            self.failed += 1
+            self._pause_after_failures()
+        self.ended[self.round] = ending
+        self._rest_or_open()
+        return [ending]
+
+    def _missed(self) -> list[RoundEnding]:
+        """Too few devices waited: it counts as an abandoned round, and the round goes on where the next one would be
+        the devices' too, and no device is barred for so many rounds."""
+        status, failed, in_vain, first = self.status, self.failed, self.in_vain, self.fleet_first
+        self.failed, self.in_vain, self.fleet_first = failed + 1, in_vain + 1, False
+        self._pause_after_failures()
+        goes_on = self.status == "running" and not self.ending and self._wanted() == "federated" and not self.barred
+        if goes_on:
+            self._wait()
+            return []
+        self.status, self.failed, self.in_vain, self.fleet_first = status, failed, in_vain, first
+        return self._abandon()
+
+    def _ending(self, committed: bool) -> RoundEnding:
+        ending = RoundEnding(self.round, committed, self.reported, self.version, kind=self.kind, lease=self.lease)
+        ending.invalid, ending.withdrawn = frozenset(self.invalid), frozenset(self.withdrawn)
+        ending.cohort, ending.began = frozenset(self.cohort), frozenset(self.began)
+        ending.waiting, ending.reports = self.waiting, self.reports
+        ending.secure, ending.advancing = self.secure, self.advancing
+        if self.secure is not None and self.secure.blobs:
+            self.undeleted[self.round] = self.secure.blobs
+        return ending
+
+    def _pause_after_failures(self) -> None:
+        most = self.plan["finish"].get("abandoned")
+        if most is None or self.failed < most or self.status != "running" or self.ending:
+            return
+        if self._wanted() != "fallback" or self.tried:
+            self.status = "paused"
+
+    def _stopped(self, event: EventRow) -> list[RoundEnding]:
+        if self.over or self.ending:
+            raise self._odd(event, f"the run is {self.status}")
+        return self._end("stopped")
+
+    def _end(self, status: str) -> list[RoundEnding]:
+        self.ending = status
+        if self.phase == "committing":
+            return []
+        if self.phase == "idle":
+            self._rest_or_open()
+            return []
+        return self._abandon()
+
+    def _require_deadline(self, event: EventRow, what: str) -> None:
+        if self.deadline is None or event.at < self.deadline:
+            early_s = (self.deadline or float("inf")) - event.at
+            raise Broken("deadline", f"round {self.round} of {self.run} was {what} {early_s:.3f} s early")

@@ -1,0 +1,181 @@
+"""The fields of the explorer's own model of a run; ``follow`` changes them, event by event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.store.port import EventRow, RunRow
+from tests.explorer.round_ending import RoundEnding
+from tests.explorer.scores import Scores
+from tests.explorer.secure.account import SecureAccount
+
+
+@dataclass(slots=True)
+class FollowedRun:
+    """What the log of one run says of it."""
+
+    row: RunRow
+    clocks_jump: bool = True
+    """Whether clocks may jump in this schedule; they differ by less than the product allows in any case."""
+    flipped: Collection[str] = ()
+    """Digests of the blobs that have been damaged."""
+    run: str = field(init=False)
+    plan: dict[str, Any] = field(init=False)
+    head: int = 0
+    status: str = "running"
+    phase: str = "idle"
+    round: int = 0
+    version: int = 0
+    digest: str = ""
+    size: int = 0
+    """Of the current model's file, in bytes."""
+    cohort: dict[str, int] = field(default_factory=dict)
+    reported: dict[str, tuple[str, int]] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    invalid: set[str] = field(default_factory=set)
+    """Devices that left the round because their update was refused as invalid."""
+    lost: set[str] = field(default_factory=set)
+    """Devices that were asked for another update, since theirs was damaged."""
+    asked_again: set[str] = field(default_factory=set)
+    """Those of them that have sent none yet."""
+    lost_digests: set[str] = field(default_factory=set)
+    """Of the updates in whose place they were asked for others, of all rounds."""
+    reopened: bool = False
+    """Whether they were asked when the round had closed: it waits for them alone."""
+    drawn_at: float = 0.0
+    in_parts: bool = False
+    """Whether the run's first event says in how many parts of an example it counts: a run that was paused before it
+    began has no such event, and counts whole examples."""
+    ended: dict[int, RoundEnding] = field(default_factory=dict)
+    ending: str = ""
+    pools: dict[int, str] = field(default_factory=dict)
+    kind: str = "federated"
+    fence: int = 0
+    attempt: int = 0
+    lease: tuple[str, int, int] = ("", 0, 0)
+    """(worker, attempt, fence) of the datacenter round's last lease."""
+    in_vain: int = 0
+    """Federated rounds abandoned in a row."""
+    failed: int = 0
+    """Rounds of any kind abandoned in a row, but for those that went back to the devices."""
+    tried: bool = False
+    """Whether the run has fallen back since its last commit, or since it was resumed."""
+    installation: str = ""
+    """The installation that holds, or held, the round's lease."""
+    planned: bool = False
+    """Whether the datacenter round is the datacenter's by plan."""
+    away: bool = False
+    refused: int = 0
+    """Datacenter rounds in a row that a worker reported as impossible to train."""
+    rests_until: float | None = None
+    at: float = 0.0
+    """Unix time of the last event."""
+    fleet_first: bool = False
+    renewed_at: float = 0.0
+    """When the lease was granted, or its last heartbeat recorded, by the clock of the log."""
+    give_up_at: float | None = None
+    deadline: float | None = None
+    """When the phase under way ends, by the clock of the log; while *leasing*, when a quorum of devices ends it. None
+    where nothing ends it, and in training."""
+    deadlines: list[float] = field(default_factory=list)
+    """Every value that the deadline of the phase under way has had."""
+    waiting: int = 0
+    """Eligible devices at the draw."""
+    began: set[str] = field(default_factory=set)
+    """Devices that began to train."""
+    reports: dict[str, EventRow] = field(default_factory=dict)
+    """The events of the updates in ``reported``, by device."""
+    scores: Scores = field(init=False)
+    """What the plan's rule for scores makes of those in the log."""
+    secure: SecureAccount | None = None
+    """Of a secure round, from the draw to its end."""
+    marks: dict[bytes, dict[str, str]] = field(default_factory=dict)
+    """Model -> device -> *spent* or *declined*: who contributes to it no more, by the logs of all runs."""
+    tensors: bytes = b""
+    """What tells the run's model from others, whatever its file."""
+    barred: dict[str, int] = field(default_factory=dict)
+    """Device -> the first round for which it can be drawn again."""
+    left_out: set[str] = field(default_factory=set)
+    """Who could not be drawn at the last draw."""
+    exhausted: bool = False
+    """Whether too few devices are left for this checkpoint."""
+    advancing: str = ""
+    """Who lets the round commit the model moved by one unit."""
+    advances: int = 0
+    """How many rounds have done so."""
+    undeleted: dict[int, set[str]] = field(default_factory=dict)
+    """Secure round that has ended -> its blobs, until the log says that they are deleted."""
+    moments: list[Any] = field(default_factory=list)
+    """The server optimizer's vectors after the last commit, computed by hand; see ``marks``."""
+
+    def __post_init__(self) -> None:
+        self.run, self.plan = self.row.run, self.row.plan
+        self.scores = Scores(self.plan["finish"])
+
+    @property
+    def left(self) -> set[str]:
+        """Devices that have left the round without an update."""
+        return self.withdrawn | self.invalid
+
+    @property
+    def awaited(self) -> set[str]:
+        """The devices that work for the round."""
+        if self.secure is not None:
+            return self.secure.claimed
+        if self.reopened:
+            return self.asked_again if self.phase == "collecting" else set()
+        return self.cohort.keys() - self.reported.keys() - self.left if self.phase == "collecting" else set()
+
+    @property
+    def unfit(self) -> set[str]:
+        """Devices that cannot be drawn for a round on this checkpoint."""
+        return self.marks.get(self.tensors, {}).keys() | self.barred.keys()
+
+    def set_deadline(self, at: float | None) -> None:
+        """A phase begins, which ends at this time at the latest."""
+        self.deadline = at
+        self.deadlines = [] if at is None else [at]
+
+    @property
+    def over(self) -> bool:
+        return self.status in ("finished", "stopped")
+
+    @property
+    def lease_ends_at(self) -> float:
+        """When the lease ends without another heartbeat, by the clock of the log."""
+        ends_at = self.renewed_at + float(self.plan["datacenter"]["lease_s"])
+        return ends_at if self.give_up_at is None else min(ends_at, self.give_up_at)
+
+    def report(self, round: int, device: str) -> EventRow | None:
+        """Returns the event that counts the device's update in this round."""
+        ending = self.ended.get(round)
+        return (self.reports if ending is None else ending.reports).get(device)
+
+    @property
+    def quorum(self) -> int:
+        cohort: dict[str, Any] = self.plan["cohort"]
+        return max(1, math.ceil(float(cohort["quorum"]) * int(cohort["goal"]) - 1e-9))
+
+    @property
+    def fewest(self) -> int:
+        """How many waiting devices begin a round: a quorum, and in secure rounds the smallest cohort too."""
+        return max(self.quorum, int(self.plan.get("secure", {}).get("minimum_cohort", 0)))
+
+    def known(self, round: int, device: str) -> tuple[str, int] | None:
+        """Returns (digest, weight) of the update in the log for this device and round."""
+        if round == self.round:
+            found = self.reported.get(device)
+            if found is not None:
+                return found
+        ending = self.ended.get(round)
+        return ending.reported.get(device) if ending is not None else None
+
+    def counted(self, round: int, device: str) -> str | None:
+        """Returns the digest of the update that counts for this device in a committed round."""
+        ending = self.ended.get(round)
+        if ending is None or not ending.committed or device not in ending.reported:
+            return None
+        return ending.reported[device][0]

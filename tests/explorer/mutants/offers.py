@@ -1,0 +1,183 @@
+"""Bugs in what devices and workers are offered, who is served, and who is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from dataclasses import replace
+from typing import Any
+
+from client_sdk.device.session import _Session
+from client_sdk.protocol.devices import Assignment, Outcome
+from coordinator.engine import effects as fx
+from coordinator.engine import selection
+from coordinator.engine.phases import selecting
+from coordinator.runtime import cohort_selection
+from coordinator.runtime.core import Core
+from coordinator.runtime.devices import DeviceRequests
+from coordinator.runtime.fleet import Fleet
+from coordinator.runtime.outcomes import Outcomes
+from coordinator.runtime.signals import Signals
+from coordinator.store.port import Reader, WaitingRow
+from tests.explorer.mutants.datacenter import CENTER
+from tests.explorer.mutants.registry import mutant
+
+Patches = list[tuple[Any, str, Any]]
+_drawn = selecting.drawn
+EVER = float("-inf")
+
+
+@mutant("checkpoint-not-fetched", "parent")
+def _checkpoint_not_fetched() -> Patches:
+    """A device does not fetch the checkpoint that it was assigned, and trains on what it has."""
+
+    def fetch(self: _Session, assignment: Assignment) -> Generator[Any, Any, str | None]:
+        return None
+        yield
+
+    return [(_Session, "_fetch", fetch)]
+
+
+@mutant("assignment-in-any-phase", "offer", "no-bug", replicas=3, focus=("pause", "collecting"))
+def _assignment_in_any_phase() -> Patches:
+    """A claim is an assignment whatever the run is doing, by the state that the replica has."""
+
+    def assignment(self: DeviceRequests, device: str) -> Assignment | None:
+        claim = self._core.store.claim(device)
+        if claim is None:
+            return None
+        log = self._core.log(claim.run)
+        return Assignment(
+            run=claim.run,
+            round=claim.round,
+            attempt=claim.attempt,
+            device=device,
+            checkpoint=self._checkpoint(log.state),
+            plan_digest=log.row.plan_digest,
+            task=log.state.plan.task,
+            report_within_s=max(0.0, (log.state.deadline or 0.0) - self._core.clock.now()),
+            partial=log.state.plan.aggregation.partial,
+            max_update_bytes=self._limit(claim.run),
+        )
+
+    return [(DeviceRequests, "assignment", assignment)]
+
+
+@mutant("cap-not-applied", "draw")
+def _cap_not_applied() -> Patches:
+    """A device waits in the pool with all examples that it says it has."""
+    take_check_in = DeviceRequests.take_check_in
+
+    def uncapped(self: DeviceRequests, device: Any, said: Any) -> Any:
+        return take_check_in(self, replace(device, examples_cap=2**31), said)
+
+    return [(DeviceRequests, "take_check_in", uncapped)]
+
+
+@mutant("outcome-always-dropped", "offer")
+def _outcome_always_dropped() -> Patches:
+    """Each device gets the answer that its update was not received in time."""
+
+    def dropped(self: Outcomes, device: str, run: str, round: int) -> Outcome:
+        return Outcome(run=run, round=round, device=device, result="dropped")
+
+    return [(Outcomes, "outcome", dropped)]
+
+
+@mutant("deadline-third", "offer", "deadline")
+def _deadline_third() -> Patches:
+    """A round collects for a third of its time."""
+
+    def drawn(state: Any, event: Any) -> Any:
+        following, effects = _drawn(state, event)
+        if following.phase != "collecting":
+            return following, effects
+        early = event.at + state.plan.cohort.collect_s / 3
+        return following.with_round(replace(following.current, deadline=early)), effects
+
+    return [(selecting, "drawn", drawn)]
+
+
+@mutant("claimed-drawn", "draw", "claims", focus=("pause", "selecting"), two_runs=True, replicas=3, storm_s=60.0)
+def _claimed_drawn() -> Patches:
+    """Devices that work for another run are in the pool."""
+
+    def everyone(self: Reader, now: float, among: Collection[str] | None = None) -> list[WaitingRow]:
+        rows = self._all(WaitingRow, {"expires >": now})
+        return [row for row in rows if among is None or row.device in among]
+
+    return [(Reader, "waiting", everyone)]
+
+
+@mutant("expired-drawn", "draw", focus=("clock-ahead", "selecting"))
+def _expired_drawn() -> Patches:
+    """Devices whose wait has expired are still in the pool."""
+    make = cohort_selection._Draw.make
+
+    class Everyone:
+        def __init__(self, transaction: Any) -> None:
+            self._transaction = transaction
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transaction, name)
+
+        def waiting(self, now: float) -> Any:
+            return self._transaction.waiting(EVER)
+
+    def of_everyone(self: Any, tx: Any, state: Any, now: float) -> Any:
+        return make(self, Everyone(tx), state, now)
+
+    return [(cohort_selection._Draw, "make", of_everyone)]
+
+
+@mutant("left-devices-drawn", "draw")
+def _left_devices_drawn() -> Patches:
+    """A device that has disconnected stays in the pool."""
+    return [(Fleet, "stop_waiting", lambda self, place: None)]
+
+
+@mutant("round-one-again", "draw")
+def _round_one_again() -> Patches:
+    """Every round draws as the first one."""
+    draw = selection.draw
+
+    def first(pool: Any, k: int, *, choose: Any, seed: int, round: int) -> list[str]:
+        return draw(pool, k, choose=choose, seed=seed, round=1)
+
+    return [(selection, "draw", first)]
+
+
+@mutant("uniform-is-the-first", "draw")
+def _uniform_is_the_first() -> Patches:
+    """Of the devices that wait alike, the first by name take part: whoever repeats the draw in the same way agrees."""
+
+    def first(pool: Any, k: int, *, seed: int, round: int) -> list[str]:
+        return [device for device, _ in pool[:k]]
+
+    return [(selection, "uniform", first)]
+
+
+@mutant("full-pool-waits", "liveness", rates={}, replicas=1)
+def _full_pool_waits() -> Patches:
+    """A check-in does not wake the clock: a full pool waits for the deadline."""
+    enter = Fleet.enter
+
+    def silent(self: Fleet, device: Any, said: Any) -> Any:
+        entered = enter(self, device, said)
+
+        def settle() -> Any:
+            signals, self._signals = self._signals, Signals()
+            try:
+                return entered()
+            finally:
+                self._signals = signals
+
+        return settle
+
+    return [(Fleet, "enter", silent)]
+
+
+@mutant("workers-not-woken", "liveness", rates={}, replicas=1, plan={**CENTER, "finish": {"rounds": 6}}, workers=2)
+def _workers_not_woken() -> Patches:
+    """A round that is offered to the datacenter wakes no worker."""
+    hint = Core.hint
+    return [(Core, "hint", lambda self, action: None if isinstance(action, fx.Offer) else hint(self, action))]

@@ -1,0 +1,84 @@
+"""The registry of mutants. Each is a seeded bug: a small patch of the product, and the invariants that it breaks.
+
+``BuggyProduct`` is the product with one of them, for the explorer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+from tests.explorer.search import Product
+from tests.explorer.shape import Shape, made_secure
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    breaks: tuple[str, ...]
+    """Invariants, by name, of which one must be found broken."""
+    description: str
+    patches: Callable[[], list[tuple[Any, str, Any]]]
+    """Makes the patches when the mutant is switched on: (module or class, name, replacement)."""
+    focus: tuple[str, str] | None = None
+    """(fault, phase) on which schedules focus to show the bug, where few other schedules show it."""
+    shape: dict[str, Any] = field(default_factory=dict)
+    """Other fields of the shape that show it, such as more liars. ``plan`` has sections that replace the shape's;
+    ``secure``: the rounds are secure."""
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """The product has the bug while the block runs. Single-threaded, as the explorer is."""
+        with ExitStack() as stack:
+            for owner, name, instead in self.patches():
+                stack.enter_context(patch.object(owner, name, instead))
+            yield
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    name: str, *breaks: str, focus: tuple[str, str] | None = None, **shape: Any
+) -> Callable[[Callable[[], list[tuple[Any, str, Any]]]], None]:
+    """Registers a function that returns the patches; its docstring is the mutant's description."""
+
+    def register(patches: Callable[[], list[tuple[Any, str, Any]]]) -> None:
+        assert name not in MUTANTS, name
+        MUTANTS[name] = Mutant(name, breaks, " ".join((patches.__doc__ or "").split()), patches, focus, shape)
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class BuggyProduct(Product):
+    """The product with the bug of this name. Every second schedule focuses on the fault and phase that show it."""
+
+    name: str
+
+    @property
+    def mutant(self) -> Mutant:
+        import tests.explorer.mutants  # noqa: F401  (each file of it registers its mutants; a worker process knows none yet)
+
+        return MUTANTS[self.name]
+
+    def shape(self, seed: int) -> Shape:
+        shape, mutant = Shape.of(seed), self.mutant
+        if seed % 2 or (mutant.focus is None and not mutant.shape):
+            return shape
+        focus = mutant.focus or ("", "")
+        more = dict(mutant.shape)
+        if more.pop("secure", False):
+            shape = made_secure(shape)
+        plan = {**shape.plan, **more.pop("plan", {})}
+        rates = more.pop("rates", shape.rates or {focus[0]: 0.0})
+        return replace(shape, focus=focus, rates=rates, plan=plan, **more)
+
+    def running(self) -> AbstractContextManager[None]:
+        return self.mutant.on()
+
+    def again(self, seed: int) -> str:
+        return f"python -m tests.explorer.mutants {self.name} --seed {seed} --trace"

@@ -1,0 +1,64 @@
+"""Bugs in what few secure rounds have: rings, codecs that draw or rotate, a datacenter beside them, a bar that an owner
+lifts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from coordinator.engine.phases import lifecycle
+from coordinator.engine.secure import barring, unmasking
+from coordinator.secure import committing
+from tests.explorer.mutants.registry import mutant
+from tests.explorer.mutants.secure import CALM, LYING, VANISHING, Patches
+
+
+@mutant("ring-counted-as-if-complete", "log", "liveness", focus=("secure-vanish", "unmasking"), **VANISHING)
+def _ring_counted_as_if_complete() -> Patches:
+    """On a ring a sum is opened when as many have revealed as one secret takes, wherever they stand."""
+
+    def short(secure: Any, present: Collection[str], wanted: Iterable[str]) -> tuple[str, ...]:
+        return () if len(present) >= secure.threshold else tuple(sorted(wanted))
+
+    return [(unmasking, "lacking", short)]
+
+
+@mutant("sum-decoded-by-another-seed", "same-bits", **CALM)
+def _sum_decoded_by_another_seed() -> Patches:
+    """The mean is decoded by another seed than that by which the devices have encoded."""
+    commit = committing.commit_sum
+
+    def decoded(*arguments: Any, seed: bytes, **about: Any) -> Any:
+        return commit(*arguments, seed=bytes([seed[0] ^ 1]) + seed[1:], **about)
+
+    return [(committing, "commit_sum", decoded)]
+
+
+@mutant("plain-after-the-datacenter", "one-end", "log", "no-bug", "unmasked")
+def _plain_after_the_datacenter() -> Patches:
+    """A run with secure rounds that comes back from the datacenter goes on with plain ones."""
+    opening = lifecycle.open_next
+
+    def plain(state: Any, at: float) -> Any:
+        following, effects = opening(state, at)
+        if following.round.kind == "secure" and state.fallback.fleet_first:
+            following = replace(following, round=replace(following.round, kind="federated"))
+        return following, effects
+
+    return [(lifecycle, "open_next", plain)]
+
+
+UNBARRING: dict[str, Any] = {**LYING, "rates": {"secure-lie": 0.6, "op-unbar": 0.8}}
+
+
+@mutant("bar-not-lifted", "draw", "log", focus=("op-unbar", "collecting"), **UNBARRING)
+def _bar_not_lifted() -> Patches:
+    """An owner's lifting of a bar is answered and recorded, and has no effect."""
+    lift = barring.unbarred
+
+    def recorded(state: Any, event: Any) -> Any:
+        following, effects = lift(state, event)
+        return (following if following is state else replace(following, barred=state.barred)), effects
+
+    return [(barring, "unbarred", recorded)]

@@ -1,0 +1,99 @@
+"""The plans of schedules, drawn from the seed: of plain rounds, and what a datacenter adds.
+
+``secure.plans`` has those of secure rounds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.explorer.chance import Chance
+
+DATA = "proxy"
+LEARNER = "explorer:marks"
+ADAM = {"server_optimizer": "fedadam", "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25}}
+"""Keys of a plan's aggregation: a server optimizer that has a state."""
+
+
+def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
+    """The plan of plain rounds with cohorts of this size."""
+    short = replicas == 1 and chance.unit("short") < 0.3
+    equal = chance.unit("equal") < 0.4
+    median = equal and chance.unit("median") < 0.25
+    trimmed = equal and not median and chance.unit("trimmed") < 0.2
+    adam = chance.unit("adam") < 0.12
+    clip = chance.unit("clip")
+    by_examples = equal and chance.unit("choose") < 0.3
+    return {
+        "name": "marks",
+        "task": {
+            "learner": LEARNER,
+            "codec": chance.pick("codec", ("float32@1", "float32@1", "float16@1")),
+            "score_held_out": True,
+        },
+        "cohort": {
+            "select": select,
+            "goal": goal,
+            "quorum": chance.pick("quorum", (0.4, 0.6, 0.85, 1.0)),
+            "pool": select + (1 if by_examples else chance.below("pool", 2)),
+            "select_s": chance.pick("select_s", (3.0, 8.0)),
+            "collect_s": 12.0 if short else chance.pick("collect_s", (30.0, 45.0)),
+            "choose": "by_examples" if by_examples else "uniform",
+        },
+        "aggregation": {
+            "rule": "median" if median else "trimmed-mean" if trimmed else "mean",
+            "rule_parameters": {"fraction": chance.pick("fraction", (0.0, 0.2, 0.4))} if trimmed else {},
+            "weighting": "equal" if equal else "examples",
+            "weight_cap": chance.pick("cap", (3, 50, 10_000)),
+            "partial": chance.pick(
+                "partial", ("full", "refuse") if median or trimmed else ("full", "examples_seen", "refuse")
+            ),
+            "clip_norm": 0.5 if clip < 0.15 else None,
+            "server_optimizer": "average",
+            "server_optimizer_parameters": {},
+            **(ADAM if adam else {}),
+            "server_learning_rate": 1.0 if clip < 0.85 else 0.5,
+        },
+        "finish": {
+            "rounds": chance.pick("rounds", (1, 2, 3, 4, 6)),
+            "abandoned": _abandoned(chance),
+            **_scores(chance),
+        },
+        "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
+    }
+
+
+def _abandoned(chance: Chance) -> int | None:
+    """Abandoned rounds in a row after which the run is paused, in some schedules."""
+    return chance.pick("abandoned", (2, 3, 5)) if chance.unit("any-abandoned") < 0.2 else None
+
+
+def _scores(chance: Chance) -> dict[str, Any]:
+    """A rule by which scores finish a run, in some schedules."""
+    if chance.unit("any-scores") >= 0.15:
+        return {}
+    rule: dict[str, Any] = {
+        "metric": "accuracy",
+        "source": chance.pick("source", ("evaluator", "devices")),
+        "better": chance.pick("better", ("higher", "lower")),
+        "patience": chance.pick("score-patience", (None, 1, 2)),
+        "min_delta": chance.pick("min-delta", (0.0, 0.125)),
+    }
+    return rule | {"target": chance.pick("target", (0.25, 0.5, 0.75)) if rule["patience"] is None else None}
+
+
+def with_datacenter(chance: Chance, plan: dict[str, Any]) -> dict[str, Any]:
+    """Returns the plan with a section that falls back, or uses the datacenter by plan, or both; and with more and
+    shorter rounds."""
+    when = chance.unit("when")
+    section = {
+        "data": DATA,
+        "steps": 10,
+        "patience": None if when < 0.35 else chance.pick("patience", (1, 1, 1, 2)),
+        "every": chance.pick("every", (1, 2, 2, 3)) if when < 0.65 else None,
+        "wait_s": chance.pick("wait_s", (0.0, 4.0, 15.0)),
+        "lease_s": chance.pick("lease_s", (4.0, 12.0)),
+        "max_s": chance.pick("max_s", (25.0, 60.0)),
+    }
+    rounds = {"rounds": chance.pick("center-rounds", (3, 6, 9)), "abandoned": _abandoned(chance)}
+    return {**plan, "cohort": {**plan["cohort"], "select_s": 3.0}, "finish": rounds, "datacenter": section}

@@ -1,0 +1,305 @@
+"""Follows the events of secure rounds in a run's log: what each does to the round, its phase and its deadline.
+
+``SecureFollowing`` is a part of ``follow.Followed``. Like it, it is written from the pages and not from the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from client_sdk.secagg.header import AttemptHeader
+from coordinator.store.port import EventRow
+from tests.explorer.faults import Broken
+from tests.explorer.following import Following
+from tests.explorer.round_ending import RoundEnding
+from tests.explorer.secure.account import Numbers, SecureAccount, in_dispute, numbers_of
+
+OF_ATTEMPT = (
+    "Announced", "Advertised", "Rostered", "Shared", "Masked", "Complained", "Faulted", "Signed", "Revealed", "Opened",
+    "OpeningFailed", "Spent", "Declined",
+)  # fmt: skip
+"""Events of one attempt."""
+SECURE_EVENTS = (*OF_ATTEMPT, "Discarded", "Advanced", "Unbarred")
+SENT = {
+    "Advertised": ("advertised", ("collecting",)),
+    "Shared": ("shared", ("sharing",)),
+    "Masked": ("masked", ("masking",)),
+    "Signed": ("signed", ("agreeing", "unmasking", "committing")),
+    "Revealed": ("revealed", ("unmasking",)),
+}
+"""Message -> its exchange, and the phases in which it counts."""
+
+
+BARRED_ROUNDS = 10
+"""For how many rounds a device is barred where the plan does not say it."""
+
+
+class SecureFollowing(Following):
+    """The methods take the next event of a secure round, and return the rounds that ended with it."""
+
+    __slots__ = ()
+
+    # ------------------------------------------------------------ from the draw to the roster
+
+    def _secure_drawn(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        """A draw of a secure round. What it leaves out is counted apart."""
+        cohort = dict(body["cohort"])
+        unfit = cohort.keys() & self.unfit
+        if unfit:
+            raise Broken("spent", f"round {self.round} of {self.run} drew {sorted(unfit)}, who cannot contribute to it")
+        account = SecureAccount(self.plan, frozenset(cohort))
+        left_out = body["unspendable"]
+        if len(cohort) < account.least:
+            marked = left_out - body.get("barred", 0)
+            if marked and self.waiting + left_out >= account.least:
+                self.exhausted = True
+            return self._missed()
+        if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
+            raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
+        self.cohort, self.phase, self.exhausted = cohort, "collecting", False
+        self.secure = account
+        account.claimed = set(cohort)
+        self.pools[self.round] = body["pool"]
+        self.set_deadline(event.at + self.plan["cohort"]["collect_s"])
+        return []
+
+    def _of_secure_round(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        if event.kind == "Discarded":
+            self.undeleted.pop(body["round"], None)
+            return []
+        if event.kind == "Advanced":
+            return self._advanced(event, body)
+        if event.kind == "Unbarred":
+            if self.barred.pop(body["device"], None) is None:
+                raise self._odd(event, "the device is not barred")
+            return []
+        account = self.secure
+        if account is None or body["attempt"] != account.attempt or self.phase in ("idle", "selecting"):
+            raise self._odd(event, f"the run is {self.phase}, attempt {account and account.attempt}")
+        if event.kind in SENT:
+            return self._sent(event, body, account)
+        match event.kind:
+            case "Announced":
+                self._announced(event, body, account)
+            case "Rostered":
+                self._rostered(event, body, account)
+            case "Complained":
+                return self._complained(event, body, account)
+            case "Opened" | "OpeningFailed":
+                return self._opening_ended(event, body, account)
+            case "Faulted":
+                return self._faulted(event, body["device"], account)
+            case "Spent" | "Declined":
+                self._mark(body["device"], event.kind.lower())
+                return self._gone(event, body["device"], account)
+            case _:
+                raise self._odd(event, "this kind of event is unknown here: see docs/faults.md")
+        return []
+
+    def _announced(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> None:
+        if account.header or self.phase != "collecting":
+            raise self._odd(event, "the attempt has a header")
+        account.header, account.expires_at = body["header"], float(body["expires_at"])
+        header = AttemptHeader.parse(bytes.fromhex(account.header))
+        if (header.run, header.round, header.attempt) != (self.run, self.round, account.attempt):
+            raise self._odd(event, f"its header is of round {header.round}, attempt {header.attempt}")
+        if header.expires_at != account.expires_at:
+            raise self._odd(event, f"its header expires at {header.expires_at}")
+        if account.attempt:
+            self._enter("collecting", event.at)
+        elif self.deadline is not None:
+            self.set_deadline(min(self.deadline, account.expires_at))
+
+    def _rostered(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> None:
+        order, n = list(body["order"]), len(body["order"])
+        if self.phase != "sharing" or account.roster or order != sorted(account.advertised):
+            raise self._odd(event, f"the run is {self.phase}, {sorted(account.advertised)} have advertised")
+        wanted, places = numbers_of(account.section, n), list(body.get("ring", ()))
+        if Numbers(body.get("neighbours", 0), body["threshold"], body["signers"]) != wanted:
+            raise self._odd(event, f"a roster of {n} devices has {wanted}")
+        if sorted(places) != (list(range(n)) if wanted.neighbours else []):
+            raise self._odd(event, f"the {n} devices do not stand around a ring of {len(places)} places")
+        if body["fewest"] < account.section["minimum_cohort"]:
+            raise self._odd(event, "a list may be shorter than the plan's smallest cohort")
+        account.roster, account.order, account.neighbours = body["digest"], order, wanted.neighbours
+        account.ring = [order[place] for place in places]
+        account.threshold, account.signers, account.fewest = body["threshold"], body["signers"], body["fewest"]
+        self._enter("sharing", event.at)
+
+    # ------------------------------------------------------------ the messages of devices
+
+    def _sent(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
+        device, (exchange, phases) = body["device"], SENT[event.kind]
+        before = {"advertised": self.cohort, "shared": account.order, "masked": account.shared}
+        due = {**before, "signed": account.masked, "revealed": account.signed}[exchange]
+        mine: dict[str, str] = getattr(account, exchange)
+        gone = device in account.excluded or (device in account.withdrawn and exchange not in ("signed", "revealed"))
+        if self.phase not in phases:
+            raise Broken("late-report", f"{device} {exchange} in round {self.round} while the run was {self.phase}")
+        if device in mine:
+            raise Broken("counts-once", f"{device} {exchange} twice in round {self.round} of {self.run}")
+        if device not in due or gone or not account.header or (exchange == "masked" and device in account.complaints):
+            raise self._odd(event, "the device has no open place in this exchange")
+        mine[device] = body["digest"]
+        account.came[exchange] += body["bytes"]
+        if exchange == "masked":
+            self.reported[device] = (body["digest"], 0)
+        if exchange == "signed":
+            self._mark(device, "spent")
+        if exchange == "revealed":
+            account.claimed.discard(device)
+        return self._go_on(event, account)
+
+    def _complained(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
+        device, dealers = body["device"], list(body["dealers"])
+        fair = device in account.shared and set(dealers) <= account.shared.keys() - {device}
+        if self.phase != "masking" or not fair or device in account.masked or device in account.complaints:
+            raise self._odd(event, "the device cannot complain of these now")
+        account.complaints[device] = dealers
+        return self._go_on(event, account)
+
+    def _faulted(self, event: EventRow, device: str, account: SecureAccount) -> list[RoundEnding]:
+        if self.phase not in ("collecting", "sharing", "masking") or device not in account.here(self.cohort):
+            raise self._odd(event, "the device has no open place in the round")
+        digest = account.masked.get(device)
+        if digest is not None:
+            self.invalid.add(device)
+        account.excluded.add(device)
+        account.claimed.discard(device)
+        return self._without(event, device, account, unmask=False)
+
+    def _gone(self, event: EventRow, device: str, account: SecureAccount) -> list[RoundEnding]:
+        """The device leaves the round. A vector that it has masked stays in the sum."""
+        if device not in self.cohort:
+            raise self._odd(event, "the device was not selected")
+        if device in account.withdrawn | account.excluded or self.phase == "committing":
+            return []
+        account.withdrawn.add(device)
+        account.claimed.discard(device)
+        self.withdrawn.add(device)
+        return self._without(event, device, account, unmask=True)
+
+    def _without(self, event: EventRow, device: str, account: SecureAccount, *, unmask: bool) -> list[RoundEnding]:
+        if self.phase == "collecting" or (self.phase == "sharing" and not account.roster):
+            was_in = device in account.advertised
+            account.drop("advertised", device)
+            if self.phase == "sharing" and was_in and len(account.advertised) < account.least:
+                return self._anew(event, account)
+        elif self.phase == "sharing":
+            account.drop("shared", device)
+        elif self.phase == "masking" and not unmask:
+            account.drop("masked", device)
+            self.reported.pop(device, None)
+        return self._go_on(event, account)
+
+    def _mark(self, device: str, kind: str) -> None:
+        """The device contributes to this model no more, in whichever run."""
+        marked = self.marks.setdefault(self.tensors, {})
+        if marked.get(device) != "spent":
+            marked[device] = kind
+
+    # ------------------------------------------------------------ when an exchange ends
+
+    def _go_on(self, event: EventRow, account: SecureAccount, *, time_is_up: bool = False) -> list[RoundEnding]:
+        """Ends the exchange where nobody is awaited, or enough is there, or the time is up."""
+        match self.phase:
+            case "collecting":
+                have, left = len(account.advertised), len(account.here(self.cohort))
+                if have >= account.most or (have >= account.least and (time_is_up or have == left)):
+                    self.phase = "sharing"
+                    self.set_deadline(account.expires_at)
+                elif time_is_up or left < account.least:
+                    return self._abandon(short=time_is_up)
+            case "sharing" if account.roster or time_is_up:
+                waited_for = account.here(account.order) - account.shared.keys()
+                return self._exchanged(event, account, account.shared, waited_for, "masking", time_is_up)
+            case "masking":
+                waited_for = account.here(account.shared) - account.masked.keys() - account.complaints.keys()
+                return self._exchanged(event, account, account.masked, waited_for, "agreeing", time_is_up)
+            case "agreeing":
+                return self._agree(event, account, time_is_up)
+            case "unmasking" if not account.opening:
+                waited_for = account.here(account.masked) - account.revealed.keys()
+                if not account.lacks(account.revealed, account.shared):
+                    account.opening = True
+                elif time_is_up or not waited_for:
+                    return self._abandon()
+            case "unmasking" if time_is_up:
+                self.set_deadline(None)
+            case _:
+                pass
+        return []
+
+    def _exchanged(
+        self,
+        event: EventRow,
+        account: SecureAccount,
+        have: dict[str, str],
+        waited_for: set[str],
+        following: str,
+        time_is_up: bool,
+    ) -> list[RoundEnding]:
+        if waited_for and not time_is_up and len(have) + len(waited_for) >= account.needed:
+            quiet_s = account.section.get("quiet_s")
+            if quiet_s is not None and account.enough(have):
+                until = (event.at + quiet_s, account.began + account.section["exchange_s"], account.expires_at)
+                self.set_deadline(min(until))
+            return []
+        if account.roster and account.enough(have):
+            self._enter(following, event.at)
+            if following == "agreeing":
+                account.claimed &= set(have)
+            return []
+        return self._anew(event, account, waited_for if time_is_up and account.roster else set())
+
+    def _agree(self, event: EventRow, account: SecureAccount, time_is_up: bool) -> list[RoundEnding]:
+        waited_for = account.here(account.masked) - account.signed.keys()
+        enough = len(account.signed) >= account.signers
+        if (enough and not account.lacks(account.signed, account.masked)) or time_is_up or not waited_for:
+            told = account.signed.keys() - account.lacks(account.signed, account.signed)  # who sees enough signatures
+            if not enough or account.lacks(told, account.shared):
+                return self._abandon()
+            self._enter("unmasking", event.at)
+        elif len(account.signed) + len(waited_for) < account.signers:
+            return self._abandon()
+        return []
+
+    def _anew(self, event: EventRow, account: SecureAccount, silent: set[str] = frozenset()) -> list[RoundEnding]:  # type: ignore[assignment]
+        """Another attempt, without those that failed; or none, where they are too few or the plan allows no more."""
+        account.excluded |= (silent | in_dispute(account.complaints)) - account.excluded
+        if account.attempt + 1 >= account.section["attempts"] or len(account.here(self.cohort)) < account.least:
+            return self._abandon()
+        self.secure = account.renewed()
+        self.reported = {}
+        self.phase = "collecting"
+        self.set_deadline(event.at + account.section["exchange_s"])
+        return []
+
+    def _enter(self, phase: str, at: float) -> None:
+        account = self.secure
+        if account is not None:
+            self.phase, account.began = phase, at
+            self.set_deadline(min(at + account.section["exchange_s"], account.expires_at))
+
+    # ------------------------------------------------------------ the sum
+
+    def _opening_ended(self, event: EventRow, body: dict[str, Any], account: SecureAccount) -> list[RoundEnding]:
+        if self.phase != "unmasking" or not account.opening:
+            raise self._odd(event, "no opening is under way")
+        if event.kind == "OpeningFailed":
+            for device in body["lost"]:
+                self.barred[device] = self.round + account.section.get("barred_rounds", BARRED_ROUNDS) + 1
+            return self._abandon()
+        account.opening, account.sum, account.weight = False, body["digest"], body["weight"]
+        account.claimed = set()
+        self.phase = "committing"
+        self.set_deadline(None)
+        return []
+
+    def _advanced(self, event: EventRow, body: dict[str, Any]) -> list[RoundEnding]:
+        if not self.exhausted or self.phase not in ("selecting", "leasing") or self.status != "running":
+            raise self._odd(event, f"the run is {self.status}, {self.phase}, exhausted {self.exhausted}")
+        self.phase, self.kind, self.advancing = "committing", "secure", body["by"]
+        self.away = False
+        self.set_deadline(None)
+        return []

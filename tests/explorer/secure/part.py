@@ -1,0 +1,137 @@
+"""A device's part in the secure rounds of a schedule: what its session needs beside that of plain rounds, and what the
+checks see of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from client_sdk.credentials.revocations import RevocationList
+from client_sdk.device.actions import FetchList, Send
+from client_sdk.device.storage import MemoryStorage
+from client_sdk.identity import Signer
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, SecureBounds
+from client_sdk.secagg.actions import Primitives
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.live import Live
+from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.parameters import SMALLEST
+from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
+from client_sdk.secagg.survivors import Survivors
+from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.tensors import canonical_digest
+from tests.explorer.faults import Broken
+from tests.explorer.holders import Holder
+from tests.explorer.secure.lies import DishonestPart
+from tests.explorer.secure.quick_crypto import HashSigner
+from tests.explorer.secure.vectors import Signatures, tensors_of
+
+if TYPE_CHECKING:
+    from tests.explorer.world import World
+
+BLOCK_BYTES = 1 << 12
+"""Of a mask's key stream: vectors are short here."""
+
+
+def _masker(bits: int) -> Masker:
+    return Masker(bits, BLOCK_BYTES)
+
+
+class SecurePart:
+    """Of one device, whose key is ``holder``'s."""
+
+    def __init__(self, world: World, name: str, holder: Holder, also: Callable[[Send, bytes], None]) -> None:
+        self._world, self._id = world, holder.id
+        self.signer: Signer = holder.key if world.shape.real_crypto else HashSigner(holder.key.public_hex)
+        self.lies = DishonestPart(world, holder.id, self.signer, also)
+        self.entropy = world.chance.entropy(f"entropy {name}")
+        self._bounds = Policy(secure=SecureBounds(smallest_cohort=SMALLEST))
+
+    @property
+    def is_honest(self) -> bool:
+        return self._id not in self._world.dishonest
+
+    @property
+    def primitives(self) -> Primitives:
+        """Of this device: a dishonest one may split another secret than its own."""
+        return Primitives(masker=_masker) if self.is_honest else Primitives(masker=_masker, split=self.lies.split)
+
+    def offer(self, plain: CheckIn, memory: Memory) -> CheckIn:
+        """What the device offers: secure rounds of small cohorts, and no plain ones of a learner that has had any."""
+        return plain.changed(policy=self._bounds.changed(secure_learners=tuple(sorted(memory.learners))))
+
+    def listed(self, action: FetchList) -> RevocationList:
+        """The list of this digest, where the authority has made one, else its newest."""
+        lists = self._world.authority.lists
+        return next((one for one in lists if one.digest == action.digest), lists[-1])
+
+    def trained(
+        self, assignment: Assignment, number: int, examples: int, checkpoint: bytes, variant: int, invalid: bool
+    ) -> bytes:
+        """A contribution: a mark in the lane of this device and round. ``invalid``: the last value is not a number."""
+        world = self._world
+        values = np.zeros(world.register.lanes, np.float32)
+        parent = assignment.checkpoint.digest
+        for lane, value in world.register.marked(number, assignment.round, variant, parent).items():
+            values[lane] = value
+        if invalid:
+            values[-1] = np.nan
+        tensors = canonical_digest(checkpoint)
+        world.vectors.models[bytes.fromhex(tensors)] = tensors_of(checkpoint)
+        return world.vectors.contribution(values, examples, tensors, parent)
+
+    # ------------------------------------------------------------ what the checks see
+
+    def kept(self, storage: MemoryStorage, before: Memory) -> None:
+        """The device has stored a change of its memory of secure rounds."""
+        record, memory = storage.load(), storage.load_secure()
+        if record is None or memory is before:
+            return
+        for tensors, live in memory.live.items():
+            if before.live.get(tensors) is not live:
+                rounding = bytes.fromhex(record.rounding_secret)
+                plan = self._world.shape.plan
+                self._world.vectors.kept(self._id, live, record.update_digest, rounding, plan)
+
+    def sent(self, send: Send, memory: Memory) -> Send:
+        """What the device sends for this message of a secure round: the same, unless it lies. An honest device signs
+        one list on a checkpoint, for ever, and reveals one kind of share of each dealer."""
+        stage, live = str(send.path.get("stage", "")), self._live(send, memory)
+        if live is None or stage == "advertise" or (self.is_honest and stage not in ("survivors", "unmask")):
+            return send
+        header = AttemptHeader.parse(live.header)
+        cohort = rejoin(header, Roster.parse(live.roster))
+        if self.is_honest:
+            self._signs(send, stage, cohort, live.survivors, self._world.vectors.models[self._tensors_of(live, memory)])
+            return send
+        return self.lies.altered(send, stage, cohort, live.survivors)  # type: ignore[arg-type]
+
+    def _live(self, send: Send, memory: Memory) -> Live | None:
+        """The attempt of this message."""
+        place = tuple(send.path.get(name) for name in ("run", "round", "attempt"))
+        for live in memory.live.values():
+            header = AttemptHeader.parse(live.header)
+            if (header.run, header.round, header.attempt) == place:
+                return live
+        return None
+
+    @staticmethod
+    def _tensors_of(live: Live, memory: Memory) -> bytes:
+        return next(tensors for tensors, one in memory.live.items() if one is live)
+
+    def _signs(self, send: Send, stage: str, cohort: MaskingCohort, survivors: bytes, model: bytes) -> None:
+        mine = self._world.vectors.signed.setdefault((self._id, model), Signatures())
+        octets = send.octets or b""
+        if stage == "survivors":
+            mine.lists.add(cohort.h + octets)
+            if len(mine.lists) > 1:
+                raise Broken("spent", f"{self._id} signs a second list on one checkpoint, in {send.path}")
+            return
+        shown = RevealedShares.parse(octets, Survivors.parse(survivors, cohort.n), cohort.n)
+        for dealer, kind, _ in shown.shares:
+            if mine.kinds.setdefault((cohort.h, dealer), kind) != kind:
+                raise Broken("spent", f"{self._id} reveals both shares of one dealer, in {send.path}")
