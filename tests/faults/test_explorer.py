@@ -28,7 +28,7 @@ from tests.explorer.mutants import MUTANTS, BuggyProduct
 from tests.explorer.mutants.__main__ import BUDGET as MUTANT_BUDGET
 from tests.explorer.mutants.__main__ import main as mutants_command
 from tests.explorer.schedule import Schedule
-from tests.explorer.search import SearchReport, explore, play, play_many
+from tests.explorer.search import PRODUCT, SearchReport, explore, play, play_many
 from tests.explorer.shape import Shape
 from tests.explorer.shrink import shrink
 from tests.faults import corpus
@@ -44,10 +44,7 @@ SOAK_PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 
 def failures(report: SearchReport) -> str:
     """The broken invariants, each with the command that repeats it."""
-    lines = [
-        f"{item.invariant}: {item.what} (python -m tests.explorer --seed {item.seed} --trace)"
-        for item in report.findings
-    ]
+    lines = [f"{item.invariant}: {item.what} ({PRODUCT.again(item.seed)})" for item in report.findings]
     return "\n".join(lines)
 
 
