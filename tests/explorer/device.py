@@ -350,7 +350,7 @@ class ExplorerDevice:
         at = self.sender.now()
         if self.world.strikes("corrupt", "checkpoint"):
             body = body[:-1] + bytes([body[-1] ^ 1])
-        assert isinstance(action, Fetch)
+        assert isinstance(action, Fetch)  # only a fetch is answered with bytes
         if hashlib.sha256(body).hexdigest() != action.checkpoint.digest:
             return RequestRefused(problem("digest-mismatch", "The checkpoint's bytes changed on the way.").problem, at)
         self._read = (action.checkpoint.digest, body)

@@ -100,7 +100,7 @@ class Durable:
 
 def scratch() -> str | None:
     """Returns a folder in memory, where there is one: ``power`` decides what is durable, not a disk."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # folders of random names are made in it
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def play(
             schedule.play()
         except Broken as broken:
             return schedule.world, broken
-        except Exception as error:
+        except Exception as error:  # of the product or of the explorer: a finding with its seed and trace
             schedule.world.log("".join(traceback.format_exception(error)))
             place = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__}: {error}, in {place.name} ({Path(place.filename).name}:{place.lineno})"

@@ -140,7 +140,7 @@ def _admitted(
 ) -> tuple[requests.Request, SignedBy, float]:
     """A request that may be held: with who has signed it, and for how long the certificate is valid."""
     admitted_request, signed = _request_of(replica, coordinator, entry, request, send, at)
-    assert isinstance(signed, SignedBy)
+    assert isinstance(signed, SignedBy)  # only devices and workers are held
     valid_s = coordinator.identities.valid_s(signed) if replica.world.authority.short else math.inf
     return admitted_request, signed, valid_s
 

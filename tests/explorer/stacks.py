@@ -45,7 +45,7 @@ class Stacks:
             self._retired.acquire()
         except Over:
             pass
-        except BaseException as error:
+        except BaseException as error:  # raised again below
             self._error = error
         self._unwind()
         if self._error is not None:
@@ -74,7 +74,7 @@ class Stacks:
         except (_Retired, Over):
             ended.release()
             return
-        except BaseException as error:
+        except BaseException as error:  # raised again by run()
             self._error = error
         home = self._unwind()
         (home.awake if home is not None else self._retired).release()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ def test_repro_a_schedule_is_the_same_whatever_the_order_of_sets() -> None:
     """Devices of a Flower run were woken in the order of a set of texts, which differs from process to process."""
 
     def trace(order: str) -> str:
-        words = [sys.executable, "-m", "tests.explorer", "--seed", "20786000011", "--trace"]
+        words = [sys.executable, *shlex.split(PRODUCT.again(20786000011))[1:]]
         root = str(Path(__file__).parents[2])
         environment = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": root}
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=True)

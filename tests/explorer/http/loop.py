@@ -162,7 +162,7 @@ class VirtualLoop:
                 vars(asyncio.Task)["_log_destroy_pending"].__set__(task, False)  # no message about pending tasks
                 try:
                     task.get_coro().close()
-                except BaseException:
+                except BaseException:  # what a coroutine wants to do at its end needs a living process
                     pass
         self._tasks.clear()
 
