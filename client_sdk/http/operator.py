@@ -28,6 +28,7 @@ from client_sdk.protocol.operators import (
     EventView,
     MetricReport,
     MetricView,
+    RenameRun,
     RoundView,
     RunView,
     UnbarDevice,
@@ -109,6 +110,10 @@ class OperatorClient:
     def stop(self, run: str) -> RunView:
         """Stop the run permanently."""
         return self._act(run, "stop")
+
+    def rename(self, run: str, name: str) -> RunView:
+        """Show the run by another name, of up to 64 characters. Its id stays."""
+        return self._transport.ask("PUT", Route.RENAME.format(run=run), RunView, RenameRun(name=name))
 
     def advance(self, run: str, by: str) -> RunView:
         """Have an exhausted run commit its model with one value moved by one unit of the exact scale, on which no

@@ -117,6 +117,7 @@ class Route(StrEnum):
     RUN = "/v1/runs/{run}"
     ADVANCE = "/v1/runs/{run}/advance"
     UNBAR = "/v1/runs/{run}/devices/{device}/unbar"
+    RENAME = "/v1/runs/{run}/name"
     RUN_ACTION = "/v1/runs/{run}/{action}"
     ROUNDS = "/v1/runs/{run}/rounds"
     ROUND = "/v1/runs/{run}/rounds/{round}"

@@ -113,6 +113,7 @@ class RunView(Message):
 
     run: RunId
     name: str
+    """The plan's, or the one that it was renamed to. Of a Flower run its id."""
     status: ShownStatus
     reason: str
     """Why it has this status, for example 'reached 20 rounds' or 'stopped by the operator'."""
@@ -166,6 +167,11 @@ class RunView(Message):
     go on. Empty: it can."""
 
     @property
+    def title(self) -> str:
+        """The run's id, and in brackets the name that it was given later."""
+        return self.run if self.name in (self.run, self.plan.get("name")) else f"{self.run} ({self.name})"
+
+    @property
     def over(self) -> bool:
         """Whether the run has ended."""
         return self.status in ("finished", "stopped", "failed")
@@ -176,6 +182,13 @@ class AdvanceRun(Message):
 
     by: str = Field(min_length=1, max_length=120)
     """The operator's name, for the audit. Not verified."""
+
+
+class RenameRun(Message):
+    """Gives a run another name to be shown by. Its id, and the plan with the name that it was created with, stay."""
+
+    name: str = Field(min_length=1, max_length=64)
+    """Shown as it is, on one line: control characters become escapes."""
 
 
 class LeaseView(Message):

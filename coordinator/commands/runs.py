@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Create, list, show, pause, resume, stop and advance runs; unbar devices.",
+    help="Create, list, show, pause, resume, stop, rename and advance runs; unbar devices.",
     epilog="Example: quorate run create plan.toml",
 )
 
@@ -151,6 +151,26 @@ def stop(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None,
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         _print_status(client.stop(run), as_json)
+
+
+@app.command(epilog='Example: quorate run rename mnist "digits, larger cohort"')
+@errors_as_sentences
+def rename(
+    run: RunName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is shown by, up to 64 characters.")],
+    coordinator: Url = DEFAULT_URL,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show a run by another name. Its id and its plan stay."""
+    from client_sdk.http.operator import OperatorClient
+
+    with OperatorClient(coordinator, key_file=key_file) as client:
+        view = client.rename(run, name)
+    if as_json:
+        say_json(view)
+    else:
+        say(f"Run {view.run} is shown as {view.name}.")
 
 
 @app.command(epilog="Example: quorate run advance mnist --by olga")

@@ -25,7 +25,7 @@ def runs_sheet(runs: Iterable[RunView]) -> Sheet:
     columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
     rows = [
         (
-            view.run,
+            view.title,
             view.status,
             view.phase,
             view.round,
@@ -46,7 +46,7 @@ def runs_sheet(runs: Iterable[RunView]) -> Sheet:
 def print_run(view: RunView, *, plan: bool = False) -> None:
     """A run in a few lines. ``plan``: with its plan as JSON."""
     funnel = view.funnel
-    say(f"{view.run} is {view.status}" + (f": {view.reason}" if view.reason else ""))
+    say(f"{view.title} is {view.status}" + (f": {view.reason}" if view.reason else ""))
     if view.trouble:
         say(f"  not handled {view.trouble}")
     if view.exhausted:

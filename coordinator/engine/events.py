@@ -59,6 +59,7 @@ __all__ = [
     "Opened",
     "OpeningFailed",
     "Paused",
+    "Renamed",
     "Reported",
     "Resumed",
     "Revealed",
@@ -260,6 +261,15 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """The operator gives the run another name to be shown by."""
+
+    kind: ClassVar[str] = "Renamed"
+    at: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The operator ends the run; a round under way is abandoned; one that is committing is not, unless a file that
     it is made of is damaged or gone."""
@@ -288,6 +298,7 @@ Event = (
     | Scored
     | Paused
     | Resumed
+    | Renamed
     | Stopped
     | SecureEvent
 )

@@ -102,6 +102,8 @@ def step(state: RunState, event: ev.Event) -> Step:
             return lifecycle.paused(state, event)
         case ev.Resumed():
             return lifecycle.resumed(state, event)
+        case ev.Renamed():
+            return lifecycle.renamed(state, event)
         case ev.Stopped():
             return lifecycle.stopped(state, event)
         case (

@@ -205,6 +205,8 @@ class RunState:
     ending: tuple[Literal["finished", "stopped"], str] | None = None
     """Set when the run ends while a round is committing: it ends once that is over."""
 
+    renamed: str = ""
+    """The name that an operator gave it; empty: the plan's."""
     begun: bool = False
     """Whether ``Created`` has happened. An operator may have paused or stopped the run before."""
     weight_unit: int = 1
@@ -257,6 +259,11 @@ class RunState:
     def deadline(self) -> float | None:
         """When the phase under way ends by itself; None: it does not, or there is none."""
         return None if self.round is None else self.round.deadline
+
+    @property
+    def name(self) -> str:
+        """By which it is shown."""
+        return self.renamed or self.plan.name
 
     def times(self, device: str) -> int:
         """By how many parts its update is weighed by 1/p: see ``weights.times_of``."""

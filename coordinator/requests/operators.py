@@ -14,6 +14,7 @@ from client_sdk.protocol.operators import (
     CreateRun,
     MetricReport,
     MetricView,
+    RenameRun,
     RoundView,
     RunView,
     UnbarDevice,
@@ -70,6 +71,11 @@ def act(to: Coordinator, operator: Operator, *, run: RunId, action: Action) -> R
     """Pauses a run (the round under way is still finished), resumes it, or stops it permanently."""
     acts = {"pause": to.operators.pause, "resume": to.operators.resume, "stop": to.operators.stop}
     return acts[action](run)
+
+
+def rename(to: Coordinator, operator: Operator, message: RenameRun, *, run: RunId) -> RunView:
+    """Shows a run by another name. Its id stays, and so does the name in its plan, which its devices agree to."""
+    return to.operators.rename(run, message.name)
 
 
 def advance(to: Coordinator, operator: Operator, message: AdvanceRun, *, run: RunId) -> RunView:
@@ -164,6 +170,15 @@ REPORT_METRICS = _write(
     shape=Direct(report_metrics),
     summary="Report metrics",
 )
+RENAME = _write(
+    method="PUT",
+    route=Route.RENAME,
+    audited=Audited("run.rename", asks=("name",)),
+    message=RenameRun,
+    answer=RunView,
+    shape=Direct(rename),
+    summary="Rename a run",
+)
 ADVANCE = Entry(
     method="POST",
     route=Route.ADVANCE,
@@ -195,7 +210,7 @@ ACT = _write(
     summary="Pause, resume or stop a run",
 )
 ENTRIES = (
-    PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, ADVANCE,
-    UNBAR, ACT,
+    PUT_CHECKPOINT, CREATE, RUNS, RUN, ROUNDS, ROUND, CHECKPOINTS, METRICS, REPORT_METRICS, RENAME,
+    ADVANCE, UNBAR, ACT,
 )  # fmt: skip
 """The order matters: the template of ``ACT`` also matches the route of ``ADVANCE``."""

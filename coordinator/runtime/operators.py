@@ -163,6 +163,9 @@ class OperatorRequests:
             return self._flower.views.run(run)
         return self._change(run, lambda at: ev.Stopped(at=at))
 
+    def rename(self, run: str, name: str) -> RunView:
+        return self._change(run, lambda at: ev.Renamed(at=at, name=name))
+
     def _change(self, run: str, make: Callable[[float], ev.Event]) -> RunView:
         self._readable(run)
         self._core.submit(run, make)

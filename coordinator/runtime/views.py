@@ -43,7 +43,7 @@ def run_view(
 ) -> RunView:
     return RunView(
         run=row.run,
-        name=row.name,
+        name=state.name,
         status=state.status,
         reason=state.reason,
         phase=state.phase,

@@ -85,6 +85,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "CreateKey": {"role": "viewer", "scope": "mnist-*", "label": "the dashboard", "expires_in_s": 2_592_000},
     "LogIn": {"key": f"qk_{_KEY[:16]}_{_KEY}"},
     "LogInByLink": {"token": f"ql_{_KEY[:16]}_{_KEY}"},
+    "RenameRun": {"name": "keyboards, with a larger cohort"},
     "AdvanceRun": {"by": "olga"},
     "UnbarDevice": {"by": "olga"},
     "CreateRun": {

@@ -180,6 +180,13 @@ def test_a_run_is_paused_resumed_and_stopped(quorate: Quorate) -> None:
     assert not_barred in quorate.error("run", "unbar", run, "phone-7", "--by", "olga")
     assert "there is no run" in quorate.error("run", "unbar", "nowhere", "phone-7", "--by", "olga")
     assert "stopped" in quorate.text("run", "stop", run)
+    assert quorate.text("run", "rename", run, "digits, larger cohort").strip() == (
+        f"Run {run} is shown as digits, larger cohort."
+    )
+    assert f"{run} (digits, larger cohort)" in " ".join(quorate.text("run", "list").split())
+    assert f"{run} (digits, larger cohort) is stopped" in quorate.text("run", "show", run)
+    assert quorate.json("run", "rename", run, "a\nb\u202e")[0]["name"] == "a b\\u202e", "on one line"
+    assert "at most 64" in quorate.error("run", "rename", run, "x" * 65)
 
 
 @pytest.mark.slow
@@ -275,6 +282,7 @@ def test_a_process_of_its_own_prints_the_same_and_ends_with_the_same_code(
         ("run", "pause"),
         ("run", "resume"),
         ("run", "stop"),
+        ("run", "rename"),
         ("run", "advance"),
         ("run", "unbar"),
         ("status",),

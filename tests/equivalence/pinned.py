@@ -340,6 +340,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "trouble",
         ),
     ),
+    "rename-run": (operators.RenameRun, {"name": "another"}, ()),
     "advance-run": (operators.AdvanceRun, {"by": "the owner"}, ()),
     "unbar-device": (operators.UnbarDevice, {"by": "the owner"}, ()),
     "exchange-view": (operators.ExchangeView, _EXCHANGE_VIEW, ("ended_at",)),

@@ -11,6 +11,7 @@ from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
+from coordinator.engine.reasons import printable
 from coordinator.engine.secure.state import still_barred
 from coordinator.engine.state import Round, RunState
 
@@ -183,6 +184,12 @@ def resumed(state: RunState, event: ev.Resumed) -> Step:
     fallback = replace(state.fallback, failures=0, rests_until=None, tried=False)
     state = replace(state, status="running", reason="", fallback=fallback, abandoned=0)
     return open_next(state, event.at) if state.round is None and state.begun else (state, [])
+
+
+def renamed(state: RunState, event: ev.Renamed) -> Step:
+    """Whatever the run does, and also when it is over."""
+    name = printable(event.name)
+    return (state if name == state.name else replace(state, renamed=name)), []
 
 
 def stopped(state: RunState, event: ev.Stopped) -> Step:

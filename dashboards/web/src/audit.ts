@@ -7,6 +7,7 @@ const ASKED: Readonly<Record<string, string>> = {
   "run.pause": "pause the run",
   "run.resume": "resume the run",
   "run.stop": "stop the run permanently",
+  "run.rename": "show the run by another name",
   "run.advance": "advance an exhausted run",
   "flower.create": "create a Flower run, or go on with it",
   "flower.end": "end the Flower run",

@@ -12,6 +12,11 @@ export function bytes(count: number): string {
   return `${unit === 0 || value >= 99.95 ? value.toFixed(0) : value.toPrecision(value >= 9.995 ? 3 : 2)} ${UNITS[unit]}`;
 }
 
+/** A run's id, and in brackets the name that it was given later. */
+export function runTitle(run: { run: string; name: string; plan: Record<string, unknown> }): string {
+  return run.name === run.run || run.name === run.plan.name ? run.run : `${run.run} (${run.name})`;
+}
+
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 /** 12,345 */

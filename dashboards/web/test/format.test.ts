@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ago, bytes, count, duration, many, metric } from "../src/format";
+import { ago, bytes, count, duration, many, metric, runTitle } from "../src/format";
 
 describe("bytes", () => {
   it.each([
@@ -42,4 +42,12 @@ describe("numbers", () => {
   it("says how long ago, and nothing of the future", () => {
     expect([ago(100, 101), ago(100, 104.5), ago(100, 90)]).toEqual(["just now", "4 s ago", "just now"]);
   });
+});
+
+describe("runTitle", () => {
+  it.each([
+    ["mnist", "mnist-2"],
+    ["digits", "mnist-2 (digits)"],
+    ["mnist-2", "mnist-2"],
+  ])("of a run named %s is %s", (name, title) => expect(runTitle({ run: "mnist-2", name, plan: { name: "mnist" } })).toBe(title));
 });

@@ -126,6 +126,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "CommitFailed": {"reason": "not finite"},
     "Discarded": {},
     "Advanced": {"by": "olga"},
+    "Renamed": {"name": "another"},
     "ClockFell": {"by_s": 5.0},
     "Scored": {"version": 0, "source": "evaluator", "examples": 5, "metrics": {"accuracy": 0.5}},
     "Leased": {"fence": 1, "worker": "v", "instance": "i1", "waiting": 0},
@@ -233,6 +234,7 @@ for block in (WORDS, AFTER):
     lines = [re.split(r"\s{2,}", line.strip()) for line in block.strip().splitlines()]
     for name, *words in lines[1:]:
         TABLE.setdefault(name, {}).update(zip(lines[0], words, strict=True))
+TABLE["Renamed"] = dict.fromkeys(TABLE["Withdrew"], "+")
 TABLE["UpdateLost"] = dict.fromkeys(TABLE["Withdrew"], "x stale")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -105,6 +106,7 @@ def event_of(kind: str, story: Story, **more: Any) -> ev.Event:
     }
     cls = next(cls for cls in get_args(ev.Event) if cls.kind == kind)
     usual |= {"Discarded": {"round": 1}, "Advanced": {"round": 1, "by": "olga"}, "Unbarred": {"device": "d", "by": "o"}}
+    usual |= {"Renamed": {"name": "another"}}
     event: ev.Event = cls(**{"at": story.at, **usual.get(kind, {}), **more})
     return event
 
@@ -166,6 +168,7 @@ for kind, fields in SECURE_EVENTS.items():
         place: of_device.get(word, word) if of_device else "x stale" for place, word in TABLE["Started"].items()
     }
 TABLE["UpdateLost"] = {**dict.fromkeys(PLACES, "x stale"), "committing": "collecting"}
+TABLE["Renamed"] = dict.fromkeys(PLACES, "renamed")
 TABLE["Discarded"] = dict.fromkeys(PLACES, "-")
 TABLE["Advanced"] = TABLE["Unbarred"] = dict.fromkeys(PLACES, "x conflict")
 PAIRS = [(kind, place) for kind in TABLE for place in PLACES]
@@ -209,6 +212,8 @@ def test_what_happens(kind: str, place: str) -> None:
         case "scored":
             assert (after.phase, after.status) == (before.phase, before.status)
             assert [type(effect) for effect in effects] == [fx.RecordMetrics]
+        case "renamed":
+            assert (after, effects) == (replace(before, renamed="another"), [])
         case "device trains" | "reported" | "withdrawn" | "refused":
             assert after.current.members["d"].status == ("training" if wanted == "device trains" else wanted)
             assert after.phase == "collecting"

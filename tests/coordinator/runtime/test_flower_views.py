@@ -126,6 +126,7 @@ def test_what_makes_no_sense_for_it_is_refused_in_one_sentence(world: FlowerWorl
     for ask in (
         lambda: operators.pause("vision"),
         lambda: operators.resume("vision"),
+        lambda: operators.rename("vision", "eyes"),
         lambda: operators.advance("vision", "olga"),
         lambda: operators.unbar("vision", "d1", "olga"),
         lambda: operators.checkpoints("vision"),

@@ -1,7 +1,7 @@
 // One run: its heading with what operators may do, and the section that the address names.
 import type { RunView } from "../api/types";
 import { Badge, Command, EmptyState, SharedIdentities } from "../components/parts";
-import { count } from "../format";
+import { count, runTitle } from "../format";
 import { useLive } from "../live/context";
 import { health } from "../progress";
 import type { RunSection } from "../route";
@@ -50,7 +50,7 @@ function Heading({ run }: { run: RunView }) {
   return (
     <header className="screen-head">
       <div className="title-line">
-        <h1 className="cut">{run.run}</h1>
+        <h1 className="cut">{runTitle(run)}</h1>
         <Badge tone={state.tone}>{state.word}</Badge>
         <Actions run={run} />
       </div>

@@ -1,7 +1,7 @@
 // All runs in scope: which go on, how far they are, and which need somebody.
 import type { RunView } from "../api/types";
 import { Badge, EmptyState, Progress } from "../components/parts";
-import { ago, count, many } from "../format";
+import { ago, count, many, runTitle } from "../format";
 import { useLive, useSession } from "../live/context";
 import { inOrder } from "../live/state";
 import { goal, health } from "../progress";
@@ -66,7 +66,7 @@ function Card({ run, state, learning }: { run: RunView; state: ReturnType<typeof
   return (
     <a className={`card tone-${state.tone}`} href={runPath(run.run)}>
       <span className="card-head">
-        <strong className="cut">{run.run}</strong>
+        <strong className="cut">{runTitle(run)}</strong>
         <Badge tone={state.tone}>{state.word}</Badge>
       </span>
       <span className="card-figures">
