@@ -43,6 +43,7 @@ from client_sdk.device.enrolling import NEW
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
+from client_sdk.extensions import installed_version
 from client_sdk.http.certifying import Who
 from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
 from client_sdk.http.notices import Happening as Happening
@@ -51,7 +52,7 @@ from client_sdk.http.training import train
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.identity import Signer
 from client_sdk.learners import Trainer
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.secagg.actions import Keep
@@ -220,6 +221,7 @@ class Client(DeviceDriver):
             policy=policy,
             hold_s=self._hold_s,
             process=self._process,
+            facts=DeviceFacts(sdk=installed_version()),
         )
 
     def _warn(self, warning: str) -> None:

@@ -163,6 +163,14 @@ class Policy(Message):
         return fields
 
 
+class DeviceFacts(Message):
+    """What a device says of itself, for people: it is believed by nobody, and nothing is decided by it. A field that is
+    added here is shown by ``quorate devices`` and on the dashboard under its name; empty ones are not."""
+
+    sdk: str = Field(default="", max_length=64)
+    """The version of its SDK."""
+
+
 class CheckIn(Message):
     """Asks for work. Held open until there is an assignment or ``hold_s`` has passed."""
 
@@ -175,6 +183,7 @@ class CheckIn(Message):
     """The version of the secure protocol that this device speaks; 0: none, and it is eligible for plain rounds only."""
     process: str = Field(default="", max_length=32)
     """Drawn by each process of a device when it starts, so that a copied folder is noticed. Empty: not said."""
+    facts: DeviceFacts = DeviceFacts()
     hold_s: float = Field(default=25.0, ge=0, le=300, allow_inf_nan=False)
     """Longest wait for the answer, seconds. 0: answer at once. The device stays in the pool until it expires."""
 

@@ -376,6 +376,8 @@ class DeviceView(Message):
     round: int | None = None
     device_class: str = "no class"
     """What its label says before the first `/`; *no class* where it has no `/`."""
+    facts: dict[str, str | int | float] = Field(default_factory=dict)
+    """What it says of itself, by the names of ``devices.DeviceFacts``: nobody has checked it."""
     rounds_joined: int = 0
     """Rounds of the runs in the caller's scope in which its update counted."""
     refusals: int = 0

@@ -158,6 +158,7 @@ def devices(
     if as_json:
         say_json(found)
         return
+    facts = sorted({name for row in found for name in row.facts})
     rows = [
         (
             row.device,
@@ -168,13 +169,14 @@ def devices(
             row.refusals,
             row.examples_cap,
             moment(row.last_seen_at),
+            *(row.facts.get(name) for name in facts),
             row.label or None,
         )
         for row in found
     ]
-    columns = ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", "label")
+    columns = ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", *facts, "label")
     empty = "No device is so." if wanted else "No devices yet. One joins: quorate device --token-file FILE --data DATA"
-    show_sheet(Sheet(columns, rows, empty, words="label", least=("examples", "refused", "round", "run")))
+    show_sheet(Sheet(columns, rows, empty, words="label", least=(*facts, "examples", "refused", "round", "run")))
 
 
 @errors_as_sentences

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from client_sdk.protocol.devices import CheckIn, Wait
+from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
 from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
@@ -45,6 +45,7 @@ class _Arrival:
 
     device: DeviceRow
     process: str
+    facts: DeviceFacts
     row: WaitingRow
     waits: bool
 
@@ -224,7 +225,7 @@ class Fleet:
             since=now,
             expires=now + min(check_in.hold_s, self._settings.max_hold_s) + self._settings.waiting_s,
         )
-        return _Arrival(device, check_in.process, row, waits)
+        return _Arrival(device, check_in.process, check_in.facts, row, waits)
 
     def _write_arrivals(self, arrivals: Sequence[_Arrival]) -> list[None]:
         """Writes the places in the pool, and of all devices that they were seen and what they said; nothing of one that
@@ -239,6 +240,8 @@ class Fleet:
             for one in arrivals:
                 device = one.row.device
                 facts[device] = {"examples": one.row.examples, "offer": one.row.offer}
+                if said := one.facts.model_dump(exclude_defaults=True):
+                    facts[device]["said"] = said
                 if one.process:
                     processes[device] = before[device] = before.get(device, Processes()).then(one.process, now)
                     facts[device]["processes"] = before[device].stored()

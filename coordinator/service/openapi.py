@@ -35,7 +35,13 @@ _MESSAGE = {"message": _KEY, "node": 4711, "kind": "train", "group": "1", "ttl_s
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Registration": {"certificate": "80" + _KEY, "examples": 600, "label": "ward 7"},
     "Registered": {"device": "d1f2e3d4c5b6a798", "examples_cap": 600},
-    "CheckIn": {"examples": 600, "learners": {"quorate:mnist-mlp": "0.2.0.dev0"}, "policy": {}, "hold_s": 25},
+    "CheckIn": {
+        "examples": 600,
+        "learners": {"quorate:mnist-mlp": "0.2.0.dev0"},
+        "policy": {},
+        "facts": {"sdk": "0.2.0"},
+        "hold_s": 25,
+    },
     "Assignment": {
         "kind": "assignment",
         "run": "mnist-1",

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.protocol.insight import (
@@ -119,6 +120,7 @@ class _States:
             run=claim.run if claim else None,
             round=claim.round if claim else None,
             device_class=class_of(row.label),
+            facts=cast("dict[str, str | int | float]", row.facts.get("said", {})),
         )
 
 

@@ -132,10 +132,8 @@ def test_bounds_reach_the_attempt_as_they_were_set() -> None:
 
 def test_a_device_that_sets_nothing_sends_these_bytes() -> None:
     plain = '"policy":{"learners":null,"secure_only":false,"max_epochs":null}'
-    assert (
-        CheckIn().model_dump_json()
-        == '{"examples":0,"learners":{},' + plain + ',"secure":0,"process":"","hold_s":25.0}'
-    )
+    rest = ',"secure":0,"process":"","facts":{"sdk":""},"hold_s":25.0}'
+    assert CheckIn().model_dump_json() == '{"examples":0,"learners":{},' + plain + rest
 
 
 def test_what_is_set_travels_with_the_check_in() -> None:

@@ -93,6 +93,9 @@ function Facts({ detail: { device, certificate } }: { detail: DeviceDetail }) {
       />
       <Fact label="Last seen" value={<Figure name="seen" text={device.last_seen_at == null ? "never" : ago(device.last_seen_at, now)} />} note={`registered on ${date(device.enrolled_at)}`} />
       <Fact label="Class" value={<Figure name="class" text={device.device_class} />} note={`counts for ${many(device.examples_cap, "example")} at most`} />
+      {Object.entries(device.facts ?? {}).map(([name, value]) => (
+        <Fact key={name} label={name} value={<Figure name={`said-${name}`} text={String(value)} />} note="as the device says" />
+      ))}
       <Fact label="Rounds joined" value={<span data-fact="joined">{count(device.rounds_joined)}</span>} note="its update counted" />
       <Fact label="Refusals" value={<span data-fact="refusals">{count(device.refusals)}</span>} note="late ones included" />
       <Fact

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.protocol.devices import CheckIn
+from client_sdk.protocol.devices import CheckIn, DeviceFacts
 from client_sdk.protocol.insight import CertificateView, DeviceDetail
 from client_sdk.protocol.operators import DeviceView
 from coordinator.runtime.insight import fleet_views
@@ -351,6 +351,17 @@ def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> N
     world.clock.at += 1000
     assert listed(world, state="unfit") == set(), "they have not come back"
     assert shown(world, 1).state == "away"
+
+
+def test_what_a_device_says_of_itself_is_shown_as_it_says_it_now() -> None:
+    world = World(2)
+    world.create()
+    said = CheckIn(examples=10, learners={LEARNER: "1"}, facts=DeviceFacts(sdk="0.3.1"))
+    world.coordinator.devices.check_in(world.rows[0], said)
+    world.check_in(1)
+    assert [shown(world, number).facts for number in (0, 1)] == [{"sdk": "0.3.1"}, {}]
+    world.coordinator.devices.check_in(world.rows[0], said.changed(facts=DeviceFacts()))
+    assert shown(world, 0).facts == {}
 
 
 def test_a_device_that_asks_for_its_assignment_again_is_seen() -> None:
