@@ -8,26 +8,20 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from client_sdk.protocol.devices import Task
 from client_sdk.protocol.field_docs import field_docs
-from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.plan import Cohort, Datacenter, Finish, Plan, Retention
-from coordinator.engine.secure.plan import Secure
+from coordinator.engine.plan import Plan
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 SECTIONS: dict[str, type[BaseModel]] = {
-    "task": Task,
-    "cohort": Cohort,
-    "aggregation": Aggregation,
-    "finish": Finish,
-    "retention": Retention,
-    "datacenter": Datacenter,
-    "secure": Secure,
+    name: kind
+    for name, info in Plan.model_fields.items()
+    for kind in (info.annotation, *get_args(info.annotation))
+    if isinstance(kind, type) and issubclass(kind, BaseModel)
 }
 HEAD = """# Plans
 

@@ -26,14 +26,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     model_validator,
@@ -48,8 +46,9 @@ from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.aggregation.weights import MOST_WEIGHT, heaviest, unit_of
+from coordinator.engine.aggregation.weights import unit_of
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
+from coordinator.engine.plan_section import Section
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
 
@@ -57,11 +56,7 @@ _BATCH = 32
 """Examples that a device has at least, where nothing is known of it."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Cohort(_Section):
+class Cohort(Section):
     """Who takes part in a round, and how long they have."""
 
     select: int = Field(default=300, ge=1, le=100_000)
@@ -109,8 +104,21 @@ class Cohort(_Section):
             )
         return self
 
+    def against(self, plan: Plan) -> Iterator[str]:
+        if self.choose == "by_examples" and plan.aggregation.weighting == "examples":
+            yield (
+                'choose = "by_examples" with weighting = "examples" counts the size of a device twice: '
+                'set weighting = "equal"'
+            )
+        budget = plan.task.time_budget_s
+        if budget is not None and budget > self.collect_s:
+            yield (
+                f"task.time_budget_s ({budget:g}) is above cohort.collect_s ({self.collect_s:g}): "
+                "reports would come after the deadline"
+            )
 
-class Finish(_Section):
+
+class Finish(Section):
     """When a run is done: whichever comes first."""
 
     rounds: int = Field(default=100, ge=1, le=10_000_000)
@@ -139,15 +147,19 @@ class Finish(_Section):
             raise ValueError("a metric alone never ends a run: set target, patience or both")
         return self
 
+    def against(self, plan: Plan) -> Iterator[str]:
+        if self.source == "devices" and self.metric is not None and not plan.task.score_held_out:
+            yield 'finish.source = "devices" needs task.score_held_out = true: else no device reports a score'
 
-class Retention(_Section):
+
+class Retention(Section):
     """How long the raw updates of plain rounds are retained after their round."""
 
     rounds: int = Field(default=0, ge=0, le=1_000_000)
     """Rounds for which raw updates are retained, for audits to fold again. 0: deleted once the round has ended."""
 
 
-class Datacenter(DatacenterTask):
+class Datacenter(DatacenterTask, Section):
     """When a round is given to a worker in a datacenter rather than to devices, and what the worker does.
 
     A plan without this section never does so."""
@@ -183,6 +195,19 @@ class Datacenter(DatacenterTask):
             )
         return self
 
+    def against(self, plan: Plan) -> Iterator[str]:
+        quorum, most = plan.cohort.quorum_count, plan.finish.abandoned
+        if self.return_devices is not None and self.return_devices < quorum:
+            yield (
+                f"datacenter.return_devices ({self.return_devices}) is below the cohort's quorum ({quorum}): "
+                "the run would return to devices that cannot make a round"
+            )
+        if most is not None and self.patience is not None and most < self.patience:
+            yield (
+                f"finish.abandoned ({most}) is below datacenter.patience ({self.patience}): "
+                "the run would be paused before it could fall back"
+            )
+
     def devices_back(self, cohort: Cohort) -> int:
         """Waiting devices at which a run that has fallen back returns to them."""
         return self.return_devices or cohort.goal
@@ -193,7 +218,7 @@ class Datacenter(DatacenterTask):
         return DatacenterTask(**{name: getattr(self, name) for name in DatacenterTask.model_fields})
 
 
-class Plan(_Section):
+class Plan(Section):
     """Everything that a run shall do."""
 
     name: str = Field(pattern=PLAN_PATTERN)
@@ -208,50 +233,10 @@ class Plan(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
-        if self.cohort.choose == "by_examples" and self.aggregation.weighting == "examples":
-            raise ValueError(
-                'choose = "by_examples" with weighting = "examples" counts the size of a device twice: '
-                'set weighting = "equal"'
-            )
-        if self.aggregation.weighting == "examples" and self.aggregation.weight_cap * self.cohort.goal > MOST_WEIGHT:
-            raise ValueError(
-                f"aggregation.weight_cap ({self.aggregation.weight_cap}) times cohort.goal ({self.cohort.goal}) "
-                f"is above {MOST_WEIGHT}, where the exact sum could not hold values above 8: lower weight_cap"
-            )
-        weighs = heaviest(self.aggregation, self.weight_unit)
-        if self.aggregation.inverse_participation is not None and weighs * self.cohort.goal > MOST_WEIGHT:
-            raise ValueError(
-                f"with aggregation.inverse_participation ({self.aggregation.inverse_participation}) an update may "
-                f"weigh {weighs}, and cohort.goal ({self.cohort.goal}) of them more than {MOST_WEIGHT}, in 1/64: "
-                "lower it, weight_cap or goal"
-            )
-        budget = self.task.time_budget_s
-        if budget is not None and budget > self.cohort.collect_s:
-            raise ValueError(
-                f"task.time_budget_s ({budget:g}) is above cohort.collect_s ({self.cohort.collect_s:g}): "
-                "reports would come after the deadline"
-            )
-        quorum, back = self.cohort.quorum_count, self.datacenter.return_devices if self.datacenter else None
-        if back is not None and back < quorum:
-            raise ValueError(
-                f"datacenter.return_devices ({back}) is below the cohort's quorum ({quorum}): "
-                "the run would return to devices that cannot make a round"
-            )
-        most, patience = self.finish.abandoned, self.datacenter.patience if self.datacenter else None
-        if most is not None and patience is not None and most < patience:
-            raise ValueError(
-                f"finish.abandoned ({most}) is below datacenter.patience ({patience}): "
-                "the run would be paused before it could fall back"
-            )
-        if self.finish.source == "devices" and self.finish.metric is not None and not self.task.score_held_out:
-            raise ValueError(
-                'finish.source = "devices" needs task.score_held_out = true: else no device reports a score'
-            )
-        if self.secure is not None:
-            rest = (self.task, self.cohort, self.aggregation, self.retention.rounds)
-            against = list(secure_plan.reasons_against(self.secure, *rest))
-            if against:
-                raise ValueError("; ".join(against))
+        sections = [section for _, section in self if isinstance(section, Section)]
+        against = [reason for section in sections for reason in section.against(self)]
+        if against:
+            raise ValueError("; ".join(against))
         return self
 
     @property

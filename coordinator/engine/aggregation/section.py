@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     model_validator,
@@ -20,6 +18,11 @@ from pydantic import (
 
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
+from coordinator.engine.aggregation.weights import MOST_WEIGHT, heaviest
+from coordinator.engine.plan_section import Section
+
+if TYPE_CHECKING:
+    from coordinator.engine.plan import Plan
 
 
 def _ranges(value: object) -> object:
@@ -48,10 +51,8 @@ def _matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 
-class Aggregation(BaseModel):
+class Aggregation(Section):
     """How the updates of a round become one step of the model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rule: str = Field(default="mean", max_length=200, json_schema_extra={"built_in": list(RULES)})
     """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
@@ -123,3 +124,17 @@ class Aggregation(BaseModel):
         if against:
             raise ValueError("; ".join(against))
         return self
+
+    def against(self, plan: Plan) -> Iterator[str]:
+        goal, weighs = plan.cohort.goal, heaviest(self, plan.weight_unit)
+        if self.weighting == "examples" and self.weight_cap * goal > MOST_WEIGHT:
+            yield (
+                f"aggregation.weight_cap ({self.weight_cap}) times cohort.goal ({goal}) "
+                f"is above {MOST_WEIGHT}, where the exact sum could not hold values above 8: lower weight_cap"
+            )
+        elif self.inverse_participation is not None and weighs * goal > MOST_WEIGHT:
+            yield (
+                f"with aggregation.inverse_participation ({self.inverse_participation}) an update may "
+                f"weigh {weighs}, and cohort.goal ({goal}) of them more than {MOST_WEIGHT}, in 1/64: "
+                "lower it, weight_cap or goal"
+            )

@@ -15,8 +15,10 @@ could claim any.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from coordinator.engine.aggregation.section import Aggregation
+if TYPE_CHECKING:
+    from coordinator.engine.aggregation.section import Aggregation
 
 UNIT = 1024
 """The most parts of a whole. Weight of whole work in an equal-weight plan that counts partial work by the fraction

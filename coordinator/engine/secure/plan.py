@@ -15,17 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     model_validator,
 )
 
 from client_sdk.codecs import linear_names
-from client_sdk.protocol.devices import Task
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.header import GraphRule, Terms
 from client_sdk.secagg.lanes import lane_bits
@@ -33,40 +30,14 @@ from client_sdk.secagg.parameters import LARGEST, SMALLEST, STRICT_LIMIT
 from client_sdk.secagg.quantize import LARGEST_BOUND, SMALLEST_BOUND, WEIGHT_LIMIT, Quantizer
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES
+from coordinator.engine.plan_section import Section
+
+if TYPE_CHECKING:
+    from coordinator.engine.aggregation.section import Aggregation
+    from coordinator.engine.plan import Cohort, Plan
 
 EXCHANGES = 4
 """Exchanges that follow the advertisements, each with a deadline of its own."""
-
-
-class CohortSizes(Protocol):
-    """The fields of the plan's section ``[cohort]`` that are used here."""
-
-    @property
-    def select(self) -> int: ...
-    @property
-    def goal(self) -> int: ...
-    @property
-    def quorum_count(self) -> int: ...
-    @property
-    def collect_s(self) -> float: ...
-
-
-class Weighing(Protocol):
-    """The fields of the plan's section ``[aggregation]`` that are used here."""
-
-    @property
-    def rule(self) -> str: ...
-    @property
-    def weighting(self) -> str: ...
-    @property
-    def weight_cap(self) -> int: ...
-    @property
-    def partial(self) -> str: ...
-    @property
-    def inverse_participation(self) -> int | None: ...
-    @property
-    def clip_norm(self) -> float | None: ...
-    def range_of(self, statistic: str) -> float | None: ...
 
 
 _MILLION = 1_000_000
@@ -86,12 +57,10 @@ _FOLLOWS = {
 }
 
 
-class Secure(BaseModel):
+class Secure(Section):
     """How rounds are aggregated so that the coordinator sees their sum and nothing else.
 
     A plan without this section has plain rounds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     profile: Literal["strict", "fast"] = "strict"
     """*strict*: at most 300 devices, each masks with all others, 2n/3 shares rebuild a secret. *fast*: each has a few
@@ -175,11 +144,11 @@ class Secure(BaseModel):
             eta=40 if self.eta is None else self.eta,
         )
 
-    def cap(self, aggregation: Weighing) -> int:
+    def cap(self, aggregation: Aggregation) -> int:
         """The most that one device weighs: the header's weight cap."""
         return self.weight_cap if self.weight_cap is not None else _heaviest(aggregation)
 
-    def terms(self, aggregation: Weighing, statistics: Iterable[str] = ()) -> Terms:
+    def terms(self, aggregation: Aggregation, statistics: Iterable[str] = ()) -> Terms:
         """The plan's terms in every header of the run, for which devices' owners set bounds. ``statistics``: the names
         of those that are averaged."""
         return Terms(
@@ -192,67 +161,68 @@ class Secure(BaseModel):
             statistics=tuple(aggregation.range_of(name) or RANGE for name in sorted(statistics)),
         )
 
-    def fewest_advertisers(self, cohort: CohortSizes) -> int:
+    def fewest_advertisers(self, cohort: Cohort) -> int:
         """The smallest roster with which a round goes on."""
         return max(cohort.quorum_count, self.minimum_cohort)
 
-    def most_advertisers(self, cohort: CohortSizes) -> int:
+    def most_advertisers(self, cohort: Cohort) -> int:
         """The largest roster: it is closed as soon as this many have advertised."""
         return cohort.goal + self.reserve
 
+    def against(self, plan: Plan) -> Iterator[str]:
+        task, cohort, aggregation = plan.task, plan.cohort, plan.aggregation
+        most, fewest = self.most_advertisers(cohort), self.fewest_advertisers(cohort)
+        if most > cohort.select:
+            yield (
+                f"secure.reserve ({self.reserve}) and cohort.goal ({cohort.goal}) together are above cohort.select "
+                f"({cohort.select}): so many could never advertise"
+            )
+        if fewest > most:
+            yield (
+                f"secure.minimum_cohort ({self.minimum_cohort}) is above cohort.goal and secure.reserve together "
+                f"({most}): a round could never have as many"
+            )
+        else:
+            yield from _sizes(self, fewest, most)
+        heaviest = _heaviest(aggregation)
+        if self.weight_cap is not None and self.weight_cap > heaviest:
+            yield (
+                f"secure.weight_cap ({self.weight_cap}) is above what a device may weigh by [aggregation] "
+                f"({heaviest}): lanes would be left empty; leave it out"
+            )
+        if task.codec not in linear_names():
+            linear = ", ".join(linear_names())
+            yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {linear}"
+        if aggregation.rule in RULES and RULES[aggregation.rule].needs != "sum":
+            yield needs_single_updates(aggregation)
+        if aggregation.clip_norm is not None:
+            yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
+        if aggregation.inverse_participation is not None:
+            yield "aggregation.inverse_participation weighs single updates, and nobody sees one: leave it out"
+        if aggregation.partial == "examples_seen":
+            yield (
+                'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: '
+                'set partial = "refuse"'
+            )
+        if task.score_held_out:
+            yield "task.score_held_out = true would reveal each device's scores: leave it out of a secure plan"
+        if plan.retention.rounds:
+            yield "retention.rounds keeps raw updates, and a secure round has none: leave it out"
+        if self.expires_s < cohort.collect_s + EXCHANGES * self.exchange_s:
+            yield (
+                f"secure.expires_s ({self.expires_s:g}) is below cohort.collect_s and {EXCHANGES} times "
+                f"secure.exchange_s together ({cohort.collect_s + EXCHANGES * self.exchange_s:g}): "
+                "an attempt would expire under way"
+            )
 
-def reasons_against(
-    secure: Secure, task: Task, cohort: CohortSizes, aggregation: Weighing, retained_rounds: int
-) -> Iterator[str]:
-    """The conflicts of the plan with its section ``[secure]``: a sentence each, beginning with the field."""
-    most, fewest = secure.most_advertisers(cohort), secure.fewest_advertisers(cohort)
-    if most > cohort.select:
-        yield (
-            f"secure.reserve ({secure.reserve}) and cohort.goal ({cohort.goal}) together are above cohort.select "
-            f"({cohort.select}): so many could never advertise"
-        )
-    if fewest > most:
-        yield (
-            f"secure.minimum_cohort ({secure.minimum_cohort}) is above cohort.goal and secure.reserve together "
-            f"({most}): a round could never have as many"
-        )
-    else:
-        yield from _sizes(secure, fewest, most)
-    heaviest = _heaviest(aggregation)
-    if secure.weight_cap is not None and secure.weight_cap > heaviest:
-        yield (
-            f"secure.weight_cap ({secure.weight_cap}) is above what a device may weigh by [aggregation] ({heaviest}): "
-            "lanes would be left empty; leave it out"
-        )
-    if task.codec not in linear_names():
-        yield f"task.codec ({task.codec}) cannot be added under masks: a secure plan takes {', '.join(linear_names())}"
-    if aggregation.rule in RULES and RULES[aggregation.rule].needs != "sum":
-        yield needs_single_updates(aggregation)
-    if aggregation.clip_norm is not None:
-        yield "aggregation.clip_norm is the coordinator's clip, and it sees no update: set secure.max_norm instead"
-    if aggregation.inverse_participation is not None:
-        yield "aggregation.inverse_participation weighs single updates, and nobody sees one: leave it out"
-    if aggregation.partial == "examples_seen":
-        yield 'aggregation.partial = "examples_seen" needs the work of each, which nobody sees: set partial = "refuse"'
-    if task.score_held_out:
-        yield "task.score_held_out = true would reveal each device's scores: leave it out of a secure plan"
-    if retained_rounds:
-        yield "retention.rounds keeps raw updates, and a secure round has none: leave it out"
-    if secure.expires_s < cohort.collect_s + EXCHANGES * secure.exchange_s:
-        yield (
-            f"secure.expires_s ({secure.expires_s:g}) is below cohort.collect_s and {EXCHANGES} times "
-            f"secure.exchange_s together ({cohort.collect_s + EXCHANGES * secure.exchange_s:g}): "
-            "an attempt would expire under way"
-        )
 
-
-def quantizer(secure: Secure, aggregation: Weighing) -> Quantizer:
+def quantizer(secure: Secure, aggregation: Aggregation) -> Quantizer:
     """Of the plan's rounds."""
     return Quantizer(q=secure.q, max_norm=secure.max_norm, max_abs=secure.max_abs, weight_cap=secure.cap(aggregation))
 
 
 def said_of_bits(
-    secure: Secure, aggregation: Weighing, usual: float, survivors: int, enough: float = ENOUGH_BITS
+    secure: Secure, aggregation: Aggregation, usual: float, survivors: int, enough: float = ENOUGH_BITS
 ) -> str:
     """A sentence with advice where a weight cap far above what devices weigh (``usual``) leaves a value in the mean of
     so many fewer bits than ``enough``; empty where it does not."""
@@ -269,7 +239,7 @@ def said_of_bits(
     )
 
 
-def cannot_learn(secure: Secure, aggregation: Weighing, dimension: int, survivors: int) -> str:
+def cannot_learn(secure: Secure, aggregation: Aggregation, dimension: int, survivors: int) -> str:
     """Why no update of so many values can be told from rounding, also where each device weighs its cap; else empty."""
     found = quantizer(secure, aggregation).rounding_error(dimension, survivors, secure.cap(aggregation))
     if found < 1:
@@ -281,7 +251,7 @@ def cannot_learn(secure: Secure, aggregation: Weighing, dimension: int, survivor
     )
 
 
-def takes_partial_work(aggregation: Weighing) -> str:
+def takes_partial_work(aggregation: Aggregation) -> str:
     """Why no run has this secure plan; empty where it refuses work that a deadline has cut short."""
     if aggregation.partial == "refuse":
         return ""
@@ -291,7 +261,7 @@ def takes_partial_work(aggregation: Weighing) -> str:
     )
 
 
-def needs_single_updates(aggregation: Weighing) -> str:
+def needs_single_updates(aggregation: Aggregation) -> str:
     """Why a secure plan cannot have a rule that needs more than the sum. For a package's rule this is known only where
     the package is installed."""
     return f'aggregation.rule ({aggregation.rule}) needs single updates, which nobody sees: set rule = "mean"'
@@ -322,5 +292,5 @@ def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
             return
 
 
-def _heaviest(aggregation: Weighing) -> int:
+def _heaviest(aggregation: Aggregation) -> int:
     return aggregation.weight_cap if aggregation.weighting == "examples" else 1

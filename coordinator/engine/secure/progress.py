@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sized
 from dataclasses import asdict
 from typing import Any
 
+from coordinator.engine.plan import Cohort
 from coordinator.engine.secure.holders import needed
-from coordinator.engine.secure.plan import CohortSizes, Secure
+from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.state import EndedAttempt, ExchangeCounts, ExchangeName, SecureRound
 from coordinator.engine.state import Round
 
@@ -18,7 +19,7 @@ _SENT = ("advertised", "shared", "masked", "signed", "revealed")
 _PHASES = ("collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
 
 
-def progress(current: Round, secure: SecureRound, plan: Secure, cohort: CohortSizes) -> dict[str, object]:
+def progress(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) -> dict[str, object]:
     """The attempt under way and those before it, exchange by exchange, those that have begun."""
     return {
         "attempts": current.attempt + 1,
@@ -32,9 +33,7 @@ def progress(current: Round, secure: SecureRound, plan: Secure, cohort: CohortSi
     }
 
 
-def given_up(
-    current: Round, secure: SecureRound, plan: Secure, cohort: CohortSizes, reason: str, at: float
-) -> EndedAttempt:
+def given_up(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort, reason: str, at: float) -> EndedAttempt:
     """The attempt under way, which ends now."""
     return EndedAttempt(
         reason=reason,
@@ -50,7 +49,7 @@ def _listed(attempt: EndedAttempt) -> dict[str, Any]:
     return {**asdict(attempt), "exchanges": [asdict(one) for one in attempt.exchanges]}
 
 
-def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: CohortSizes) -> tuple[ExchangeCounts, ...]:
+def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) -> tuple[ExchangeCounts, ...]:
     sent: list[Mapping[str, str]] = [getattr(secure, name) for name in _SENT]
     expected: list[Sized] = [current.members, secure.order, *sent[1:-1]]
     enough = needed(cohort.quorum_count, secure)

@@ -9,7 +9,8 @@ import pytest
 
 from client_sdk.protocol.workers import DatacenterTask
 from coordinator.engine.aggregation.section import Aggregation
-from coordinator.engine.plan import MOST_WEIGHT, Cohort, Finish, Plan, Retention, chosen
+from coordinator.engine.aggregation.weights import MOST_WEIGHT
+from coordinator.engine.plan import Cohort, Finish, Plan, Retention, chosen
 from coordinator.engine.plan_file import PlanError
 
 MINIMAL: dict[str, Any] = {"name": "mnist", "task": {"learner": "quorate:mnist-mlp"}}
