@@ -48,7 +48,6 @@ from tests.explorer.plans import LEARNER
 from tests.explorer.request import Answer
 from tests.explorer.secure.part import SecurePart
 from tests.explorer.sender import RequestSender
-from tests.explorer.stored import copy_of, text_of
 from tests.explorer.world import World
 
 URL = "http://explorer"
@@ -413,3 +412,23 @@ class ExplorerDevice:
     def registered(self) -> Registered | None:
         record = self.storage.load()
         return record.registered if record is not None else None
+
+
+def copy_of(storage: MemoryStorage) -> MemoryStorage:
+    """A storage with what this one has now."""
+    twin = MemoryStorage()
+    record = storage.load()
+    twin._record, twin._updates, twin._history = record, dict(storage._updates), list(storage._history)
+    twin._secure = storage._secure
+    return twin
+
+
+def text_of(message: object) -> str:
+    """An answer in a line of the trace."""
+    kind = type(message).__name__.lower()
+    shown = [
+        f"{name} {getattr(message, name)}"
+        for name in ("run", "round", "result", "reason")
+        if getattr(message, name, "")
+    ]
+    return " ".join([kind, *shown])

@@ -7,23 +7,102 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from coordinator.blobs import Blobs, FileBlobs, MemoryBlobs
+from coordinator.blobs import files as blob_files
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Store
 from coordinator.store.sql import SqlStore
+from tests.explorer.chance import Chance
 from tests.explorer.faults import Broken
 from tests.explorer.flips import Flips
-from tests.explorer.power import UnsyncedFiles
 from tests.explorer.shape import Shape
 from tests.explorer.world import World
+
+
+class UnsyncedFiles:
+    """Stands in for the module ``os`` of ``coordinator.blobs.files`` while ``watching``. It forwards every call,
+    records each sync of a file and a folder, and may end the process before and after each sync.
+
+    After a loss of power, names that were not synced are missing from the folder, and contents that were not synced are
+    torn.
+    """
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self.die_at: Callable[[str], None] | None = None
+        """Called where the process that has the files open may die."""
+        self._folders: dict[int, str] = {}
+        self._names: dict[str, dict[str, int]] = {}
+        """Folder -> name -> inode, as of its last sync."""
+        self._contents: dict[int, int] = {}
+        """Inode -> bytes, as of its last sync."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        descriptor = os.open(path, flags, mode)
+        self._folders[descriptor] = os.fspath(path)
+        return descriptor
+
+    def fsync(self, descriptor: int) -> None:
+        if self.die_at is not None:
+            self.die_at("before fsync")
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            folder = self._folders[descriptor]
+            with os.scandir(folder) as entries:
+                self._names[folder] = {entry.name: entry.inode() for entry in entries}
+        else:
+            self._contents[found.st_ino] = found.st_size
+        if self.die_at is not None:
+            self.die_at("after fsync")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the block runs, the file blobs use this instead of ``os``."""
+        real = vars(blob_files)["os"]
+        vars(blob_files)["os"] = self
+        try:
+            yield
+        finally:
+            vars(blob_files)["os"] = real
+
+    def lose_power(self, folder: Path) -> None:
+        """Each name that was not synced may be gone, each content that was not synced may be torn: independently, so a
+        name may survive its bytes."""
+        root = self._names.get(os.fspath(folder), {})
+        for prefix in sorted(entry.name for entry in os.scandir(folder) if len(entry.name) == 2):
+            inside = folder / prefix
+            synced = self._names.get(os.fspath(inside), {}) if prefix in root else {}
+            for entry in sorted(os.scandir(inside), key=lambda entry: entry.name):
+                # The kernel may have written either back by itself, without the other.
+                name_written, bytes_written = self._chance.unit("power") < 0.3, self._chance.unit("power bytes") < 0.3
+                if synced.get(entry.name) != entry.inode() and not name_written:
+                    older = [name for name, inode in synced.items() if inode == entry.inode()]
+                    if older and not (inside / older[0]).exists():
+                        Path(entry.path).rename(inside / older[0])  # the name before is the one on the disk
+                    else:
+                        Path(entry.path).unlink()
+                elif self._contents.get(entry.inode()) != entry.stat().st_size and not bytes_written:
+                    _tear(Path(entry.path), short=self._chance.unit("power short") < 0.5)
+
+
+def _tear(file: Path, *, short: bool) -> None:
+    """The second half of the file's bytes is missing, or has zeros in its place."""
+    size = file.stat().st_size
+    os.truncate(file, size // 2)
+    if not short:
+        os.truncate(file, size)
 
 
 class Durable:
@@ -99,8 +178,9 @@ class Durable:
 
 
 def scratch() -> str | None:
-    """Returns a folder in memory, where there is one: ``power`` decides what is durable, not a disk."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # folders of random names are made in it
+    """Returns a folder in memory, where there is one: ``UnsyncedFiles`` decides what is durable, not a disk."""
+    # Folders of random names are made in it.
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @contextmanager

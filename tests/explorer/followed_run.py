@@ -1,16 +1,49 @@
-"""The fields of the explorer's own model of a run; ``follow`` changes them, event by event."""
+"""The fields of the explorer's own model of a run, which ``follow`` changes event by event; what its parts share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.store.port import EventRow, RunRow
+from tests.explorer.faults import Broken
 from tests.explorer.round_ending import RoundEnding
-from tests.explorer.scores import Scores
 from tests.explorer.secure.account import SecureAccount
+
+
+class Scores:
+    """The rule of a plan by which scores finish a run, from the page about plans: a target, or a number of scores
+    without an improvement. ``says_finished`` takes each score of a run, in the order of its log. ``finish``: the plan's
+    section, as JSON.
+    """
+
+    def __init__(self, finish: Any) -> None:
+        self._finish = finish
+        self._best: float | None = None
+        self._in_vain = 0
+        self._newest = -1
+
+    def says_finished(self, version: int, source: str, metrics: Mapping[str, float]) -> bool:
+        """Whether the run is finished with this score of a version."""
+        finish = self._finish
+        name = finish.get("metric")
+        if name is None or source != finish.get("source") or name not in metrics:
+            return False
+        sign = -1.0 if finish.get("better") == "lower" else 1.0
+        value = sign * metrics[name]
+        if finish.get("target") is not None and value >= sign * finish["target"]:
+            return True
+        if version <= self._newest:
+            return False
+        self._newest = version
+        if self._best is None or value - self._best > finish["min_delta"]:
+            self._best, self._in_vain = value, 0
+            return False
+        self._in_vain += 1
+        return finish.get("patience") is not None and self._in_vain >= finish["patience"]
 
 
 @dataclass(slots=True)
@@ -179,3 +212,32 @@ class FollowedRun:
         if ending is None or not ending.committed or device not in ending.reported:
             return None
         return ending.reported[device][0]
+
+
+class Following(FollowedRun, ABC):
+    """What the parts of the model need of each other: ``follow.Followed`` has them all."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _abandon(self, short: bool = False, returned: bool = False) -> list[RoundEnding]:
+        """The round ends without a checkpoint."""
+
+    @abstractmethod
+    def _missed(self) -> list[RoundEnding]:
+        """The time of the selection was over, and too few devices waited."""
+
+    @abstractmethod
+    def _advance(self, body: dict[str, Any]) -> list[RoundEnding]:
+        """The round ends with this checkpoint."""
+
+    @abstractmethod
+    def _wait(self) -> None:
+        """The phase waits: for devices, or for a worker."""
+
+    @abstractmethod
+    def _require_deadline(self, event: EventRow, what: str) -> None:
+        """``Broken`` where the phase ends before its deadline."""
+
+    def _odd(self, event: EventRow, why: str) -> Broken:
+        return Broken("log", f"{self.run} #{event.seq} {event.kind} {event.body}: {why}")

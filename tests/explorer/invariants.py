@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -18,14 +19,14 @@ import numpy as np
 from client_sdk.device.record import Joined
 from coordinator.blobs import BlobError
 from coordinator.datacenter.worker.actions import Ended
+from coordinator.store.port import RoundRow
 from coordinator.verify import verify
-from tests.explorer import public_rows
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
 from tests.explorer.follow import Followed
 from tests.explorer.marks import Made, Register, marks_in, next_model, what_went_wrong
 from tests.explorer.request import SentRequest
-from tests.explorer.round_ending import RoundEnding
+from tests.explorer.round_ending import RoundEnding, means, scores_of
 
 LOG = b"quorate run log 1\0"
 """What each link of a log begins with."""
@@ -102,7 +103,7 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
     if ending.kind != "datacenter" and recorded != sorted(ending.invalid):
         raise Broken("left-once", f"round {number} of {run.run} refused {sorted(ending.invalid)}, recorded {recorded}")
     if ending.kind == "federated":
-        public_rows.shown(durable, run, ending, row)
+        _shown(durable, run, ending, row)
     rows = {item.device: (item.digest, item.weight) for item in store.contributions(run.run, number)}
     if not ending.committed:
         if rows:
@@ -350,3 +351,47 @@ def verified(durable: Durable) -> None:
     """``quorate verify`` finds no violation at the end."""
     for wrong in verify(durable.store, durable.blobs):
         raise Broken(NUMBERS.get(wrong.invariant, wrong.invariant), f"verify: round {wrong.round}: {wrong.what}")
+
+
+def _shown(durable: Durable, run: Followed, ending: RoundEnding, row: RoundRow) -> None:
+    """The public record of a federated round, and the scores by its devices of the model that they received."""
+    reports, body = [event.body for event in ending.reports.values()], row.body
+    began = (ending.began | ending.invalid | ending.reported.keys()) - ending.withdrawn
+    counts = (ending.waiting, len(ending.cohort), len(began), len(reports), len(ending.withdrawn))
+    wanted: dict[str, Any] = {
+        "funnel": dict(zip(("waiting", "selected", "training", "reported", "withdrawn"), counts, strict=True)),
+        "bytes_in": sum(report["bytes"] for report in reports),
+        "weight": sum(weight for _, weight in ending.reported.values()),
+        "partial": sum(not report["complete"] for report in reports),
+        "version": ending.version if ending.committed else None,
+        "digest": ending.digest if ending.committed else None,
+        "pool": run.pools.get(ending.round),
+        "cohort": sorted(ending.cohort),
+    }
+    for name, value in wanted.items():
+        if body.get(name) != value:
+            raise Broken("public", f"round {ending.round} of {run.run}: {name} is {body.get(name)}, not {value}")
+    weights = {device: weight for device, (_, weight) in ending.reported.items()}
+    _same(run, ending, body["metrics"], means((weights[d], r.body["metrics"]) for d, r in ending.reports.items()))
+    if ending.committed:
+        _scored(durable, run, ending)
+
+
+def _scored(durable: Durable, run: Followed, ending: RoundEnding) -> None:
+    """The devices' scores are of the version that they received, the parent."""
+    scored = scores_of(ending)
+    found = [row for row in durable.store.metrics(run.run) if row.source == "devices" and row.version >= ending.version]
+    if found:
+        raise Broken("public", f"version {ending.version} of {run.run} has scores of devices that never had it")
+    rows = [
+        row for row in durable.store.metrics(run.run) if row.source == "devices" and row.version == ending.version - 1
+    ]
+    _same(run, ending, {row.name: row.value for row in rows}, means(scored))
+    if any(row.examples != sum(examples for examples, _ in scored) for row in rows):
+        raise Broken("public", f"the scores of version {ending.version - 1} of {run.run} have other examples")
+
+
+def _same(run: Followed, ending: RoundEnding, found: Any, wanted: dict[str, float]) -> None:
+    close = found.keys() == wanted.keys() and all(math.isclose(found[name], wanted[name]) for name in wanted)
+    if not close:
+        raise Broken("public", f"round {ending.round} of {run.run}: its metrics are {found}, not {wanted}")

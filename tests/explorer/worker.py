@@ -2,7 +2,7 @@
 
 It performs the session's actions against the explorer's network and clock. It can die after any of them, come back as
 another instance, or never; stand still past its lease; have a twin that works with the same certificate; and lie
-(``worker_lies``). Like real workers it saves its certificate only.
+(``WorkerLies``). Like real workers it saves its certificate only.
 """
 
 from __future__ import annotations
@@ -24,9 +24,18 @@ from client_sdk.device.actions import (
     Unreachable,
 )
 from client_sdk.device.record import Record
-from client_sdk.protocol.names import Route
+from client_sdk.protocol.devices import Noted
+from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from client_sdk.protocol.workers import Lease, ResultReport, WorkerPoll
+from client_sdk.protocol.workers import (
+    Heartbeat,
+    Lease,
+    LeaseEnd,
+    LeaseRenewed,
+    ResultReceipt,
+    ResultReport,
+    WorkerPoll,
+)
 from coordinator.datacenter.worker.actions import (
     Attend,
     Begin,
@@ -48,11 +57,11 @@ from tests.explorer.plans import DATA, LEARNER
 from tests.explorer.request import Answer
 from tests.explorer.sender import RequestSender
 from tests.explorer.watch import InvariantWatch
-from tests.explorer.worker_lies import WorkerLies
 from tests.explorer.world import World
 
 URL = "http://explorer"
 HOLD_S = 25.0
+LIES = ("heartbeat", "end", "result", "next-fence", "other-bytes", "fetch")
 
 
 class ExplorerWorker:
@@ -345,3 +354,62 @@ class ExplorerWorker:
             self._happens_to_training((self.life, self._job))
         reply, self._job_reply = self._job_reply, None
         self._resume(ticket, reply if reply is not None else Going(1, {"loss": 0.5}, self.sender.now()))
+
+
+class WorkerLies:
+    """What no honest worker sends, with the certificate of one worker, under fences that are old or not granted yet.
+    None of it may change a round, or affect other workers.
+    """
+
+    def __init__(self, world: World, watch: InvariantWatch, sender: RequestSender) -> None:
+        self._world = world
+        self._watch = watch
+        self._sender = sender
+
+    def tell(self, name: str, leases: list[Lease], model: bytes) -> None:
+        """Sends something under a lease of the worker's past, or under one that was never issued. Ignores the
+        answer. ``model``: the checkpoint that it fetched last."""
+        world = self._world
+        if not leases or not world.strikes("worker-lie", name):
+            return
+        lease = world.chance.pick("lie-lease", leases)
+        lie = world.chance.pick("worker-lie", LIES)
+        world.log(f"{name} lies: {lie} of round {lease.round}, fence {lease.fence}")
+        under = {"attempt": lease.attempt, "fence": lease.fence}
+        run = self._watch.run(lease.run)
+        current = run.phase == "training" and run.fence == lease.fence
+        match lie:
+            case "heartbeat":
+                self._send(Route.HEARTBEAT, lease, LeaseRenewed, Heartbeat(**under, step=1))
+            case "end" if not current:
+                self._send(Route.LEASE_END, lease, Noted, LeaseEnd(**under, failed=True, reason="A lie."))
+            case "fetch":
+                self._sender.send(Fetch(checkpoint=lease.checkpoint), _ignore)
+            case "next-fence":
+                self._send_result(model, lease, lease.fence + 1000, lease.attempt + 1)
+            case "other-bytes" | "result" if not current:
+                self._send_result(model, lease, lease.fence, lease.attempt)
+            case _:
+                pass
+
+    def _send(self, route: Route, lease: Lease, answer: type[Message], message: Message) -> None:
+        path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
+        self._sender.send(Send(method="POST", route=route, answers=(answer,), path=path, message=message), _ignore)
+
+    def _send_result(self, model: bytes, lease: Lease, fence: int, attempt: int) -> None:
+        if not model:
+            return
+        body = self._world.register.result_of("a lie", lease.round, 60 + fence, model)
+        send = Send(
+            method="PUT",
+            route=Route.RESULT,
+            answers=(ResultReceipt,),
+            path={"run": lease.run, "round": lease.round, "attempt": attempt},
+            message=ResultReport(fence=fence, parent=lease.checkpoint.digest, steps=1, examples=1),
+            update=hashlib.sha256(body).hexdigest(),
+        )
+        self._sender.send(send, _ignore, body=body)
+
+
+def _ignore(_: Answer) -> None:
+    """A liar needs no answer."""

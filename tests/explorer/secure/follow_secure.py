@@ -10,7 +10,7 @@ from typing import Any
 from client_sdk.secagg.header import AttemptHeader
 from coordinator.store.port import EventRow
 from tests.explorer.faults import Broken
-from tests.explorer.following import Following
+from tests.explorer.followed_run import Following
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import Numbers, SecureAccount, in_dispute, numbers_of
 
