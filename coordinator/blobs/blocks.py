@@ -63,7 +63,7 @@ class BlobHash:
         self._whole = hashlib.sha256()
         self._begun = bytearray()
         """Bytes of the block that is not full yet: a copy and one call cost less than a context for its pieces."""
-        self._key, self._tags = b"", bytearray()
+        self._key, self._tags = os.urandom(_KEY), bytearray()
 
     def update(self, view: memoryview) -> None:
         """``view``: of bytes."""
@@ -87,15 +87,12 @@ class BlobHash:
 
     def end(self) -> BlockTags:
         """The tags of all blocks. No bytes may follow."""
-        if self.size <= BLOCK:
-            return BlockTags(b"", self._whole.digest())
         if self._begun:
             self._add_tag(self._begun)
             self._begun.clear()
         return BlockTags(self._key, bytes(self._tags))
 
     def _add_tag(self, block: bytearray | memoryview) -> None:
-        self._key = self._key or os.urandom(_KEY)
         self._tags += AESGCM(self._key).encrypt(_nonce(len(self._tags) // _TAG), b"", block)
 
 

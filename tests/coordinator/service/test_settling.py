@@ -184,8 +184,15 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
             assert isinstance(found[2], ValueError)
             assert service.coordinator.core.failures.recent() == ""
+            another = Run("b", service)
+            first = await another.hold("first")
+            disk = another.ask("disk")
+            while "b" not in another.settling._waiting:
+                await asyncio.sleep(0.01)
+            another.go_on.set()
+            assert await first == "FIRST"
             with pytest.raises(StoreError, match="the disk is full"):
-                await run.ask("disk")
+                await disk
             assert service.coordinator.core.failures.recent() == "the disk is full"
             assert await run.ask("again") == "AGAIN"
 
