@@ -151,7 +151,7 @@ def require_consent(
         )
     if memory.is_replay(header):
         raise Refusal("This attempt is no newer than the one that this device last advertised for: a replay.")
-    tries = memory.tries.get(expected.tensors)
+    tries = memory.advertisements.get(expected.tensors)
     if tries is None:
         return listed
     if header.rule.profile == "fast" and tries.count >= policy.most_fast_tries:

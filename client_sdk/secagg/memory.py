@@ -36,7 +36,7 @@ ORDER_BYTES = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tries:
+class Advertisements:
     """Advertisements made on one checkpoint, in all runs."""
 
     count: int
@@ -54,7 +54,7 @@ class Memory:
     round, whose header was announced before."""
     spent: frozenset[bytes] = frozenset()
     """Checkpoints on which this device signed a list. Never removed."""
-    tries: Mapping[bytes, Tries] = field(default_factory=dict)
+    advertisements: Mapping[bytes, Advertisements] = field(default_factory=dict)
     """By checkpoint, until that is spent."""
     order: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
     """``AttemptHeader.run_digest`` -> round and attempt of the run's newest attempt that was begun: an older or equal
@@ -78,11 +78,11 @@ class Memory:
 
     def begun(self, header: AttemptHeader, tensors: bytes, at: float) -> Memory:
         """A copy in which this device has advertised under ``header`` at ``at`` (Unix seconds)."""
-        before = self.tries.get(tensors)
-        tries = Tries(count=1 + (before.count if before else 0), last_at=at)
+        before = self.advertisements.get(tensors)
+        made = Advertisements(count=1 + (before.count if before else 0), last_at=at)
         return replace(
             self,
-            tries={**self.tries, tensors: tries},
+            advertisements={**self.advertisements, tensors: made},
             order={**self.order, header.run_digest: (header.round, header.attempt)},
         )
 
@@ -92,9 +92,9 @@ class Memory:
         return newest is not None and (header.round, header.attempt) <= newest
 
     def signed_on(self, tensors: bytes) -> Memory:
-        """A copy in which that checkpoint is spent. Its tries count no more."""
-        tries = {digest: tried for digest, tried in self.tries.items() if digest != tensors}
-        return replace(self, spent=self.spent | {tensors}, tries=tries)
+        """A copy in which that checkpoint is spent. Its advertisements count no more."""
+        made = {digest: tried for digest, tried in self.advertisements.items() if digest != tensors}
+        return replace(self, spent=self.spent | {tensors}, advertisements=made)
 
     def is_spent(self, tensors: bytes) -> bool:
         """Whether a list was signed on the checkpoint of these tensors."""
@@ -116,10 +116,10 @@ class Memory:
         """A copy without attempts that have expired by ``at`` (Unix seconds), and without times after ``at``: where the
         clock was set back, pauses begin anew. The same object where nothing changes."""
         left = {tensors: live for tensors, live in self.live.items() if _expiry(live) >= at}
-        ahead = {digest: replace(tries, last_at=at) for digest, tries in self.tries.items() if tries.last_at > at}
+        ahead = {digest: replace(made, last_at=at) for digest, made in self.advertisements.items() if made.last_at > at}
         if len(left) == len(self.live) and not ahead:
             return self
-        return replace(self, live=left, tries={**self.tries, **ahead})
+        return replace(self, live=left, advertisements={**self.advertisements, **ahead})
 
     def plain_again(self, learner: str) -> Memory:
         """A copy that allows plain plans for ``learner`` again. Only the owner may ask for it."""
@@ -140,9 +140,9 @@ class Memory:
         out.number(len(self.spent), 4)
         for digest in sorted(self.spent):
             out.fixed(digest, DIGEST_BYTES)
-        out.number(len(self.tries), 4)
-        for digest, tries in sorted(self.tries.items(), key=itemgetter(0)):
-            out.fixed(digest, DIGEST_BYTES).number(tries.count, 4).float(tries.last_at)
+        out.number(len(self.advertisements), 4)
+        for digest, made in sorted(self.advertisements.items(), key=itemgetter(0)):
+            out.fixed(digest, DIGEST_BYTES).number(made.count, 4).float(made.last_at)
         out.number(len(self.order), 4)
         for run, (number, attempt) in sorted(self.order.items()):
             out.fixed(run, DIGEST_BYTES).number(number, 8).number(attempt, 4)
@@ -161,8 +161,8 @@ class Memory:
         revocations = read.number(8)
         learners = frozenset(read.text() for _ in range(read.count(4, 2)))
         spent = frozenset(read.fixed(DIGEST_BYTES) for _ in range(read.count(4, DIGEST_BYTES)))
-        tries = {
-            read.fixed(DIGEST_BYTES): Tries(count=read.number(4), last_at=read.float())
+        made = {
+            read.fixed(DIGEST_BYTES): Advertisements(count=read.number(4), last_at=read.float())
             for _ in range(read.count(4, DIGEST_BYTES + 12))
         }
         order = {
@@ -171,7 +171,7 @@ class Memory:
         }
         live = {read.fixed(DIGEST_BYTES): Live.read(read) for _ in range(read.count(4, DIGEST_BYTES + LEAST_BYTES))}
         read.end()
-        return cls(revocations=revocations, spent=spent, tries=tries, order=order, live=live, learners=learners)
+        return cls(revocations=revocations, spent=spent, advertisements=made, order=order, live=live, learners=learners)
 
 
 def _mark(live: Live | None) -> tuple[bytes, int] | None:

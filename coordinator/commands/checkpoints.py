@@ -10,8 +10,8 @@ import typer
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.runs import RunName
-from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
+from coordinator.commands.text_tables import TextTable, show_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,7 +33,7 @@ def list_(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None
         return
     rows = [(row.version, row.digest, row.round, row.bytes, moment(row.created_at), row.origin or None) for row in line]
     columns = ("version", "digest", "round", "bytes", "created", "origin")
-    show_sheet(Sheet(columns, rows, "Nothing yet.", words="origin", least=("created", "bytes", "round")))
+    show_table(TextTable(columns, rows, "Nothing yet.", words="origin", least=("created", "bytes", "round")))
 
 
 @app.command(epilog="Example: quorate checkpoint get mnist --version 10 -o model.safetensors")

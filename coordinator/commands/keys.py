@@ -10,8 +10,8 @@ import typer
 from client_sdk.protocol.access import DAY_S, AuditHeadView, AuditView, CreateKey, RoleName
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.secret_file import require_new, write_secret
-from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
+from coordinator.commands.text_tables import TextTable, show_table
 
 PAGE = 1000
 
@@ -82,7 +82,7 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
         for row in found
     ]
     columns = ("key", "role", "scope", "created", "by", "expires", "revoked", "label")
-    show_sheet(Sheet(columns, rows, "No keys in your scope.", words="label", least=("created", "by", "revoked")))
+    show_table(TextTable(columns, rows, "No keys in your scope.", words="label", least=("created", "by", "revoked")))
 
 
 @app.command(epilog="Example: quorate keys revoke 3f8a61c0d7be4925")
@@ -136,7 +136,7 @@ def audit(
         return
     rows = [(row.number, moment(row.at), row.by or None, row.action, row.run, row.detail or None) for row in found]
     columns = ("row", "when", "who", "what", "run", "detail")
-    show_sheet(Sheet(columns, rows, "Nothing was recorded yet.", words="detail", least=("run",)))
+    show_table(TextTable(columns, rows, "Nothing was recorded yet.", words="detail", least=("run",)))
 
 
 def _say_head(view: AuditHeadView, as_json: bool) -> None:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from client_sdk.terminal import cell, span
-from coordinator.commands.sheets import STYLES, drawn
-from coordinator.commands.tables import COULD_FORGE, rounds_sheet, who_is_spent
+from coordinator.commands.tables import COULD_FORGE, rounds_table, who_is_spent
+from coordinator.commands.text_tables import STYLES, drawn
 
 BAR = 32
 """The most columns of a bar."""
@@ -64,7 +64,7 @@ def picture(now: RunNow, width: int, height: int) -> RenderableType:
     room = min(SHOWN, height - lines - 4)
     parts: list[RenderableType] = list(above)
     if now.rounds and room > 0:
-        parts += [Text(), drawn(rounds_sheet(now.rounds[-room:]), width)]
+        parts += [Text(), drawn(rounds_table(now.rounds[-room:]), width)]
     return Group(*parts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from client_sdk.protocol.operators import ExchangeView, RoundView, SecureView
 from client_sdk.terminal import say
-from coordinator.commands.sheets import Sheet, show_sheet
+from coordinator.commands.text_tables import TextTable, show_table
 
 
 def print_secure_rounds(rounds: Iterable[RoundView]) -> None:
@@ -20,7 +20,7 @@ def print_secure_rounds(rounds: Iterable[RoundView]) -> None:
         for attempt, exchanges in enumerate((*(earlier.exchanges for earlier in secure.earlier), secure.exchanges))
         for exchange in exchanges
     ]
-    show_sheet(Sheet(columns, rows, "No secure rounds with a cohort yet.", least=("attempt", "expected")))
+    show_table(TextTable(columns, rows, "No secure rounds with a cohort yet.", least=("attempt", "expected")))
     for view, secure in found:
         for attempt, earlier in enumerate(secure.earlier):
             say(f"Round {view.round}: attempt {attempt} was given up: {earlier.reason}.")

@@ -1,4 +1,4 @@
-"""The views of runs and rounds as sheets and lines, and times as text."""
+"""The views of runs and rounds as tables and lines, and times as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from client_sdk.protocol.operators import FlowerSummary, RoundView, RunView
 from client_sdk.terminal import say
-from coordinator.commands.sheets import Sheet, show_sheet
+from coordinator.commands.text_tables import TextTable, show_table
 
 COULD_FORGE = "this coordinator has the authority's key itself (--dev-authority), so it could make devices up"
 
@@ -16,11 +16,11 @@ COULD_FORGE = "this coordinator has the authority's key itself (--dev-authority)
 def print_runs(runs: Iterable[RunView]) -> None:
     """One line for each run."""
     runs = list(runs)
-    show_sheet(runs_sheet(runs))
+    show_table(runs_table(runs))
     _say_who_could_forge([f"run {view.run}" for view in runs if view.authority == "inside"])
 
 
-def runs_sheet(runs: Iterable[RunView]) -> Sheet:
+def runs_table(runs: Iterable[RunView]) -> TextTable:
     """One row for each run."""
     columns = ("run", "status", "phase", "round", "committed", "selected", "reported", "version", "why")
     rows = [
@@ -40,7 +40,7 @@ def runs_sheet(runs: Iterable[RunView]) -> Sheet:
         for view in runs
     ]
     empty = "No runs yet. Start one: quorate run create plan.toml --init model.safetensors"
-    return Sheet(columns, rows, empty, words="why", least=("version", "selected", "reported", "phase"))
+    return TextTable(columns, rows, empty, words="why", least=("version", "selected", "reported", "phase"))
 
 
 def print_run(view: RunView, *, plan: bool = False) -> None:
@@ -107,11 +107,11 @@ def who_is_spent(view: RunView) -> str:
 def print_rounds(rounds: Iterable[RoundView]) -> None:
     """One line for each round."""
     rounds = list(rounds)
-    show_sheet(rounds_sheet(rounds))
+    show_table(rounds_table(rounds))
     _say_who_could_forge([f"round {view.round}" for view in rounds if view.authority == "inside"])
 
 
-def rounds_sheet(rounds: Iterable[RoundView]) -> Sheet:
+def rounds_table(rounds: Iterable[RoundView]) -> TextTable:
     """One row for each round."""
     columns = (
         "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused",
@@ -136,7 +136,7 @@ def rounds_sheet(rounds: Iterable[RoundView]) -> Sheet:
     ]
     empty = "No rounds yet: a round opens when the run is created, and selects devices when they check in."
     least = ("refused", "withdrawn", "late", "kind", "MB in", "dropped", "seconds")
-    return Sheet(columns, rows, empty, words="why", least=least)
+    return TextTable(columns, rows, empty, words="why", least=least)
 
 
 def _say_who_could_forge(where: Sequence[str]) -> None:

@@ -13,8 +13,8 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.runs import RunName
 from coordinator.commands.secure_table import print_secure_rounds
-from coordinator.commands.sheets import Sheet, show_sheet, terminal
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
+from coordinator.commands.text_tables import TextTable, show_table, terminal
 from coordinator.engine.reasons import printable
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
         return
     rows = [(row.version, row.source, row.name, row.value, row.examples) for row in found]
     empty = f"No metrics yet. Score the checkpoints: quorate evaluate {run} --data DATA"
-    show_sheet(Sheet(("version", "source", "metric", "value", "examples"), rows, empty))
+    show_table(TextTable(("version", "source", "metric", "value", "examples"), rows, empty))
 
 
 @errors_as_sentences
@@ -176,7 +176,7 @@ def devices(
     ]
     columns = ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", *facts, "label")
     empty = "No device is so." if wanted else "No devices yet. One joins: quorate device --token-file FILE --data DATA"
-    show_sheet(Sheet(columns, rows, empty, words="label", least=(*facts, "examples", "refused", "round", "run")))
+    show_table(TextTable(columns, rows, empty, words="label", least=(*facts, "examples", "refused", "round", "run")))
 
 
 @errors_as_sentences
@@ -236,7 +236,7 @@ def _show_participation(client: OperatorClient, run: str, *, as_json: bool) -> N
         )
         for one in devices
     ]  # fmt: skip
-    show_sheet(Sheet(columns, rows, "No device yet.", least=("refused", "withdrawn", "reported")))
+    show_table(TextTable(columns, rows, "No device yet.", least=("refused", "withdrawn", "reported")))
     say(f"From round {found.from_round} on, {found.never_counted} of {found.devices} devices never counted.")
     if found.lateness:
         say(f"{found.lateness}: see docs/selection.md.")

@@ -21,8 +21,8 @@ from client_sdk.protocol.operators import MetricView, RunView
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import say, say_json, span
 from coordinator.commands.run_picture import SHOWN, RunNow, picture
-from coordinator.commands.sheets import drawn
-from coordinator.commands.tables import moment, runs_sheet
+from coordinator.commands.tables import moment, runs_table
+from coordinator.commands.text_tables import drawn
 
 EVERY_S = 1.0
 """Seconds between two requests."""
@@ -107,7 +107,7 @@ def watch_all(operator: OperatorClient, console: Console | None, *, as_json: boo
                 shown(found.last, found)
             elif console is not None:
                 newest = found.last[-max(1, console.size.height - 4) :]
-                draw(_with_trouble(drawn(runs_sheet(newest), console.size.width), found))
+                draw(_with_trouble(drawn(runs_table(newest), console.size.width), found))
 
 
 def _with_trouble(what: RenderableType, found: Watched[T]) -> RenderableType:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json
-from coordinator.commands.sheets import Sheet, show_sheet
 from coordinator.commands.tables import moment
+from coordinator.commands.text_tables import TextTable, show_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +34,7 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
     ]
     columns = ("worker", "state", "run", "round", "registered", "last seen", "label")
     empty = "No workers yet. One joins: quorate datacenter join --token-file FILE --data NAME"
-    show_sheet(Sheet(columns, rows, empty, words="label", least=("registered",)))
+    show_table(TextTable(columns, rows, empty, words="label", least=("registered",)))
 
 
 @app.command(epilog="Example: quorate worker revoke w1f2e3d4c5b6a798")

@@ -17,7 +17,7 @@ from coordinator.runtime.signals import Signals
 from coordinator.service.limits.admission import LOCAL, Sender
 from coordinator.service.observe import Meters
 from coordinator.service.serving import Serving
-from coordinator.service.stream_places import Places
+from coordinator.service.stream_slots import StreamSlots
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, WorkerRow
 
@@ -32,8 +32,8 @@ class Service(Serving):
         super().__init__(settings, Meters(coordinator))
         self.coordinator = coordinator
         self.signals = signals
-        self.stream_places = Places(settings.streams, "event streams")
-        self.viewer_places = Places(settings.viewers, "viewers")
+        self.stream_slots = StreamSlots(settings.streams, "event streams")
+        self.viewer_slots = StreamSlots(settings.viewers, "viewers")
 
     def stop(self) -> None:
         super().stop()

@@ -34,7 +34,7 @@ from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.signatures import bearer
-from coordinator.service.stream_places import PlacedStream
+from coordinator.service.stream_slots import SlottedStream
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -71,9 +71,9 @@ def stream_routes(service: Service) -> list[APIRoute]:
         page = await service.work(read, service.coordinator, credentials, run, start)
         if not page.events and page.ended and follow:
             return Response(status_code=204)
-        service.stream_places.take(page.who)
+        service.stream_slots.take(page.who)
         frames = _events(service, credentials, run, start, follow)
-        return PlacedStream(frames, partial(service.stream_places.give_back, page.who))
+        return SlottedStream(frames, partial(service.stream_slots.give_back, page.who))
 
     route = APIRoute(
         Route.EVENTS,

@@ -18,7 +18,7 @@ from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.signatures import bearer
 from coordinator.service.stream import Follow, LastId
-from coordinator.service.stream_places import PlacedStream
+from coordinator.service.stream_slots import SlottedStream
 from coordinator.service.stream_viewers import Viewers
 
 _SCHEMAS = [{"$ref": f"#/components/schemas/{name}"} for name in ("LiveSnapshot", "LivePatch")]
@@ -33,7 +33,7 @@ def live_routes(service: Service) -> list[APIRoute]:
         something has changed, at most once a second. A viewer that comes back in time with its `Last-Event-ID` gets
         what it has missed."""
         viewer = await viewers.join(bearer(request, Permission.VIEWER), last_event_id)
-        return PlacedStream(viewers.frames(viewer, follow=follow), partial(viewers.leave, viewer))
+        return SlottedStream(viewers.frames(viewer, follow=follow), partial(viewers.leave, viewer))
 
     route = APIRoute(
         Route.STREAM,

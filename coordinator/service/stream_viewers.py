@@ -96,7 +96,7 @@ class Viewers:
         """One more viewer, with a feed that has a state. ProblemError where it may not view, or *busy*."""
         service = self._service
         operator = await service.work(self._identified, credentials)
-        service.viewer_places.take(operator.id)
+        service.viewer_slots.take(operator.id)
         scope = scope_of(operator)
         feed = self._feed(scope, operator)
         viewer = Viewer(operator.id, credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
@@ -117,7 +117,7 @@ class Viewers:
         """Ends a viewer; of one that has left already, nothing."""
         if viewer in self._viewers:
             self._viewers.discard(viewer)
-            self._service.viewer_places.give_back(viewer.who)
+            self._service.viewer_slots.give_back(viewer.who)
             viewer.feed.viewers -= 1
             viewer.feed.current &= viewer.feed.viewers > 0
             self._service.meters.count_viewers(len(self._viewers))

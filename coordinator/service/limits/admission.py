@@ -58,7 +58,7 @@ class Sender:
 LOCAL = Sender("127.0.0.1", "")
 
 
-class Visit:
+class AdmittedConnection:
     """One connection. ``leave`` when it ends."""
 
     def __init__(self, admission: Admission, address: IpAddress, key: str, proxy: bool) -> None:
@@ -109,7 +109,7 @@ class Admission:
 
     # ------------------------------------------------------------ connections
 
-    def visit(self, peer: str) -> Visit | None:
+    def admit(self, peer: str) -> AdmittedConnection | None:
         """A new connection of this address; None where it must be closed: the address has too many, goes on after many
         refusals, or would send plain text over a network. Connections that it has already go on."""
         address = parse_address(peer)
@@ -124,7 +124,7 @@ class Admission:
                 self._connections.reserve(key, 1)
             except ProblemError:
                 return None
-        return Visit(self, address, key, proxy)
+        return AdmittedConnection(self, address, key, proxy)
 
     def left(self, key: str) -> None:
         if key:

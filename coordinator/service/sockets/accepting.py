@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import structlog
 
-from coordinator.service.limits import Admission, Visit
+from coordinator.service.limits import Admission, AdmittedConnection
 
 _NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _AT_ONCE = 4
@@ -37,7 +37,7 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        connect: Callable[[Visit], asyncio.BaseProtocol],
+        connect: Callable[[AdmittedConnection], asyncio.BaseProtocol],
         connected: Callable[[], int],
         most: int,
         admission: Admission,
@@ -84,13 +84,13 @@ class Acceptor:
                     raise
                 self._pause(f"{error.strerror} (errno {error.errno})")
                 return
-            visit = self._admission.visit(peer[0])
-            if visit is None:
+            admitted = self._admission.admit(peer[0])
+            if admitted is None:
                 connection.close()
                 continue
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._open(connection, visit))
+            task = self._loop.create_task(self._open(connection, admitted))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
         self._rest(_BREATH_S)
@@ -98,18 +98,18 @@ class Acceptor:
     def _open_now(self) -> int:
         return self._connected() + len(self._opening)
 
-    async def _open(self, connection: socket.socket, visit: Visit) -> None:
-        """Makes the protocol of a connection, over TLS after the handshake. The protocol ends the visit."""
+    async def _open(self, connection: socket.socket, admitted: AdmittedConnection) -> None:
+        """Makes the protocol of a connection, over TLS after the handshake. The protocol lets it go."""
         secure = None if self._tls is None else self._tls()
         times = {} if secure is None else {"ssl_handshake_timeout": self._handshake_s, "ssl_shutdown_timeout": _SHUT_S}
         try:
-            await self._loop.connect_accepted_socket(lambda: self._connect(visit), connection, ssl=secure, **times)
+            await self._loop.connect_accepted_socket(lambda: self._connect(admitted), connection, ssl=secure, **times)
         except OSError:  # the peer has gone already, or speaks no TLS
             connection.close()
-            visit.refused()
-            visit.leave()
+            admitted.refused()
+            admitted.leave()
         except BaseException:
-            visit.leave()
+            admitted.leave()
             raise
 
     def _rest(self, seconds: float) -> None:

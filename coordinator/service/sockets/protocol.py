@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.service.errors import problem_response
-from coordinator.service.limits import Admission, Visit
+from coordinator.service.limits import Admission, AdmittedConnection
 from coordinator.service.sockets.limits import Limits
 
 _VERSIONS = frozenset({"1.0", "1.1"})
@@ -42,14 +42,14 @@ class _Part(Enum):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection, the ``visit`` of a peer. ``refused`` is called with each problem that is answered here;
+    """One ``admitted`` connection. ``refused`` is called with each problem that is answered here;
     ``standing`` are headers of every answer. A problem that is raised in the parser's callbacks stops the reading."""
 
     def __init__(
         self,
         limits: Limits,
         admission: Admission,
-        visit: Visit,
+        admitted: AdmittedConnection,
         refused: Callable[[Problem], None],
         standing: list[tuple[bytes, bytes]],
         **options: Any,
@@ -58,7 +58,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.timeout_keep_alive = limits.keep_alive_s
         self._limits = limits
         self._admission = admission
-        self._visit = visit
+        self._admitted = admitted
         self._count_refusal = refused
         self._standing = standing
         self._part = _Part.IDLE
@@ -83,7 +83,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.resume_writing()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        self._visit.leave()
+        self._admitted.leave()
         if self._answered is not None and not self._answered.response_complete:
             self._leave(self._answered)
         self.pipeline.clear()
@@ -176,7 +176,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _count_request(self) -> None:
         """Finds whose request this is, and counts it before it costs more. The parser's callback may raise."""
-        sender = self._visit.sender(self.headers)
+        sender = self._admitted.sender(self.headers)
         self._admission.request(sender)
         if sender.scheme is not None:
             self.scope["client"], self.scope["scheme"] = (sender.address, 0), sender.scheme
@@ -236,7 +236,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._refusal = found
         self._count_refusal(found)
         if found.status != 429:
-            self._visit.refused()
+            self._admitted.refused()
         self._expect_within(None)
         if self._part is _Part.BODY and self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()  # its body is broken, and the application does not know of it yet

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from client_sdk.protocol.problems import Problem
 from coordinator.service.edge import STANDING
-from coordinator.service.limits import Admission, Visit
+from coordinator.service.limits import Admission, AdmittedConnection
 from coordinator.service.sockets.accepting import Acceptor
 from coordinator.service.sockets.limits import Limits
 from coordinator.service.sockets.protocol import BoundedHttp
@@ -92,12 +92,12 @@ class HttpServer(uvicorn.Server):
             self._acceptor.start(_BACKLOG)
             self._on_ready()
 
-    def _connect(self, visit: Visit) -> SmallReads:
+    def _connect(self, admitted: AdmittedConnection) -> SmallReads:
         return SmallReads(
             BoundedHttp(
                 self._limits,
                 self._service.admission,
-                visit,
+                admitted,
                 self._service.count_refusal,
                 STANDING,
                 config=self.config,

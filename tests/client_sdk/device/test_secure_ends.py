@@ -28,7 +28,7 @@ from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.secure import Complaint, Octets, SecureRefusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.live import Step
-from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.memory import Advertisements, Memory
 from client_sdk.secagg.shares import Bundle
 from coordinator.engine import events as ev
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
@@ -201,8 +201,8 @@ def test_bytes_that_are_no_header_end_the_devices_part() -> None:
 
 def test_a_device_that_advertised_a_moment_ago_waits_and_then_joins() -> None:
     world, (phone,) = world_with(1)
-    tries = {bytes.fromhex(phone.contribution().tensors): Tries(count=1, last_at=world.at)}
-    phone.storage.keep(lambda newest: replace(newest, tries=tries))
+    tries = {bytes.fromhex(phone.contribution().tensors): Advertisements(count=1, last_at=world.at)}
+    phone.storage.keep(lambda newest: replace(newest, advertisements=tries))
     finish(world, [phone])
     assert phone.history == [(1, "receipt")]
     assert world.at >= 1010

@@ -203,7 +203,7 @@ def test_repro_a_device_that_starts_again_deletes_the_secrets_of_an_expired_atte
     phone.start(world.at if knows_the_time else 0.0)
     phone.turn(world)
     assert steps(phone) == [Step.MASKED], "until then it may go on"
-    assert phone.storage.load_secure().tries
+    assert phone.storage.load_secure().advertisements
     world.at += 1
     phone.restart()
     phone.start(world.at if knows_the_time else 0.0)

@@ -10,7 +10,7 @@ from client_sdk.device.record import AuthorityRef, Record, Storage, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.protocol.devices import CheckpointRef
 from client_sdk.secagg.live import Live, Step
-from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.memory import Advertisements, Memory
 from client_sdk.secagg.shares import SharePair
 from tests.client_sdk.credentials.world import revocations
 
@@ -20,7 +20,7 @@ LIVE = Live(step=Step.MASKED, header=b"h", advertised=b"a", roster=b"r", held={1
 MARKS = Memory(
     revocations=7,
     spent=frozenset({bytes(32)}),
-    tries={bytes([1]) * 32: Tries(count=2, last_at=5.0)},
+    advertisements={bytes([1]) * 32: Advertisements(count=2, last_at=5.0)},
     order={bytes([2]) * 32: (3, 1)},
     learners=frozenset({"clinic:risk"}),
 )

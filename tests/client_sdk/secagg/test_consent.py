@@ -319,7 +319,7 @@ def test_pauses_tries_and_the_one_live_attempt_are_of_the_checkpoint_over_all_ru
     with pytest.raises(Refusal, match="advertised 3 times") as caught:
         played(member, changed(head, run="run-4"), 40, mine)
     assert caught.value.final
-    assert member.memory.tries[mine].count == 3
+    assert member.memory.advertisements[mine].count == 3
 
 
 def test_the_order_of_attempts_is_kept_for_each_run_over_its_checkpoints() -> None:
@@ -356,7 +356,7 @@ def test_repro_the_memory_grows_by_no_more_than_safety_needs() -> None:
         for member in members:
             member.disk = member.memory.ended(head.encoded).encoded
         sizes.append(len(members[0].disk))
-    assert members[0].memory.tries == {}
+    assert members[0].memory.advertisements == {}
     assert [after - before for before, after in pairwise(sizes)] == [32, 32]
     one, sizes = lone(), []
     for number in range(3):
@@ -434,7 +434,7 @@ def test_sweeping_leaves_what_is_for_good() -> None:
     assert memory.swept(1000) is memory
     swept = memory.swept(1000.5)
     assert swept.live == {}
-    assert (swept.tries, swept.spent, swept.learners) == (memory.tries, memory.spent, memory.learners)
+    assert (swept.advertisements, swept.spent, swept.learners) == (memory.advertisements, memory.spent, memory.learners)
     with pytest.raises(Refusal, match="replay"):  # swept, and expired: the same header begins nothing
         Member(members[0].device, members[0].values, 1, disk=swept.encoded).start(coordinator.header, at=900)
 
@@ -459,4 +459,4 @@ def test_the_owner_alone_lets_plain_plans_in_again() -> None:
     member.start(header(dimension=5))
     memory = Memory.parse(member.memory.plain_again(LEARNER).encoded)
     assert plain_refusal(memory.learners, LEARNER) is None
-    assert memory.tries == member.memory.tries
+    assert memory.advertisements == member.memory.advertisements

@@ -13,7 +13,7 @@ from client_sdk.secagg.advertisement import AttemptSecrets
 from client_sdk.secagg.errors import BadMessage, SecaggError, Superseded
 from client_sdk.secagg.live import LEAST_BYTES, Step
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.memory import Memory, Tries
+from client_sdk.secagg.memory import Advertisements, Memory
 from client_sdk.secagg.shares import SharePair
 from client_sdk.secagg.wire import WireWriter
 from tests.client_sdk.secagg.attempt import changed, digest, entropy, header
@@ -168,10 +168,10 @@ def test_a_step_is_stored_only_in_place_of_the_one_from_which_it_was_made() -> N
 
 
 def test_the_tries_of_a_spent_checkpoint_go() -> None:
-    tried = Tries(count=3, last_at=0.0)
+    tried = Advertisements(count=3, last_at=0.0)
     tensors, other = digest("tensors"), digest("other")
-    memory = Memory(tries={tensors: tried, other: tried}).signed_on(tensors)
-    assert (memory.spent, memory.tries) == ({tensors}, {other: tried})
+    memory = Memory(advertisements={tensors: tried, other: tried}).signed_on(tensors)
+    assert (memory.spent, memory.advertisements) == ({tensors}, {other: tried})
     assert Memory.parse(memory.encoded) == memory
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from client_sdk.protocol.devices import Work
 from client_sdk.protocol.treatment import Treatment
-from coordinator.commands.tables import rounds_sheet
+from coordinator.commands.tables import rounds_table
 from coordinator.runtime import views
 from coordinator.store.port import RoundRow
 from tests.coordinator.conftest import MakeWorld
@@ -54,7 +54,7 @@ def test_each_kind_is_counted_while_the_round_is_open_and_after_a_crash(make_wor
     assert treatment(world) == expected
     world.boot()
     assert treatment(world) == expected
-    (line,) = [row[-1] for row in rounds_sheet(world.coordinator.operators.rounds("marks")).rows if row[0] == 1]
+    (line,) = [row[-1] for row in rounds_table(world.coordinator.operators.rounds("marks")).rows if row[0] == 1]
     assert line == "; ".join(expected.words(3))
     assert "2 of 3 updates scaled down to clip_norm" in str(line)
 

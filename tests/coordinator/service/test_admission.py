@@ -69,13 +69,13 @@ def test_an_address_with_many_bad_requests_gets_no_new_connection_for_some_time(
     clock = Clock()
     limits = admission(clock, refusals_per_address=0.5, refusal_burst_per_address=3)
     assert [limits.charge("192.0.2.1") for _ in range(5)] == [False, False, False, True, True]
-    assert limits.visit("192.0.2.1") is None
-    assert limits.visit("192.0.2.2") is not None
+    assert limits.admit("192.0.2.1") is None
+    assert limits.admit("192.0.2.2") is not None
     error = refused(limits.request, SITE)
     assert error.problem.retry_after_s == pytest.approx(5 * 1.5)
     limits.request(Sender("192.0.2.1", "192.0.2.1"))  # connections that it has go on
     clock.now = 6.1
-    assert limits.visit("192.0.2.1") is not None
+    assert limits.admit("192.0.2.1") is not None
     limits.request(SITE)
 
 
@@ -86,10 +86,10 @@ def test_who_goes_on_after_refusals_is_not_connected_until_some_time_has_passed(
         limits.request(SITE)
     for _ in range(20):
         refused(limits.request, SITE)
-    assert limits.visit("192.0.2.1") is None
-    assert limits.visit("192.0.2.2") is not None
+    assert limits.admit("192.0.2.1") is None
+    assert limits.admit("192.0.2.2") is not None
     clock.now = 1.0
-    assert limits.visit("192.0.2.1") is not None
+    assert limits.admit("192.0.2.1") is not None
 
 
 def test_a_caller_has_a_rate_of_its_own_wherever_it_is() -> None:
@@ -105,33 +105,33 @@ def test_a_caller_has_a_rate_of_its_own_wherever_it_is() -> None:
 
 def test_connections_of_an_address_are_bounded_and_given_back() -> None:
     limits = admission(Clock(), connections_per_address=3)
-    visits = [limits.visit(f"2001:db8::{n}") for n in range(3)]
-    assert None not in visits
-    assert limits.visit("2001:db8::99") is None
-    assert limits.visit("2001:db8:0:1::") is not None
-    first = visits[0]
+    admitted = [limits.admit(f"2001:db8::{n}") for n in range(3)]
+    assert None not in admitted
+    assert limits.admit("2001:db8::99") is None
+    assert limits.admit("2001:db8:0:1::") is not None
+    first = admitted[0]
     assert first is not None
     first.leave()
     first.leave()  # once
-    assert limits.visit("2001:db8::99") is not None
-    assert limits.visit("2001:db8::98") is None
+    assert limits.admit("2001:db8::99") is not None
+    assert limits.admit("2001:db8::98") is None
 
 
 def test_no_address_has_more_than_an_eighth_of_all_connections() -> None:
     limits = admission(Clock(), most=80)
-    assert [limits.visit("192.0.2.1") is not None for _ in range(11)] == [True] * 10 + [False]
+    assert [limits.admit("192.0.2.1") is not None for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_this_machines_own_address_is_not_counted_and_the_rest_of_127_is() -> None:
     limits = admission(Clock())
     for address, counted in (("127.0.0.1", False), ("::1", False), ("127.0.0.2", True)):
-        visit = limits.visit(address)
-        assert visit is not None
-        assert bool(visit.sender([]).key) is counted
+        admitted = limits.admit(address)
+        assert admitted is not None
+        assert bool(admitted.sender([]).key) is counted
     everybody = admission(Clock(), unlimited="")
-    visit = everybody.visit("127.0.0.1")
-    assert visit is not None
-    assert visit.sender([]).key == "127.0.0.1"
+    admitted = everybody.admit("127.0.0.1")
+    assert admitted is not None
+    assert admitted.sender([]).key == "127.0.0.1"
 
 
 # ------------------------------------------------------------ proxies
@@ -142,7 +142,7 @@ def behind(clock: Clock, proxies: str = "10.0.0.0/24") -> Admission:
 
 
 def test_headers_count_from_a_proxy_only() -> None:
-    proxy, local = behind(Clock()).visit("10.0.0.7"), behind(Clock()).visit("127.0.0.1")
+    proxy, local = behind(Clock()).admit("10.0.0.7"), behind(Clock()).admit("127.0.0.1")
     assert proxy is not None
     assert local is not None
     found = proxy.sender(FORWARDED)
@@ -154,18 +154,18 @@ def test_headers_count_from_a_proxy_only() -> None:
 
 
 def test_plain_text_from_elsewhere_than_the_proxy_is_not_connected() -> None:
-    assert behind(Clock()).visit("10.0.1.7") is None
-    assert behind(Clock()).visit("192.0.2.1") is None
+    assert behind(Clock()).admit("10.0.1.7") is None
+    assert behind(Clock()).admit("192.0.2.1") is None
     both = admission(
         Clock(), behind_proxy="10.0.0.0/24", public_url="https://x", tls_cert="cert.pem", tls_key="key.pem"
     )
-    assert both.visit("192.0.2.1") is not None
+    assert both.admit("192.0.2.1") is not None
 
 
 def test_a_proxys_own_connections_are_not_counted_and_its_clients_requests_are() -> None:
     limits = behind(Clock())
-    visits = [limits.visit("10.0.0.7") for _ in range(2000)]
-    assert None not in visits
+    admitted = [limits.admit("10.0.0.7") for _ in range(2000)]
+    assert None not in admitted
     for _ in range(20):
         limits.request(SITE)
     refused(limits.request, SITE)

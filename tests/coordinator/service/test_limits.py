@@ -19,7 +19,7 @@ from benchmarks._wire import rss_bytes
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.tensors import to_bytes
-from coordinator.service.limits import Admission, Visit
+from coordinator.service.limits import Admission, AdmittedConnection
 from coordinator.service.sockets.limits import Limits
 from coordinator.service.sockets.protocol import BoundedHttp
 from coordinator.service.sockets.reader import SmallReads
@@ -126,8 +126,8 @@ def test_the_limits_are_those_that_security_states() -> None:
     assert (chosen.body_idle_s, chosen.body_rate_min, chosen.max_message_bytes) == (30, 4 * KIB, 256 * KIB)
 
 
-def visit(admission: Admission) -> Visit:
-    found = admission.visit("127.0.0.1")
+def admit(admission: Admission) -> AdmittedConnection:
+    found = admission.admit("127.0.0.1")
     assert found is not None
     return found
 
@@ -143,7 +143,7 @@ def test_an_idle_connection_is_closed_in_the_end() -> None:
         limits = Limits(head_bytes=KIB, head_s=20, send_idle_s=20, keep_alive_s=0)
         options = {"config": config, "server_state": ServerState(), "app_state": {}}
         listening = await asyncio.get_running_loop().create_server(
-            lambda: SmallReads(BoundedHttp(limits, admission, visit(admission), refused.append, [], **options)),
+            lambda: SmallReads(BoundedHttp(limits, admission, admit(admission), refused.append, [], **options)),
             "127.0.0.1",
         )
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())

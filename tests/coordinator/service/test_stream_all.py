@@ -16,7 +16,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.access import Grant, Operator
 from coordinator.service import stream_viewers
 from coordinator.service.stream_feeds import RING, Feed
-from coordinator.service.stream_places import Places
+from coordinator.service.stream_slots import StreamSlots
 from coordinator.service.stream_viewers import Viewers, scope_of
 from tests.coordinator.service.test_scopes import Served
 
@@ -214,7 +214,7 @@ def test_a_slow_viewer_delays_nobody_and_gets_a_snapshot_in_place_of_what_it_mis
 
 
 def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.service, "viewer_places", Places(1, "viewers"))
+    monkeypatch.setattr(served.service, "viewer_slots", StreamSlots(1, "viewers"))
 
     async def story() -> None:
         viewers, key = Viewers(served.service), served.key("viewer", "*")

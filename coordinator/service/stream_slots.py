@@ -1,4 +1,4 @@
-"""Places of event streams: so many at a time, of which one operator has a part, so that nobody who opens streams
+"""Slots of event streams: so many at a time, of which one operator has a part, so that nobody who opens streams
 without end takes those of others.
 
 A place is taken before the answer begins, and given back when the answer is over, however it ended: also where the
@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 from client_sdk.protocol.problems import problem
 
 OF_ONE = 8
-"""One operator has this part of all places. The tabs of a browser share one stream."""
+"""One operator has this part of all slots. The tabs of a browser share one stream."""
 AGAIN_S = 30.0
 
 
-class Places:
+class StreamSlots:
     """Of one kind of stream. ``what`` names it in a refusal. For the event loop only."""
 
     def __init__(self, most: int, what: str) -> None:
@@ -30,7 +30,7 @@ class Places:
         self._taken: Counter[str] = Counter()
 
     def take(self, who: str) -> None:
-        """ProblemError *busy* where all places are taken, or this operator has its part of them."""
+        """ProblemError *busy* where all slots are taken, or this operator has its part of them."""
         if self._taken.total() >= self._most:
             raise problem("busy", f"{self._most} {self._what} are connected already.", retry_after_s=AGAIN_S)
         if self._taken[who] >= self._of_one:
@@ -44,7 +44,7 @@ class Places:
             del self._taken[who]
 
 
-class PlacedStream(EventSourceResponse):
+class SlottedStream(EventSourceResponse):
     """A stream of events that has a place: ``over`` is called when it has ended."""
 
     def __init__(self, frames: AsyncIterator[bytes], over: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Places of event streams: one operator takes none from others, and whoever goes away leaves its place."""
+"""Slots of event streams: one operator takes none from others, and whoever goes away leaves its slot."""
 
 from __future__ import annotations
 

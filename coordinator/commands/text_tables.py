@@ -32,7 +32,7 @@ STYLES = {
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TextTable:
     """A table with a line for each row."""
 
     columns: Sequence[str]
@@ -52,63 +52,63 @@ def terminal() -> Console | None:
     return Console(highlight=False)
 
 
-def show_sheet(sheet: Sheet) -> None:
-    """Print the sheet."""
+def show_table(table: TextTable) -> None:
+    """Print the table."""
     console = terminal()
-    if console is None or not sheet.rows:
-        say_table(sheet.columns, sheet.rows, sheet.empty)
+    if console is None or not table.rows:
+        say_table(table.columns, table.rows, table.empty)
     else:
-        console.print(drawn(sheet, console.width))
+        console.print(drawn(table, console.width))
 
 
-def drawn(sheet: Sheet, width: int) -> RenderableType:
-    """The sheet for a terminal of ``width`` columns."""
-    if not sheet.rows:
-        return Text(sheet.empty)
-    cells = [[cell(value) for value in row] for row in sheet.rows]
-    widths = [max(cell_len(name), *(cell_len(row[at]) for row in cells)) for at, name in enumerate(sheet.columns)]
-    named = dict(zip(sheet.columns, widths, strict=True))
-    shown = [name for name in sheet.columns if name != sheet.words]
+def drawn(table: TextTable, width: int) -> RenderableType:
+    """The table for a terminal of ``width`` columns."""
+    if not table.rows:
+        return Text(table.empty)
+    cells = [[cell(value) for value in row] for row in table.rows]
+    widths = [max(cell_len(name), *(cell_len(row[at]) for row in cells)) for at, name in enumerate(table.columns)]
+    named = dict(zip(table.columns, widths, strict=True))
+    shown = [name for name in table.columns if name != table.words]
     left_out: list[str] = []
-    for name in _from_the_least(sheet, cells):
+    for name in _from_the_least(table, cells):
         if _total(named, shown) <= width:
             break
         shown.remove(name)
         left_out.append(name)
-    beside = bool(sheet.words) and width - _total(named, shown) - GAP >= min(named[sheet.words], LEAST_WORDS)
-    places = [at for at, name in enumerate(sheet.columns) if name in shown or (beside and name == sheet.words)]
-    parts: list[RenderableType] = [_table(sheet, cells, places)]
-    if sheet.words and not beside:
-        at = sheet.columns.index(sheet.words)
-        parts += [_below(f"{sheet.columns[0]} {row[0]}", row[at]) for row in cells if row[at] != "-"]
+    beside = bool(table.words) and width - _total(named, shown) - GAP >= min(named[table.words], LEAST_WORDS)
+    places = [at for at, name in enumerate(table.columns) if name in shown or (beside and name == table.words)]
+    parts: list[RenderableType] = [_table(table, cells, places)]
+    if table.words and not beside:
+        at = table.columns.index(table.words)
+        parts += [_below(f"{table.columns[0]} {row[0]}", row[at]) for row in cells if row[at] != "-"]
     if left_out:
         parts.append(Text(f"Not shown on {width} columns: {', '.join(left_out)}.", style="dim"))
     return Group(*parts)
 
 
-def _from_the_least(sheet: Sheet, cells: Sequence[Sequence[str]]) -> list[str]:
+def _from_the_least(table: TextTable, cells: Sequence[Sequence[str]]) -> list[str]:
     """The columns that may be left out: first those that hold nothing, then what matters least."""
     nothing = [
-        name for name in sheet.least if all(row[sheet.columns.index(name)] in ("-", "0", "0.0") for row in cells)
+        name for name in table.least if all(row[table.columns.index(name)] in ("-", "0", "0.0") for row in cells)
     ]
-    return nothing + [name for name in sheet.least if name not in nothing]
+    return nothing + [name for name in table.least if name not in nothing]
 
 
 def _total(widths: dict[str, int], shown: Sequence[str]) -> int:
     return sum(widths[name] for name in shown) + GAP * (len(shown) - 1)
 
 
-def _table(sheet: Sheet, cells: Sequence[Sequence[str]], places: Sequence[int]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+def _table(table: TextTable, cells: Sequence[Sequence[str]], places: Sequence[int]) -> Table:
+    found = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for at in places:
-        name = sheet.columns[at]
-        words = name == sheet.words
+        name = table.columns[at]
+        words = name == table.words
         number = not words and all(_is_number(row[at]) for row in cells)
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
+        found.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in cells:
-        shown = ("" if sheet.columns[at] == sheet.words and row[at] == "-" else row[at] for at in places)
-        table.add_row(*(Text(text, style=STYLES.get(text, "")) for text in shown))
-    return table
+        shown = ("" if table.columns[at] == table.words and row[at] == "-" else row[at] for at in places)
+        found.add_row(*(Text(text, style=STYLES.get(text, "")) for text in shown))
+    return found
 
 
 def _is_number(text: str) -> bool:

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from client_sdk.protocol.operators import Funnel, RoundView
-from coordinator.commands.sheets import Sheet, drawn, show_sheet
-from coordinator.commands.tables import rounds_sheet
+from coordinator.commands.tables import rounds_table
+from coordinator.commands.text_tables import TextTable, drawn, show_table
 
 
 def lines(what: RenderableType, width: int) -> list[str]:
@@ -28,7 +28,7 @@ def rounds() -> list[RoundView]:
 
 
 def test_a_wide_terminal_shows_every_column() -> None:
-    found = lines(drawn(rounds_sheet(rounds()), 200), 200)
+    found = lines(drawn(rounds_table(rounds()), 200), 200)
     assert found[0].split() == [
         "round", "kind", "status", "selected", "reported", "late", "dropped", "withdrawn", "refused",
         "seconds", "MB", "in", "why",
@@ -40,8 +40,8 @@ def test_a_wide_terminal_shows_every_column() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_a_narrow_one_cuts_no_number_and_says_what_it_leaves_out(width: int) -> None:
-    sheet = rounds_sheet(rounds())
-    found = lines(drawn(sheet, width), width)
+    table = rounds_table(rounds())
+    found = lines(drawn(table, width), width)
     shown = found[0].split()
     text = " ".join(" ".join(found).split())
     assert all(len(line) <= width for line in found)
@@ -49,7 +49,7 @@ def test_a_narrow_one_cuts_no_number_and_says_what_it_leaves_out(width: int) -> 
     for name, value in (("reported", "256"), ("selected", "300")):
         assert name in shown
         assert value in found[1].split()
-    left_out = [name for name in sheet.columns if name not in (*shown, "MB in", "why")]
+    left_out = [name for name in table.columns if name not in (*shown, "MB in", "why")]
     for name in left_out:
         assert name in text.partition("Not shown on")[2]
     assert "withdrawn" in left_out or width >= 100
@@ -57,11 +57,11 @@ def test_a_narrow_one_cuts_no_number_and_says_what_it_leaves_out(width: int) -> 
 
 
 def test_in_a_pipe_the_lines_are_plain_and_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    show_sheet(Sheet(("run", "why"), [("mnist", "x" * 300), ("a", None)], "Nothing.", words="why", least=("run",)))
-    show_sheet(Sheet(("run",), [], "Nothing."))
+    show_table(TextTable(("run", "why"), [("mnist", "x" * 300), ("a", None)], "Nothing.", words="why", least=("run",)))
+    show_table(TextTable(("run",), [], "Nothing."))
     assert capsys.readouterr().out == f"run    why\nmnist  {'x' * 300}\na      -\nNothing.\n"
 
 
 def test_what_devices_write_moves_no_cursor() -> None:
-    found = lines(drawn(Sheet(("device", "label"), [("d", "\x1b[2Jward\n7")], "", words="label"), 80), 80)
+    found = lines(drawn(TextTable(("device", "label"), [("d", "\x1b[2Jward\n7")], "", words="label"), 80), 80)
     assert found[1].split() == ["d", r"\x1b[2Jward\n7"]
