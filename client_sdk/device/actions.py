@@ -129,7 +129,9 @@ class Sleep:
     """Whether something is wrong (the coordinator does not answer), rather than nothing to do."""
 
 
-Action = Save | Keep | Load | FetchList | Certify | Send | Fetch | Train | Sleep
+SharedAction = Save | Certify | Send | Sleep
+"""What a datacenter's worker does as well: both become known, ask and wait alike."""
+Action = SharedAction | Keep | Load | FetchList | Fetch | Train
 
 
 @dataclass(frozen=True, slots=True)

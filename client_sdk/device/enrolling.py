@@ -16,22 +16,36 @@ A crash after any of them loses nothing: each is asked again with the same keys,
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.device.actions import Action, Certified, Certify, Reply, RequestRefused, Save, Send, Sleep
+from client_sdk.device.actions import Certified, Certify, Reply, RequestRefused, Save, Send, SharedAction, Sleep
 from client_sdk.device.certifying import RENEWAL_S, ask_authority, authority_for, is_half_over
 from client_sdk.device.policy import shown
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Asking, Pacing
-from client_sdk.protocol.devices import CheckIn, Registered, Registration
+from client_sdk.identity import DeviceKey, Entropy, Signer
+from client_sdk.protocol.devices import CheckIn, Registered, Registration, Wait
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 
 REGISTRATIONS = 6
 """How often a device registers again for one request before it gives up."""
 NEW = "This device has no certificate; start it with --token-file FILE ('quorate authority token' makes one)."
+
+
+M = TypeVar("M", bound=Message)
+
+
+def begun(record: Record | None, signer: Signer | None, entropy: Entropy) -> Record:
+    """The saved record, or one with a new key where there is none. ValueError where the key is in neither the record
+    nor ``signer``."""
+    if record is None or record == Record():
+        return Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
+    if signer is None and not record.key_seed:
+        raise ValueError("The key is stored outside the record: give the signer that holds it.")
+    return record
 
 
 def lacking(record: Record | None) -> str:
@@ -42,9 +56,12 @@ def lacking(record: Record | None) -> str:
 
 
 class Enrolling(Asking):
-    """A session's part that makes the device known, and keeps it known. A datacenter's worker overrides its hooks."""
+    """A session's part that makes the device known, keeps it known, and waits for work. A datacenter's worker overrides
+    its hooks."""
 
     holder: HolderClass = "device"
+    new = NEW
+    """What is missing where there is neither a certificate nor a token."""
 
     def __init__(
         self,
@@ -61,8 +78,11 @@ class Enrolling(Asking):
         self.label = label
         self._renewal_at = float("-inf")
 
-    def become_known(self) -> Generator[Action, Reply, None]:
-        """Whatever is missing: the answer to a rotation, a certificate, the registration."""
+    def become_known(self, coordinator: str) -> Generator[SharedAction, Reply, None]:
+        """Whatever is missing to work for the coordinator of this URL: the answer to a rotation, a certificate, the
+        registration. A record of another coordinator registers there, with the certificate that it has."""
+        if self.record.coordinator != coordinator:
+            self.record = self.record.changed(coordinator=coordinator, registered=None)
         if self.token is not None:
             authority = authority_for(self.record.authority, self.token, self.holder)
             if authority != self.record.authority:
@@ -74,7 +94,7 @@ class Enrolling(Asking):
                 yield from self._enrol()
             yield from self._register()
 
-    def regain(self, reply: RequestRefused, times: int) -> Generator[Action, Reply, None]:
+    def regain(self, reply: RequestRefused, times: int) -> Generator[SharedAction, Reply, None]:
         if times >= REGISTRATIONS or not self.record.certificate:
             raise ProblemError(reply.problem)
         if times > 0:
@@ -83,7 +103,7 @@ class Enrolling(Asking):
             yield from self._replace()
         yield from self._register()
 
-    def renew_in_time(self) -> Generator[Action, Reply, None]:
+    def renew_in_time(self) -> Generator[SharedAction, Reply, None]:
         """Before a check-in: ask for a longer certificate, once, where it is time. Without one the work goes on."""
         record = self.record
         if not record.certificate or record.authority is None or self.now < self._renewal_at:
@@ -99,7 +119,26 @@ class Enrolling(Asking):
             yield from self._take(reply)
             yield from self._register()
 
-    def rotate(self) -> Generator[Action, Reply, None]:
+    def wait_for_work(self, work: type[M], check_in: Callable[[], Send]) -> Generator[SharedAction, Reply, M]:
+        """Send what ``check_in`` returns, again and again, until there is work of this type."""
+        while True:
+            yield from self.renew_in_time()
+            send = check_in()
+            asked_at = self.now
+            answer = yield from self.ask(send, checking_in=True)
+            if isinstance(answer, work):
+                return answer
+            if isinstance(answer, Problem):
+                raise ProblemError(answer)
+            if not isinstance(answer, Wait):
+                raise TypeError(f"the driver answered {send.method} {send.url} with {answer!r}")
+            low, high = answer.min_s, max(answer.min_s, answer.max_s)
+            if self.now - asked_at < 1.0:
+                low, high = max(low, self.pacing.soon_s[0]), max(high, self.pacing.soon_s[1])
+            if high > 0:
+                yield Sleep(min_s=low, max_s=high, reason=answer.reason)
+
+    def rotate(self) -> Generator[SharedAction, Reply, None]:
         """The certificate of the next key, which the record has: from then on it is the key. ProblemError; the record
         has no next key any more where the authority has decided that the old one stays."""
         try:
@@ -124,16 +163,16 @@ class Enrolling(Asking):
 
     # ------------------------------------------------------------ steps
 
-    def _finish_rotation(self) -> Generator[Action, Reply, None]:
+    def _finish_rotation(self) -> Generator[SharedAction, Reply, None]:
         try:
             yield from self.rotate()
         except ProblemError:
             if self.record.next_key_seed:
                 raise
 
-    def _enrol(self) -> Generator[Action, Reply, None]:
+    def _enrol(self) -> Generator[SharedAction, Reply, None]:
         if self.token is None:
-            raise problem("enrolment-refused", NEW)
+            raise problem("enrolment-refused", self.new)
         certified = yield from self._certified("enrol")
         found = certified.certificate.holder
         if found != self.holder:
@@ -142,7 +181,7 @@ class Enrolling(Asking):
             raise problem("not-certified", text)
         yield from self._take(certified)
 
-    def _replace(self) -> Generator[Action, Reply, None]:
+    def _replace(self) -> Generator[SharedAction, Reply, None]:
         """A certificate in place of one that the coordinator takes no more. ProblemError where there is none."""
         try:
             certified = yield from self._certified("renew")
@@ -152,9 +191,9 @@ class Enrolling(Asking):
             certified = yield from self._certified("enrol")
         yield from self._take(certified)
 
-    def _certified(self, what: Literal["enrol", "renew", "rotate"]) -> Generator[Action, Reply, Certified]:
+    def _certified(self, what: Literal["enrol", "renew", "rotate"]) -> Generator[SharedAction, Reply, Certified]:
         if self.record.authority is None:
-            raise problem("enrolment-refused", NEW)
+            raise problem("enrolment-refused", self.new)
         question = Certify(what=what, authority=self.record.authority)
         if what == "enrol":
             question = Certify(what=what, authority=self.record.authority, token=self.token, label=self.label)
@@ -162,13 +201,13 @@ class Enrolling(Asking):
         self.now = certified.at
         return certified
 
-    def _take(self, certified: Certified, **changes: Any) -> Generator[Action, Reply, None]:
+    def _take(self, certified: Certified, **changes: Any) -> Generator[SharedAction, Reply, None]:
         authority = self.record.authority
         if authority is not None and certified.authority_key:
             changes["authority"] = authority.changed(public_key=certified.authority_key)
         yield from self.save(certificate=certified.certificate.encoded.hex(), registered=None, **changes)
 
-    def _register(self) -> Generator[Action, Reply, None]:
+    def _register(self) -> Generator[SharedAction, Reply, None]:
         """Present the certificate until the coordinator knows it."""
         for times in range(1, REGISTRATIONS + 1):
             answer = yield from self.ask(self.registration(), registering=True)

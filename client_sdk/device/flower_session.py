@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.device.actions import Action, Failed, Fetch, Fetched, Reply, RequestRefused, Send
-from client_sdk.device.enrolling import Enrolling
+from client_sdk.device.actions import Action, Failed, Fetch, Reply, RequestRefused, Send
+from client_sdk.device.enrolling import Enrolling, begun
 from client_sdk.device.record import Record
-from client_sdk.device.requests import Pacing, is_about_credentials
-from client_sdk.identity import DeviceKey, Entropy, Signer
+from client_sdk.device.requests import NoAnswerInTime, Pacing
+from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.devices import CheckIn, CheckpointRef, Policy
 from client_sdk.protocol.flower import (
     FLOWER_MEDIA_TYPE,
@@ -24,7 +24,7 @@ from client_sdk.protocol.flower import (
     ReplyReceipt,
 )
 from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, ProblemError, problem
+from client_sdk.protocol.problems import Problem, problem
 
 OTHER_WORK = (
     "This folder is that of a device in a round of {run}: let it finish without --flower, or give this one a folder of "
@@ -50,21 +50,15 @@ class FlowerSession(Enrolling):
         entropy: Entropy,
         at: float,
     ) -> None:
-        if record is None or record == Record():
-            record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
-        elif signer is None and not record.key_seed:
-            raise ValueError("This device's key is stored outside its record: give the signer that holds it.")
         offer = CheckIn(examples=0, learners={}, policy=Policy(secure_only=secure_only))
-        super().__init__(record, lambda: offer, token, label, pacing or Pacing(), at)
+        super().__init__(begun(record, signer, entropy), lambda: offer, token, label, pacing or Pacing(), at)
         self._coordinator = coordinator
 
     def start(self) -> Generator[Action, Reply, None]:
         """Be known to the coordinator. ProblemError where this device is refused, or is in a round."""
         if self.record.assignment is not None:
             raise problem("conflict", OTHER_WORK.format(run=self.record.assignment.run))
-        if self.record.coordinator != self._coordinator:
-            self.record = self.record.changed(coordinator=self._coordinator, registered=None)
-        yield from self.become_known()
+        yield from self.become_known(self._coordinator)
 
     def poll(self, poll: FlowerPoll) -> Asked:
         """FlowerTask or FlowerWait; Problem where the coordinator has no Flower runs."""
@@ -94,26 +88,10 @@ class FlowerSession(Enrolling):
         """Have the content of the task's message; the problem where it cannot be had."""
         content = CheckpointRef(version=0, digest=task.content, bytes=task.bytes)
         path = Route.FLOWER_CONTENT.format(run=task.run, digest=task.content)
-        began = self.now
-        failures = regained = wrong = 0
-        while True:
-            reply = self.observe((yield Fetch(checkpoint=content, place=path)))
-            if isinstance(reply, Fetched):
-                return None
-            if isinstance(reply, Failed):
-                return problem("disk-full", reply.reason).problem
-            if isinstance(reply, RequestRefused):
-                refused = reply.problem
-                if is_about_credentials(refused):
-                    yield from self.regain(reply, regained)
-                    regained += 1
-                    continue
-                if refused.advice == "stop":
-                    raise ProblemError(refused)
-                wrong += refused.kind == "digest-mismatch"
-                if (refused.advice != "retry" and refused.is_ours) or wrong == 2:
-                    return refused
-            if self.now - began > task.expires_in_s:
-                return problem("late", "The message's time was over before its content was here.").problem
-            failures += 1
-            yield self.wait_after(reply, failures)
+        try:
+            found = yield from self.fetch_bytes(Fetch(checkpoint=content, place=path), self.now + task.expires_in_s)
+        except NoAnswerInTime:
+            return problem("late", "The message's time was over before its content was here.").problem
+        if isinstance(found, Failed):
+            return problem("disk-full", found.reason).problem
+        return found.problem if isinstance(found, RequestRefused) else None

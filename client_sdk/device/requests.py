@@ -1,4 +1,4 @@
-"""A session's requests: repeated until they are answered, no faster than allowed.
+"""A session's requests, of devices and workers: repeated until they are answered, no faster than allowed.
 
 ======================================== =====================================================================
 the answer                               what happens
@@ -15,24 +15,28 @@ a problem whose advice is *retry*        Sleep (its Retry-After, or backoff), th
 an error page of something in between    Sleep, again; while a plain round is under way until its deadline, then
                                          returned. So is that of a first registration: the address is not a
                                          coordinator's
-none of these before ``expires_at``      NoAnswerInTime: of the messages of a secure round
+none of these before ``expires_at``      NoAnswerInTime: of a checkpoint, or the messages of a secure round
+a checkpoint with a wrong digest         fetched again; the second time returned, as *digest-mismatch*
 ======================================== =====================================================================
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar, assert_never
 
 from client_sdk.device.actions import (
-    Action,
     Answered,
+    Failed,
+    Fetch,
+    Fetched,
     Reply,
     RequestRefused,
     Save,
     Send,
+    SharedAction,
     Sleep,
     Unreachable,
     Unreadable,
@@ -51,7 +55,8 @@ REASON_LIMIT = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """How long a device waits where the coordinator gives no time. Seconds; the driver draws from each window."""
+    """How long a device or a worker waits where the coordinator gives no time. Seconds; the driver draws from each
+    window."""
 
     retry_s: float = 1.0
     """After a failure: between half of this and all of it; doubled at each further one."""
@@ -91,6 +96,21 @@ class NoAnswerInTime(Exception):
     """There was no answer in the time in which one has a use."""
 
 
+class Timed(Protocol):
+    """A reply with its time, ``at``: Unix seconds by the driver's clock."""
+
+    @property
+    def at(self) -> float: ...
+
+
+A = TypeVar("A")
+R = TypeVar("R", bound=Timed | None)
+Once = Callable[[], Generator[A, Any, Timed | None]]
+"""Perform a request once."""
+Rest = Callable[[Timed | None, int], Generator[A, Any, None]]
+"""Wait after this reply, the failure of this number (1, 2, ...)."""
+
+
 class Asking(ABC):
     """The record of a session, the time of its last reply, and requests that are repeated until they are answered."""
 
@@ -102,16 +122,16 @@ class Asking(ABC):
         self._there_at = float("-inf")
 
     @abstractmethod
-    def regain(self, reply: RequestRefused, times: int) -> Generator[Action, Reply, None]:
+    def regain(self, reply: RequestRefused, times: int) -> Generator[SharedAction, Reply, None]:
         """Become known again, after a refusal whose advice is *register* or *renew*; for one request it was done
         ``times`` times before. ProblemError where that is impossible, or was tried too often."""
 
-    def save(self, update: bytes | None = None, **changes: Any) -> Generator[Action, Reply, None]:
+    def save(self, update: bytes | None = None, **changes: Any) -> Generator[SharedAction, Reply, None]:
         """Change the record and save it."""
         self.record = self.record.changed(**changes)
         yield Save(record=self.record, update=update)
 
-    def observe(self, reply: Reply) -> Reply:
+    def observe(self, reply: R) -> R:
         """Note the reply's time, and whether the coordinator was there, and return the reply."""
         if reply is not None:
             self.now = reply.at
@@ -146,14 +166,44 @@ class Asking(ABC):
         registering: bool = False,
         checking_in: bool = False,
         expires_at: float = float("inf"),
-    ) -> Generator[Action, Reply, Message | Problem]:
+    ) -> Generator[SharedAction, Reply, Message | Problem]:
         """The good answer to ``send``, or the problem that is final for it. See the table above. ``registering``: the
         problem is returned also where its advice is *register* or *renew*. ``expires_at``: Unix seconds."""
-        failures = regained = 0
+        found = yield from self.repeat(
+            send, lambda: _once(send), registering=registering, checking_in=checking_in, expires_at=expires_at
+        )
+        if isinstance(found, Answered):
+            return found.message
+        if isinstance(found, RequestRefused):
+            return found.problem
+        raise TypeError(f"the driver answered {send.method} {send.url} with {found!r}")
+
+    def fetch_bytes(
+        self, fetch: Fetch, expires_at: float
+    ) -> Generator[SharedAction | Fetch, Reply, Fetched | Failed | RequestRefused]:
+        """The reply that is final for ``fetch``; NoAnswerInTime where there was none by ``expires_at``."""
+        found = yield from self.repeat(fetch, lambda: _once(fetch), expires_at=expires_at)
+        if isinstance(found, Answered):
+            raise TypeError(f"the driver answered {fetch!r} with {found!r}")
+        return found
+
+    def repeat(
+        self,
+        request: Send | Fetch,
+        once: Once[A],
+        rest: Rest[A] | None = None,
+        *,
+        registering: bool = False,
+        checking_in: bool = False,
+        expires_at: float = float("inf"),
+    ) -> Generator[SharedAction | A, Reply, Answered | Fetched | Failed | RequestRefused]:
+        """The reply that is final for ``request``, which ``once`` performs; see the table above. ``rest``: in place of
+        the usual sleep between two tries."""
+        failures = regained = wrong = 0
         while True:
-            reply = self.observe((yield send))
-            if isinstance(reply, Answered):
-                return reply.message
+            reply = self.observe((yield from once()))
+            if isinstance(reply, Answered | Fetched | Failed):
+                return reply
             if isinstance(reply, Unreadable):
                 yield from self._decline(reply)
             elif isinstance(reply, RequestRefused):
@@ -161,30 +211,39 @@ class Asking(ABC):
                 advice = refused.advice
                 if is_about_credentials(refused):
                     if registering:
-                        return refused
+                        return reply
                     yield from self.regain(reply, regained)
                     regained += 1
                     if self._same_device():
                         continue
-                    return refused
+                    return reply
+                if isinstance(request, Fetch) and refused.kind == "digest-mismatch":
+                    wrong += 1
+                    if wrong == 2:
+                        return reply
+                    if rest is None:
+                        continue
                 if advice == "stop":
                     raise ProblemError(refused)
                 stranger = registering and self._there_at == float("-inf")
                 final = refused.is_ours or stranger or self.now >= self._gives_up_at
                 passing = checking_in and refused.status in (404, 409)
                 if advice == "drop" and final and not passing:
-                    return refused
+                    return reply
             elif isinstance(reply, Unreachable):
                 if is_from_coordinator(reply):
                     failures = 0
             else:
-                raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
+                raise TypeError(f"the driver answered {request!r} with {reply!r}")
             if self.now > expires_at:
                 raise NoAnswerInTime
             failures += 1
-            yield self.wait_after(reply, failures)
+            if rest is None:
+                yield self.wait_after(reply, failures)
+            else:
+                yield from rest(reply, failures)
 
-    def wait_after(self, reply: Reply, failures: int) -> Sleep:
+    def wait_after(self, reply: Timed | None, failures: int) -> Sleep:
         """The sleep before the next try. A coordinator that itself asks for patience gets all of it."""
         silent_s = self.now - self._there_at
         match reply:
@@ -204,7 +263,7 @@ class Asking(ABC):
                 raise TypeError(f"nothing to wait for after {reply!r}")
         return Sleep(min_s=low, max_s=high, reason=reason, trouble=True)
 
-    def _decline(self, unreadable: Unreadable) -> Generator[Action, Reply, None]:
+    def _decline(self, unreadable: Unreadable) -> Generator[SharedAction, Reply, None]:
         """Withdraw, once, from a round whose assignment this SDK cannot read: it cannot agree to what it does not
         know."""
         yield Send(
@@ -219,6 +278,25 @@ class Asking(ABC):
         """Whether the round under way, if any, was given to the id that this device has now."""
         assignment, registered = self.record.assignment, self.record.registered
         return assignment is None or (registered is not None and registered.device == assignment.device)
+
+
+def _once(action: A) -> Generator[A, Any, Any]:
+    return (yield action)
+
+
+def why_not(found: Fetched | Failed | RequestRefused) -> str | None:
+    """Why a checkpoint cannot be fetched, in a sentence; None where it is there."""
+    match found:
+        case Fetched():
+            return None
+        case Failed(reason=reason):
+            return reason
+        case RequestRefused(problem=refused) if refused.kind == "digest-mismatch":
+            return f"Twice the checkpoint was not what had been announced. {refused}"
+        case RequestRefused(problem=refused):
+            return f"The checkpoint cannot be fetched. {refused}"
+        case _:
+            assert_never(found)
 
 
 def is_about_credentials(refused: Problem) -> bool:

@@ -31,7 +31,6 @@ from client_sdk.device.actions import (
     Action,
     Failed,
     Fetch,
-    Fetched,
     Reply,
     RequestRefused,
     Send,
@@ -40,11 +39,12 @@ from client_sdk.device.actions import (
     Trained,
 )
 from client_sdk.device.contribution import work_for
+from client_sdk.device.enrolling import begun
 from client_sdk.device.policy import refusal, refuses_partial, shown
 from client_sdk.device.record import Record
-from client_sdk.device.requests import Pacing, is_about_credentials, short
+from client_sdk.device.requests import NoAnswerInTime, Pacing, short, why_not
 from client_sdk.device.secure_round import SecureParts
-from client_sdk.identity import DeviceKey, Entropy, Signer
+from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
@@ -95,11 +95,7 @@ def participate(
     Raises ProblemError where the authority or the coordinator refuses this device for good (enrolment refused, key
     revoked, wrong protocol version), with a text for people. ValueError where the key is missing.
     """
-    if record is None or record == Record():
-        record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
-    elif signer is None and not record.key_seed:
-        raise ValueError("This device's key is stored outside its record: give the signer that holds it.")
-    settings = (record, offer, enrolment_token, label, pacing or Pacing(), at)
+    settings = (begun(record, signer, entropy), offer, enrolment_token, label, pacing or Pacing(), at)
     session = _Session(*settings, signer=signer, entropy=entropy, primitives=primitives)
     return session.life(coordinator, rounds)
 
@@ -107,15 +103,16 @@ def participate(
 class _Session(SecureParts):
     """The steps. Each obeys one rule: all that a Send depends on was yielded in a Save before."""
 
+    _offered: CheckIn
+    """What was offered at the last check-in."""
+
     def life(self, coordinator: str, rounds: int | None) -> Session:
         joined = 0
         yield from self.sweep()
-        if self.record.coordinator != coordinator:
-            if self.record.assignment is not None:
-                yield from self._end("dropped", "This device was started for another coordinator.")
-                joined = 1
-            self.record = self.record.changed(coordinator=coordinator, registered=None)
-        yield from self.become_known()
+        if self.record.coordinator != coordinator and self.record.assignment is not None:
+            yield from self._end("dropped", "This device was started for another coordinator.")
+            joined = 1
+        yield from self.become_known(coordinator)
         rest = None
         if self.record.assignment is not None:
             rest = yield from self._resume(self.record.assignment)
@@ -124,30 +121,15 @@ class _Session(SecureParts):
             if rest is not None:
                 low, high = self.pacing.withdrawn_s
                 yield Sleep(min_s=low, max_s=high, reason=rest, trouble=True)
-            assignment, offer = yield from self._wait_for_work()
+            assignment = yield from self.wait_for_work(Assignment, self._check_in)
             yield from self.save(assignment=assignment, assigned_at=self.now)
-            rest = yield from self._train(assignment, offer)
+            rest = yield from self._train(assignment, self._offered)
             joined += 1
         return joined
 
-    def _wait_for_work(self) -> Generator[Action, Reply, tuple[Assignment, CheckIn]]:
-        while True:
-            yield from self.renew_in_time()
-            offer = self.offer()
-            asked_at = self.now
-            send = Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=shown(offer))
-            answer = yield from self.ask(send, checking_in=True)
-            if isinstance(answer, Assignment):
-                return answer, offer
-            if isinstance(answer, Problem):
-                raise ProblemError(answer)
-            if not isinstance(answer, Wait):
-                raise TypeError(f"the driver answered a check-in with {answer!r}")
-            low, high = answer.min_s, max(answer.min_s, answer.max_s)
-            if self.now - asked_at < 1.0:
-                low, high = max(low, self.pacing.soon_s[0]), max(high, self.pacing.soon_s[1])
-            if high > 0:
-                yield Sleep(min_s=low, max_s=high, reason=answer.reason)
+    def _check_in(self) -> Send:
+        self._offered = self.offer()
+        return Send(method="POST", route=Route.CHECK_IN, answers=(Assignment, Wait), message=shown(self._offered))
 
     # ------------------------------------------------------------ one round; returns why to rest, None to go on at once
 
@@ -205,33 +187,11 @@ class _Session(SecureParts):
         return (yield from self._report(assignment, digest))
 
     def _fetch(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
-        """Why the checkpoint cannot be fetched; None when it is available. Wrong bytes are fetched once more."""
-        failures = wrong = regained = 0
-        while True:
-            reply = self.observe((yield Fetch(checkpoint=assignment.checkpoint)))
-            if isinstance(reply, Fetched):
-                return None
-            if isinstance(reply, Failed):
-                return reply.reason
-            if isinstance(reply, RequestRefused):
-                refused = reply.problem
-                if refused.kind == "digest-mismatch":
-                    wrong += 1
-                    if wrong == 2:
-                        return f"Twice the checkpoint was not what had been announced. {refused}"
-                    continue
-                if is_about_credentials(refused):
-                    yield from self.regain(reply, regained)
-                    regained += 1
-                    continue
-                if refused.advice == "stop":
-                    raise ProblemError(refused)
-                if refused.advice != "retry" and refused.is_ours:
-                    return f"The checkpoint cannot be fetched. {refused}"
-            if self.now >= self.due_at:
-                return "The round's deadline passed before the checkpoint was here."
-            failures += 1
-            yield self.wait_after(reply, failures)
+        """Why the checkpoint cannot be fetched; None when it is available."""
+        try:
+            return why_not((yield from self.fetch_bytes(Fetch(checkpoint=assignment.checkpoint), self.due_at)))
+        except NoAnswerInTime:
+            return "The round's deadline passed before the checkpoint was here."
 
     def _started(self, assignment: Assignment) -> Generator[Action, Reply, str | None]:
         """Report once that training begins. Returns why the round is over for this device, where the answer says

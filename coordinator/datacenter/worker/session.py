@@ -1,7 +1,8 @@
 """The session of a datacenter's worker, as a generator of actions; it may crash after any of them.
 
-This file decides and performs no I/O. Its driver, the HTTP worker or the fault explorer, performs the actions of
-``worker.actions`` and sends the replies back.
+It is a device's session with another job: leases in place of rounds. Becoming known, asking, and waiting for work are a
+device's (``client_sdk.device.enrolling``, ``requests``). This file decides and performs no I/O. Its driver, the HTTP
+worker or the fault explorer, performs the actions of ``worker.actions`` and sends the replies back.
 
 ::
 
@@ -21,27 +22,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, TypeVar
 
+from client_sdk.credentials.certificate import HolderClass
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.device.actions import (
-    Action,
-    Answered,
-    Failed,
-    Fetch,
-    Fetched,
-    Reply,
-    RequestRefused,
-    Send,
-    Sleep,
-    Unreachable,
-)
+from client_sdk.device.actions import Answered, Failed, Fetch, RequestRefused, Send, Sleep
+from client_sdk.device.enrolling import Enrolling, begun
 from client_sdk.device.record import Record
-from client_sdk.device.requests import HELD_S, Pacing, is_about_credentials, is_from_coordinator, short
-from client_sdk.identity import DeviceKey, Entropy, Signer
-from client_sdk.protocol.devices import Noted, Wait
+from client_sdk.device.requests import Pacing, Timed, is_about_credentials, short, why_not
+from client_sdk.identity import Entropy, Signer
+from client_sdk.protocol.devices import CheckIn, Noted, Registered, Wait
 from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import Problem, ProblemError
+from client_sdk.protocol.problems import Problem
 from client_sdk.protocol.workers import (
     Heartbeat,
     Lease,
@@ -50,6 +43,8 @@ from client_sdk.protocol.workers import (
     ResultReceipt,
     ResultReport,
     WorkerPoll,
+    WorkerRegistered,
+    WorkerRegistration,
 )
 from coordinator.datacenter.worker.actions import (
     Attend,
@@ -64,10 +59,12 @@ from coordinator.datacenter.worker.actions import (
     WorkerAction,
     WorkerReply,
 )
-from coordinator.datacenter.worker.enrolling import WorkerEnrolling, as_worker
 
-WorkerSession = Generator[WorkerAction, WorkerReply, int]
+T = TypeVar("T")
+Steps = Generator[WorkerAction, WorkerReply, T]
+WorkerSession = Steps[int]
 """Returns the number of leases that ended."""
+NEW = "This worker has no certificate; start it with --token-file FILE ('quorate authority token --worker' makes one)."
 
 
 def work(
@@ -93,32 +90,37 @@ def work(
     Raises ProblemError where the authority or the coordinator rejects this worker for good (wrong protocol version,
     revoked key). ValueError where the key is missing.
     """
-    if record is None or record == Record():
-        record = Record(key_seed="" if signer is not None else DeviceKey.create(entropy).seed.hex())
-    elif signer is None and not record.key_seed:
-        raise ValueError("This worker's key is stored outside its record: give the signer that holds it.")
-    if record.coordinator != coordinator:
-        record = record.changed(coordinator=coordinator, registered=None)
-    pacing = pacing or Pacing()
-    known = WorkerEnrolling(record, enrolment_token, label, pacing, at)
-    return _WorkerSession(known, offer, pacing).life(leases)
+    session = _WorkerSession(begun(record, signer, entropy), CheckIn, enrolment_token, label, pacing or Pacing(), at)
+    return session.life(coordinator, offer, leases)
 
 
-class _WorkerSession:
-    def __init__(self, known: WorkerEnrolling, offer: Callable[[], WorkerPoll], pacing: Pacing) -> None:
-        self.known = known
-        self.offer = offer
-        self.pacing = pacing
-        self.now = known.now
-        self.going = Going(0, {}, 0.0)
-        self._there_at = float("-inf")  # when the coordinator was there last
+class _LeaseLost(Exception):
+    """The lease went to another worker, or its round ended: one sentence."""
 
-    def life(self, leases: int | None) -> WorkerSession:
+
+class _WorkerSession(Enrolling):
+    """The steps of leases."""
+
+    holder: HolderClass = "worker"
+    new = NEW
+    going = Going(0, {}, 0.0)
+    """The progress of the training under way."""
+
+    def registration(self) -> Send:
+        message = WorkerRegistration(certificate=self.record.certificate, label=self.label)
+        return Send(method="POST", route=Route.REGISTER_WORKER, answers=(WorkerRegistered,), message=message)
+
+    def registered(self, answer: Message | Problem) -> Registered | None:
+        return Registered(device=answer.worker, examples_cap=0) if isinstance(answer, WorkerRegistered) else None
+
+    def life(self, coordinator: str, poll: Callable[[], WorkerPoll], leases: int | None) -> WorkerSession:
         ended = 0
-        yield from self._be_known(self.known.become_known())
+        yield from self.become_known(coordinator)
         while leases is None or ended < leases:
-            lease = yield from self._poll()
-            end = yield from self._take(lease)
+            lease = yield from self.wait_for_work(
+                Lease, lambda: Send(method="POST", route=Route.LEASES, answers=(Lease, Wait), message=poll())
+            )
+            end = yield from self._work_on(lease)
             yield end
             ended += 1
             if end.result in ("failed", "refused", "given-back") and ended != leases:
@@ -126,57 +128,18 @@ class _WorkerSession:
                 yield Sleep(min_s=low, max_s=high, reason="Pauses before it asks for another round.", trouble=True)
         return ended
 
-    def _poll(self) -> Generator[WorkerAction, WorkerReply, Lease]:
-        while True:
-            self.known.now = self.now
-            yield from self._be_known(self.known.renew_in_time())
-            asked_at = self.now
-            poll = self.offer()
-            answer = yield from self._ask(self._send("POST", Route.LEASES, (Lease, Wait), poll), polling=True)
-            if isinstance(answer, Lease):
-                return answer
-            if isinstance(answer, Problem):
-                raise ProblemError(answer)
-            if not isinstance(answer, Wait):
-                raise TypeError(f"the driver answered a poll with {answer!r}")
-            low, high = answer.min_s, max(answer.min_s, answer.max_s)
-            if self.now - asked_at < 1.0:
-                low, high = max(low, self.pacing.soon_s[0]), max(high, self.pacing.soon_s[1])
-            if high > 0:
-                yield Sleep(min_s=low, max_s=high, reason=answer.reason)
-
     # ------------------------------------------------------------ one lease
 
-    def _take(self, lease: Lease) -> Generator[WorkerAction, WorkerReply, Ended]:
+    def _work_on(self, lease: Lease) -> Steps[Ended]:
         due_at = self.now + lease.within_s
         self.going = Going(0, {}, self.now)
-        wrong = failures = 0
-        while True:
-            reply = yield from self._while_leased(lease, Fetch(checkpoint=lease.checkpoint))
-            if isinstance(reply, Fetched):
-                break
-            if isinstance(reply, str):
-                return Ended(lease=lease, result="lost", reason=reply)
-            if isinstance(reply, Failed):
-                return (yield from self._give_back(lease, "given-back", reply.reason))
-            failures += 1
-            if isinstance(reply, RequestRefused):
-                if is_about_credentials(reply.problem):
-                    yield from self._regain(reply, failures - 1)
-                    continue
-                if reply.problem.advice == "stop":
-                    raise ProblemError(reply.problem)
-                wrong += reply.problem.kind == "digest-mismatch"
-                final = reply.problem.advice == "drop" and reply.problem.is_ours
-                if wrong >= 2 or final:
-                    reason = f"The checkpoint cannot be fetched. {reply.problem}"
-                    return (yield from self._give_back(lease, "given-back", reason))
-            lost = yield from self._pause(lease, reply, failures)
-            if lost is not None:
-                return Ended(lease=lease, result="lost", reason=lost)
-        trained = yield from self._while_leased(lease, TrainLease(lease=lease, due_at=due_at))
-        if isinstance(trained, str):
-            return Ended(lease=lease, result="lost", reason=trained)
+        try:
+            reason = yield from self._fetch(lease)
+            if reason is not None:
+                return (yield from self._give_back(lease, "given-back", reason))
+            trained = yield from self._while_leased(lease, TrainLease(lease=lease, due_at=due_at))
+        except _LeaseLost as lost:
+            return Ended(lease=lease, result="lost", reason=str(lost))
         if isinstance(trained, Failed):
             return (yield from self._give_back(lease, "failed", trained.reason))
         if isinstance(trained, Unable):
@@ -188,15 +151,28 @@ class _WorkerSession:
             return (yield from self._give_back(lease, "failed", reason))
         return (yield from self._deliver(lease, trained))
 
-    def _while_leased(
-        self, lease: Lease, job: Job, *, to_the_end: bool = False
-    ) -> Generator[WorkerAction, WorkerReply, WorkerReply | str]:
-        """The job's reply, or why the lease is lost. ``to_the_end``: wait for the reply also after the lease is
+    def _fetch(self, lease: Lease) -> Steps[str | None]:
+        """Why the checkpoint cannot be fetched; None when it is available."""
+        fetch = Fetch(checkpoint=lease.checkpoint)
+
+        def rest(reply: Timed | None, failures: int) -> Steps[None]:
+            lost = yield from self._heartbeat(lease)
+            if lost is not None:
+                raise _LeaseLost(lost)
+            yield self._wait_leased(lease, reply, failures)
+
+        found = yield from self.repeat(fetch, lambda: self._while_leased(lease, fetch), rest)
+        if isinstance(found, Answered):
+            raise TypeError(f"the driver answered {fetch!r} with {found!r}")
+        return why_not(found)
+
+    def _while_leased(self, lease: Lease, job: Job, *, to_the_end: bool = False) -> Steps[WorkerReply]:
+        """The job's reply. _LeaseLost, unless ``to_the_end``: then the reply is waited for also after the lease is
         lost."""
         lost: str | None = None
         yield Begin(job)
         while True:
-            reply = self._noted((yield Attend(lease.heartbeat_s)))
+            reply = self.observe((yield Attend(lease.heartbeat_s)))
             if not isinstance(reply, Going):
                 return reply
             if isinstance(job, TrainLease):
@@ -205,32 +181,26 @@ class _WorkerSession:
                 lost = yield from self._heartbeat(lease)
             if lost is not None and not to_the_end:
                 yield Halt(lost)
-                return lost
+                raise _LeaseLost(lost)
 
-    def _heartbeat(self, lease: Lease) -> Generator[WorkerAction, WorkerReply, str | None]:
+    def _heartbeat(self, lease: Lease) -> Steps[str | None]:
         """Send one heartbeat. Returns why the lease is lost, where the coordinator says so; no answer is not a loss."""
         message = Heartbeat(
             attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
         )
-        reply = self._noted((yield self._of_round("POST", Route.HEARTBEAT, lease, LeaseRenewed, message)))
+        reply = self.observe((yield _of_round(Route.HEARTBEAT, lease, LeaseRenewed, message)))
         if isinstance(reply, RequestRefused) and is_about_credentials(reply.problem):
-            yield from self._regain(reply, 0)
+            yield from self.regain(reply, 0)
         elif isinstance(reply, RequestRefused) and reply.problem.is_ours and reply.problem.advice != "retry":
             return str(reply.problem)
         return None
 
-    def _pause(
-        self, lease: Lease, reply: WorkerReply | str, failures: int
-    ) -> Generator[WorkerAction, WorkerReply, str | None]:
-        """Wait before the next attempt, after a heartbeat. Returns why the lease is lost, or None."""
-        lost = yield from self._heartbeat(lease)
-        if lost is None:
-            low, high = self._backoff(reply, failures)
-            most = lease.heartbeat_s / 2
-            yield Sleep(min_s=min(low, most), max_s=min(high, most), reason=_why(reply), trouble=True)
-        return lost
+    def _wait_leased(self, lease: Lease, reply: Timed | None, failures: int) -> Sleep:
+        """The sleep before the next try, short enough for the heartbeats of the lease."""
+        sleep, most = self.wait_after(reply, failures), lease.heartbeat_s / 2
+        return replace(sleep, min_s=min(sleep.min_s, most), max_s=min(sleep.max_s, most))
 
-    def _deliver(self, lease: Lease, trained: Finished) -> Generator[WorkerAction, WorkerReply, Ended]:
+    def _deliver(self, lease: Lease, trained: Finished) -> Steps[Ended]:
         """Send the result until it is answered: that answer decides, not those of the heartbeats."""
         report = ResultReport(
             fence=lease.fence,
@@ -247,108 +217,29 @@ class _WorkerSession:
             message=report,
             update=trained.digest,
         )
-        failures = 0
-        while True:
-            reply = yield from self._while_leased(lease, send, to_the_end=True)
-            if isinstance(reply, Answered) and isinstance(reply.message, ResultReceipt):
-                if reply.message.digest == trained.digest:
-                    return Ended(lease=lease, result="committed", version=reply.message.version)
-                return Ended(lease=lease, result="refused", reason="The receipt is for other bytes.")
-            if isinstance(reply, RequestRefused):
-                refused = reply.problem
-                if is_about_credentials(refused):
-                    yield from self._regain(reply, failures)
-                    failures += 1
-                    continue
-                if refused.advice == "stop":
-                    raise ProblemError(refused)
-                if refused.kind == "lease-lost":
-                    return Ended(lease=lease, result="lost", reason=str(refused))
-                if refused.advice == "drop" and refused.is_ours:
-                    return (yield from self._give_back(lease, "refused", str(refused)))
-            elif not isinstance(reply, Unreachable):
-                raise TypeError(f"the driver answered a result with {reply!r}")
-            failures += 1
-            low, high = self._backoff(reply, failures)
-            most = lease.heartbeat_s / 2
-            yield Sleep(min_s=min(low, most), max_s=min(high, most), reason=_why(reply), trouble=True)
+
+        def rest(reply: Timed | None, failures: int) -> Steps[None]:
+            yield self._wait_leased(lease, reply, failures)
             yield from self._heartbeat(lease)
 
-    def _give_back(
-        self, lease: Lease, result: Literal["given-back", "failed", "refused"], reason: str
-    ) -> Generator[WorkerAction, WorkerReply, Ended]:
+        found = yield from self.repeat(send, lambda: self._while_leased(lease, send, to_the_end=True), rest)
+        if isinstance(found, RequestRefused):
+            if found.problem.kind == "lease-lost":
+                return Ended(lease=lease, result="lost", reason=str(found.problem))
+            return (yield from self._give_back(lease, "refused", str(found.problem)))
+        if not isinstance(found, Answered) or not isinstance(found.message, ResultReceipt):
+            raise TypeError(f"the driver answered a result with {found!r}")
+        if found.message.digest == trained.digest:
+            return Ended(lease=lease, result="committed", version=found.message.version)
+        return Ended(lease=lease, result="refused", reason="The receipt is for other bytes.")
+
+    def _give_back(self, lease: Lease, result: Literal["given-back", "failed", "refused"], reason: str) -> Steps[Ended]:
         reason = short(reason)
         message = LeaseEnd(attempt=lease.attempt, fence=lease.fence, failed=result != "given-back", reason=reason)
-        yield from self._ask(self._of_round("POST", Route.LEASE_END, lease, Noted, message))
+        yield from self.ask(_of_round(Route.LEASE_END, lease, Noted, message))
         return Ended(lease=lease, result=result, reason=reason)
 
-    # ------------------------------------------------------------ asking
 
-    def _ask(self, send: Send, *, polling: bool = False) -> Generator[WorkerAction, WorkerReply, Message | Problem]:
-        """The answer, or the final problem. Without an answer, and on transient problems, it retries with backoff."""
-        failures = regained = 0
-        while True:
-            reply = self._noted((yield send))
-            if isinstance(reply, Answered):
-                return reply.message
-            if isinstance(reply, RequestRefused):
-                if is_about_credentials(reply.problem):
-                    yield from self._regain(reply, regained)
-                    regained += 1
-                    continue
-                if reply.problem.advice == "stop":
-                    raise ProblemError(reply.problem)
-                passing = polling and reply.problem.status in (404, 409)
-                if reply.problem.advice == "drop" and reply.problem.is_ours and not passing:
-                    return reply.problem
-            elif not isinstance(reply, Unreachable):
-                raise TypeError(f"the driver answered {send.method} {send.url} with {reply!r}")
-            elif reply.held_s >= HELD_S:
-                failures = 0  # the connection broke: the coordinator was there, and is about to be again
-            failures += 1
-            low, high = self._backoff(reply, failures)
-            yield Sleep(min_s=low, max_s=high, reason=_why(reply), trouble=True)
-
-    def _be_known(self, steps: Generator[Action, Reply, None]) -> Generator[WorkerAction, WorkerReply, None]:
-        yield from as_worker(steps)
-        self.now = max(self.now, self.known.now)
-
-    def _regain(self, reply: RequestRefused, times: int) -> Generator[WorkerAction, WorkerReply, None]:
-        """Become known again; ProblemError where that is impossible, or was tried ``times`` times, too often."""
-        self.known.now = self.now
-        yield from self._be_known(self.known.regain(reply, times))
-
-    def _noted(self, reply: WorkerReply) -> WorkerReply:
-        """Note the reply's time, and whether the coordinator was there, and return the reply."""
-        if reply is not None:
-            self.now = reply.at
-            if is_from_coordinator(reply):
-                self._there_at = reply.at
-        return reply
-
-    def _send(self, method: str, route: Route, answers: tuple[type[Message], ...], message: Message) -> Send:
-        return Send(method=method, route=route, answers=answers, message=message)
-
-    def _of_round(self, method: str, route: Route, lease: Lease, answer: type[Message], message: Message) -> Send:
-        path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
-        return Send(method=method, route=route, answers=(answer,), path=path, message=message)
-
-    def _backoff(self, reply: WorkerReply | str, failures: int) -> tuple[float, float]:
-        """The window before the next try. A coordinator that was there a short while ago is thought to restart, as
-        devices think (``client_sdk.device.requests``)."""
-        silent_s = self.now - self._there_at
-        match reply:
-            case RequestRefused(problem=refused):
-                return self.pacing.backoff(
-                    failures, refused.retry_after_s, silent_s=float("inf") if refused.is_ours else silent_s
-                )
-            case Unreachable(held_s=held_s) if held_s >= HELD_S:
-                return self.pacing.after_break_s
-            case _:
-                return self.pacing.backoff(failures, silent_s=silent_s)
-
-
-def _why(reply: WorkerReply | str) -> str:
-    if isinstance(reply, RequestRefused):
-        return str(reply.problem)
-    return reply.reason if isinstance(reply, Unreachable) else "No answer."
+def _of_round(route: Route, lease: Lease, answer: type[Message], message: Message) -> Send:
+    path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
+    return Send(method="POST", route=route, answers=(answer,), path=path, message=message)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.device.actions import Save
+from client_sdk.device.actions import Fetched, Save
+from client_sdk.device.enrolling import REGISTRATIONS
 from client_sdk.device.record import Record
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import LeaseRenewed
 from coordinator.authority.policy import DAY_S
 from coordinator.datacenter.worker.actions import WorkerAction, WorkerReply
-from coordinator.datacenter.worker.enrolling import NEW
-from coordinator.datacenter.worker.session import work
+from coordinator.datacenter.worker.session import NEW, work
 from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
 from tests.coordinator.datacenter.test_worker_session import KNOWN, LEASE, RECEIPT, TRAINED, Script, going
 
@@ -62,7 +62,7 @@ def test_a_devices_token_makes_no_worker() -> None:
 
 def test_a_worker_without_certificate_and_token_says_what_is_missing() -> None:
     with pytest.raises(ProblemError, match="quorate authority token --worker") as refused:
-        work(None, list, coordinator="https://c.example")  # type: ignore[arg-type]
+        next(work(None, list, coordinator="https://c.example"))  # type: ignore[arg-type]
     assert str(refused.value) == NEW
 
 
@@ -105,6 +105,17 @@ def test_a_coordinator_that_does_not_know_the_key_gets_the_certificate_again_and
     assert script.log.count("register") == 1
     assert "enrol" not in script.log
     assert "halt" not in script.log
+
+
+@pytest.mark.parametrize("where", ["fetch", "result"])
+def test_repro_tries_without_an_answer_are_not_counted_as_registrations(where: str) -> None:
+    """A coordinator that was away for many tries, and came back without the key, ended the session."""
+    end = {"fetch": [Fetched(1.0)], "result": [RECEIPT]}[where]
+    unknown = problem("unregistered", "This key is not registered here.")
+    script = enrolled(**{where: [end[0], *["no route"] * REGISTRATIONS, unknown, *end]})
+    (ended,) = script.play()
+    assert ended.result == "committed"
+    assert script.log.count("register") == 1
 
 
 def test_a_key_that_stays_unknown_ends_the_session() -> None:
