@@ -51,7 +51,7 @@ from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
 from client_sdk.secagg.masks import Masker, pair_seed
-from client_sdk.secagg.rebuild import rebuild_mask_key
+from client_sdk.secagg.opening import rebuild_mask_key
 from client_sdk.secagg.shamir import split
 
 N = 300

@@ -9,25 +9,24 @@
                       -> the answer: into the journal, durably -> reply -> acknowledged
                       -> an exception, a crash, no time left -> error; the state is as it was
 
-``journal`` holds that a message changes the state once. This file has never heard of HTTP (``port``).
+``journal`` holds that a message changes the state once. This file has never heard of HTTP (``FlowerPort``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from random import SystemRandom
-from threading import Event
-from typing import assert_never
+from threading import Event, Thread
+from typing import Protocol, assert_never
 
 from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.flower.error_codes import ErrorCode, error
 from client_sdk.flower.journal import NodeJournal, RunKey
 from client_sdk.flower.notices import FlowerNotice, size
-from client_sdk.flower.port import FlowerPort, Runner
-from client_sdk.flower.presence import present
-from client_sdk.flower.work import AppFailed, AppWork, StoredState
+from client_sdk.flower.work import AppFailed, AppWork, StoredState, Worked
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import (
     ConfigValue,
@@ -47,6 +46,36 @@ SPARE_S = 1.0
 SECURE_ONLY = "This device takes part only where updates are added under masks, and Flower runs are plain."
 GONE = frozenset({"unknown-run"})
 """Refusals that say that the run is over: its journal is deleted."""
+
+
+class Runner(Protocol):
+    """Runs a ClientApp: ``app_process.AppProcess``, or one of several."""
+
+    def run(self, work: AppWork, within_s: float, over: Callable[[], bool] | None = None) -> Worked | AppFailed:
+        """Let the ClientApp work on one message, for at most ``within_s`` seconds, and no longer than until ``over``.
+        Interrupted."""
+
+
+class FlowerPort(Protocol):
+    """The requests of a device. Each is repeated until it is answered; Problem: a refusal that is final for it.
+
+    Each raises ProblemError where the device is refused for good, and Interrupted where it is to stop.
+    """
+
+    def poll(self, poll: FlowerPoll) -> FlowerTask | FlowerWait | Problem:
+        """Ask for a message."""
+
+    def here(self, poll: FlowerPoll) -> FlowerWait | None:
+        """Say once that the device is there, from another thread while the ClientApp works. None: it was not heard."""
+
+    def fetch(self, task: FlowerTask) -> Path | Problem:
+        """A file with the content of a task's message, checked against its digest."""
+
+    def reply(self, answer: AnswerFile) -> ReplyReceipt | Problem:
+        """Send the reply, or the error that the ClientApp itself has replied."""
+
+    def error(self, run: str, message: str, error: FlowerError) -> ReplyReceipt | Problem:
+        """Say that there is no reply, and why."""
 
 
 class FlowerDevice:
@@ -232,3 +261,32 @@ class FlowerDevice:
             group, message = (task.group, task.message) if task is not None else ("", None)
             notice = {"kind": kind, "text": text, "run": run, "group": group, "message": message}
             self._on_notice(FlowerNotice(**notice))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------ presence
+
+PRESENCE_S = 15.0
+"""Seconds between two such requests: a coordinator takes a device as gone after four times that. A ClientApp that is
+done sooner costs none."""
+
+
+@contextmanager
+def present(say: Callable[[], None], every_s: float | None = None) -> Iterator[None]:
+    """Say from a thread of its own that a device is there while its ClientApp works, which may take hours: call ``say``
+    every ``every_s`` seconds (None: PRESENCE_S) while the block runs, first after that time. What it raises is
+    dropped."""
+    over = Event()
+
+    def repeat() -> None:
+        while not over.wait(PRESENCE_S if every_s is None else every_s):
+            try:
+                say()
+            except Exception:  # noqa: BLE001, S112 - the next one may succeed, and nothing depends on it
+                continue
+
+    thread = Thread(target=repeat, name="presence", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()

@@ -7,15 +7,16 @@ the sum of the masked vectors; no device's own vector is ever unmasked. Errors: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from client_sdk.secagg.advertisement import Advertisement, commitment_to
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadMessage, BadShare
 from client_sdk.secagg.lanes import Lanes
 from client_sdk.secagg.masks import Masker, Sign, pair_seed, pair_sign, self_seed
-from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.roster import MaskingCohort
+from client_sdk.secagg.shamir import combine
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
 
@@ -34,6 +35,24 @@ class OpenedSum:
     def complete(self) -> bool:
         """Whether the sum can be unmasked."""
         return not self.lost
+
+
+def rebuild_self_mask(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> bytes:
+    """The secret behind a survivor's own mask, from the first ``threshold`` of ``shares`` (x -> 33 bytes). BadShare
+    where it does not fit the commitment."""
+    secret = combine(shares, threshold)
+    if commitment_to(secret) != advertised.commitment:
+        raise BadShare("the shares do not give the secret that the device committed to")
+    return secret
+
+
+def rebuild_mask_key(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> bytes:
+    """The private mask key of a device that dropped out, likewise. BadShare where it does not fit the advertised
+    key."""
+    secret = combine(shares, threshold)
+    if AgreementKey(secret).public != advertised.mask_key:
+        raise BadShare("the shares do not give the private half of the key that the device advertised")
+    return secret
 
 
 class Opening:

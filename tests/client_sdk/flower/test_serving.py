@@ -251,7 +251,7 @@ def test_repro_the_time_in_which_a_content_was_fetched_is_over_for_the_app(node:
 
 
 def test_while_the_app_works_the_device_says_that_it_is_there(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_sdk.flower.presence.PRESENCE_S", 0.2)
+    monkeypatch.setattr("client_sdk.flower.serving.PRESENCE_S", 0.2)
     message = node.port.add(1, "train.hangs", expires_in_s=2.0)
     node.serve()
     busy = [poll for poll in node.port.polls if poll.busy is not None]
@@ -285,7 +285,7 @@ def test_a_run_that_is_over_loses_its_journal(node: Node) -> None:
 def test_a_run_that_has_ended_loses_its_journal_and_its_work_is_stopped(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_sdk.flower.presence.PRESENCE_S", 0.2)
+    monkeypatch.setattr("client_sdk.flower.serving.PRESENCE_S", 0.2)
     first = node.port.add(1)
     node.serve()
     assert node.port.polls[-1].runs == {"r": 5}

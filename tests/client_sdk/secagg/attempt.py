@@ -25,8 +25,8 @@ from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, pack, unpack
 from client_sdk.secagg.masked import MaskedInput
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair

@@ -31,8 +31,8 @@ from client_sdk.secagg.graph import MaskGraph
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import Bundle, SharePair, unseal_pair

@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.hypergeometric import at_most, bits_of, log2_at_least, tail
-from client_sdk.secagg.parameters import achieved, fast, require_faults, require_threshold, strict
+from client_sdk.secagg.parameters import (
+    achieved,
+    at_most,
+    bits_of,
+    fast,
+    log2_at_least,
+    require_faults,
+    require_threshold,
+    strict,
+    tail,
+)
 
 TENTH = Fraction(1, 10)
 

@@ -33,9 +33,9 @@ from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.parameters import Parameters, fast
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.rebuild import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.roster import Roster, rejoin
 from client_sdk.secagg.shares import SharePair, unseal_pair
 from client_sdk.secagg.survivors import Proof, Survivors
