@@ -1,4 +1,4 @@
-"""What FedAdagrad, FedAdam and FedYogi share: Reddi et al. 2021, arXiv:2003.00295, Algorithm 2.
+"""FedAdagrad, FedAdam and FedYogi: Reddi et al. 2021, arXiv:2003.00295, Algorithm 2.
 
 With the mean delta D_t of round t, eta = ``server_learning_rate``, and squares and roots by coordinate::
 
@@ -12,8 +12,8 @@ whatever the size of the updates, so a plan sets ``server_learning_rate`` too: i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,12 +25,9 @@ BETA2 = Parameter(meaning="beta2: how much of the square's running mean stays", 
 TAU = Parameter(meaning="tau: how little adaptive it is; added to the root", default=1e-3, least=1e-9, below=1e9)
 
 
-class SecondMoment(Protocol):
-    """The line for v of one of the three algorithms."""
-
-    def __call__(self, v: Vector, square: Vector, settings: Settings) -> None:
-        """Changes ``v`` in place. ``square``: D_t^2, which may be overwritten."""
-        ...
+SecondMoment = Callable[[Vector, Vector, Settings], None]
+"""The line for v of one of the three algorithms: it changes v, its first argument, in place. The second is D_t^2, which
+may be overwritten."""
 
 
 class Adaptive:
@@ -62,3 +59,33 @@ class Adaptive:
 def rest(beta: float) -> np.float32:
     """1 - beta, rounded to float32 once."""
     return np.float32(1.0 - beta)
+
+
+def _fedadagrad(v: Vector, square: Vector, settings: Settings) -> None:
+    """v_t = v_{t-1} + D_t^2."""
+    v += square
+
+
+def _fedadam(v: Vector, square: Vector, settings: Settings) -> None:
+    """v_t = beta2 v_{t-1} + (1 - beta2) D_t^2."""
+    v *= np.float32(settings["beta2"])
+    square *= rest(settings["beta2"])
+    v += square
+
+
+def _fedyogi(v: Vector, square: Vector, settings: Settings) -> None:
+    """v_t = v_{t-1} - (1 - beta2) D_t^2 sign(v_{t-1} - D_t^2).
+
+    Where v is below the square it grows by at most (1 - beta2) of it, and where it is above it shrinks by as little: v
+    forgets large squares more slowly than FedAdam's.
+    """
+    towards = np.sign(v - square)
+    square *= rest(settings["beta2"])
+    square *= towards
+    v -= square
+
+
+FEDADAGRAD = Adaptive(_fedadagrad, {"beta1": replace(BETA1, default=0.0), "tau": TAU})
+"""The paper's own experiments set beta1 = 0 here; so does the default."""
+FEDADAM = Adaptive(_fedadam, {"beta1": BETA1, "beta2": BETA2, "tau": TAU})
+FEDYOGI = Adaptive(_fedyogi, {"beta1": BETA1, "beta2": BETA2, "tau": TAU})

@@ -3,7 +3,7 @@
 The mean delta acts as a negative gradient (Reddi et al. 2021, arXiv:2003.00295, Algorithm 1). An optimizer works on
 blocks of a flat vector, so that a commit never holds more than a block of each. It declares its vectors of state, their
 initial values, and the numbers that a plan sets for it; ``coordinator.folding.optimizer_state`` stores the state.
-``registry`` has the built-in optimizers.
+``adaptive`` has those of Reddi et al., ``registry`` lists all that are built in.
 
 The state must have the same bits wherever a round is folded again, so optimizers use float32 and operations that IEEE
 754 rounds correctly: + - * / and the square root, one after another, never fused.
@@ -63,3 +63,42 @@ class Average:
         if learning_rate == 1.0:
             return model + mean
         return model + np.float32(learning_rate) * mean
+
+
+class FedAvgM:
+    """Server momentum (Hsu et al. 2019, arXiv:1909.06335, section 4.3). One slot, ``v``, which begins with zeros.
+
+    With the mean delta D of a round, beta = ``momentum`` and lr = ``server_learning_rate``::
+
+        v <- beta v + D
+        w <- w + lr v
+
+    (The paper's D has the other sign.) With momentum 0 this is FedAvg. With ``nesterov`` = 1 the step looks ahead::
+
+        w <- w + lr (D + beta v)
+
+    which is Nesterov's momentum as Sutskever et al. 2013 write it (PMLR 28, section 2), in the variables of
+    ``torch.optim.SGD(momentum=beta, nesterov=True)`` with the gradient -D.
+    """
+
+    slots: tuple[str, ...] = ("v",)
+    parameters: Mapping[str, Parameter] = {
+        "momentum": Parameter(
+            meaning="beta: how much of the last step's velocity stays", default=0.9, least=0, below=1
+        ),
+        "nesterov": Parameter(
+            meaning="1: Nesterov's momentum; 0: the paper's", default=0, least=0, below=2, whole=True
+        ),
+    }
+
+    def first(self, settings: Settings) -> tuple[float, ...]:
+        return (0.0,)
+
+    def apply(
+        self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float, settings: Settings
+    ) -> Vector:
+        (v,) = state
+        v *= np.float32(settings["momentum"])
+        v += mean
+        step = mean + np.float32(settings["momentum"]) * v if settings["nesterov"] else v
+        return model + np.float32(learning_rate) * step

@@ -12,27 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from client_sdk.protocol.names import LEARNER_PATTERN
-from coordinator.engine.aggregation.fedadagrad import FEDADAGRAD
-from coordinator.engine.aggregation.fedadam import FEDADAM
-from coordinator.engine.aggregation.fedavgm import FedAvgM
-from coordinator.engine.aggregation.fedyogi import FEDYOGI
-from coordinator.engine.aggregation.optimizers import Average, ServerOptimizer
-from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
-from coordinator.engine.aggregation.rules import Columns, Mean, Median, Rule, Vector, Weights
-from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
+from coordinator.engine.aggregation.adaptive import FEDADAGRAD, FEDADAM, FEDYOGI
+from coordinator.engine.aggregation.optimizers import Average, FedAvgM, ServerOptimizer
+from coordinator.engine.aggregation.parameters import ExtensionError, Settings, settings
+from coordinator.engine.aggregation.rules import Columns, Mean, Median, Rule, TrimmedMean, Vector, Weights
 from coordinator.engine.aggregation.width import WidthProbe, require_on_made_columns, sample_of
 
+if TYPE_CHECKING:
+    from coordinator.engine.aggregation.section import Aggregation
+
 Made = TypeVar("Made", covariant=True)
-
-
-class _Declares(Protocol):
-    @property
-    def parameters(self) -> Mapping[str, Parameter]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +50,6 @@ SERVER_OPTIMIZERS: Mapping[str, ServerOptimizer] = MappingProxyType(
     {"average": Average(), "fedavgm": FedAvgM(), "fedadagrad": FEDADAGRAD, "fedadam": FEDADAM, "fedyogi": FEDYOGI}
 )
 BUILT_IN = Registry()
-
-
-class AggregationFields(Protocol):
-    """The fields of a plan's section ``[aggregation]``; see ``coordinator.engine.plan.Aggregation``."""
-
-    @property
-    def rule(self) -> str: ...
-    @property
-    def rule_version(self) -> str | None: ...
-    @property
-    def rule_parameters(self) -> Mapping[str, float]: ...
-    @property
-    def server_optimizer(self) -> str: ...
-    @property
-    def server_optimizer_version(self) -> str | None: ...
-    @property
-    def server_optimizer_parameters(self) -> Mapping[str, float]: ...
-    @property
-    def weighting(self) -> str: ...
-    @property
-    def partial(self) -> str: ...
-    @property
-    def inverse_participation(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +106,7 @@ class Chosen:
             return whole
 
 
-def choose(section: AggregationFields, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
+def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
     """Returns what the plan names, checked. ExtensionError, in a sentence that begins with the field, where it is not
     installed, has another version, or does not support the plan. ``tried_on``: how many drawn updates a package's rule
     is tried on: it is refused where the width of a block changes its values."""
@@ -164,9 +135,9 @@ def choose(section: AggregationFields, registry: Registry = BUILT_IN, tried_on: 
     return found
 
 
-def reasons_against(section: AggregationFields) -> Iterator[str]:
+def reasons_against(section: Aggregation) -> Iterator[str]:
     """Yields the errors of a section ``[aggregation]`` that can be found without any package."""
-    known: dict[str, _Declares] = {**RULES, **SERVER_OPTIMIZERS}
+    known: dict[str, Rule | ServerOptimizer] = {**RULES, **SERVER_OPTIMIZERS}
     for name_of, what, name, version, given, built_in in (
         ("rule", "aggregation rule", section.rule, section.rule_version, section.rule_parameters, RULES),
         (
@@ -191,7 +162,7 @@ def reasons_against(section: AggregationFields) -> Iterator[str]:
         yield reason
 
 
-def needs_package(section: AggregationFields) -> bool:
+def needs_package(section: Aggregation) -> bool:
     """Whether the plan names a rule or a server optimizer that is not built in."""
     return ":" in section.rule or ":" in section.server_optimizer
 
@@ -255,11 +226,11 @@ def _require_no_version(field: str, what: str, name: str, version: str | None) -
         raise ExtensionError(f"{field}_version: the {what} {name} is built in: leave its version out")
 
 
-def _settings(field: str, name: str, made: _Declares, given: Mapping[str, float]) -> Settings:
+def _settings(field: str, name: str, made: Rule | ServerOptimizer, given: Mapping[str, float]) -> Settings:
     return settings(name, f"{field}_parameters", made.parameters, given)
 
 
-def _reason_against_weights(section: AggregationFields, rule: Rule) -> str | None:
+def _reason_against_weights(section: Aggregation, rule: Rule) -> str | None:
     """Why the plan does not go with a rule that takes no weights; None where it does."""
     if not rule.takes_weights and section.weighting == "examples":
         return f'the {section.rule} takes no weights: set weighting = "equal"'

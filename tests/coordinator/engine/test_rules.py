@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.engine.aggregation.registry import RULES
-from coordinator.engine.aggregation.rules import Mean, Median
-from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
+from coordinator.engine.aggregation.rules import Mean, Median, TrimmedMean
 from quorate.testing import ColumnRuleContract, RuleContract
 
 GIVEN: dict[str, dict[str, float]] = {"trimmed-mean": {"fraction": 0.25}}

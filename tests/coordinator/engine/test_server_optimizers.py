@@ -10,9 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from coordinator.engine.aggregation.fedadam import FEDADAM
-from coordinator.engine.aggregation.fedavgm import FedAvgM
-from coordinator.engine.aggregation.optimizers import ServerOptimizer
+from coordinator.engine.aggregation.adaptive import FEDADAM
+from coordinator.engine.aggregation.optimizers import FedAvgM, ServerOptimizer
 from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
 from quorate.testing import ServerOptimizerContract

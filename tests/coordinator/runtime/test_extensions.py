@@ -12,7 +12,7 @@ import pytest
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
-from coordinator.engine.aggregation.trimmed_mean import TrimmedMean
+from coordinator.engine.aggregation.rules import TrimmedMean
 from coordinator.engine.plan import Plan, chosen
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.extensions import FindExtensions, MissingExtension
