@@ -1,6 +1,6 @@
 """The requests of Flower runs: those of a ServerApp, which is an operator with the run in its scope, and of devices.
 
-Downloads of contents are beside the table, as those of checkpoints are (``service/contents.py``).
+Downloads of contents are beside the table, as those of checkpoints are (``service/downloads.py``).
 """
 
 from __future__ import annotations

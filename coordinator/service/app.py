@@ -22,22 +22,19 @@ from client_sdk.protocol.problems import Problem, ProblemError
 from coordinator.requests import TABLE, Permission, Table
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
-from coordinator.service.checkpoints import checkpoint_routes
-from coordinator.service.contents import content_routes
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared, require_declarations
-from coordinator.service.docs import DOCS_PATH
+from coordinator.service.downloads import checkpoint_routes, content_routes
 from coordinator.service.edge import Edge
 from coordinator.service.errors import log, plain, problem_of, problem_response
 from coordinator.service.issuer_login import issuer_login_routes
 from coordinator.service.openapi import complete
-from coordinator.service.process_report import MeterReport, keep_noting
-from coordinator.service.process_routes import process_routes
+from coordinator.service.process_routes import DOCS_PATH, MeterReport, keep_noting, process_routes
 from coordinator.service.revocations import FetchList, ListKeeper, revocation_routes
 from coordinator.service.routes import table_routes
 from coordinator.service.serving import Serving
 from coordinator.service.stream import stream_routes
-from coordinator.service.stream_all import live_routes
+from coordinator.service.stream_viewers import live_routes
 from coordinator.service.uploads import Uploads
 from coordinator.settings import Settings
 

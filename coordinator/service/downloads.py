@@ -6,23 +6,32 @@ server may).
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 from fastapi import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from client_sdk.protocol.names import Route
+from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE
+from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route, RunId
+from client_sdk.protocol.problems import problem
+from coordinator.access import Operator
 from coordinator.blobs import Blobs
-from coordinator.requests import Permission
-from coordinator.service.core import Service
+from coordinator.requests import Permission, check_credentials, identify
+from coordinator.runtime import log_context
+from coordinator.runtime.signing import Arrived
+from coordinator.service.core import Service, until_gone
 from coordinator.service.declaring import declared
 from coordinator.service.describing import BINARY, security
 from coordinator.service.errors import plain, problem_response
-from coordinator.service.files import FilePart
-from coordinator.service.route import Endpoint, LeanRoute
+from coordinator.service.limits.admission import Sender
+from coordinator.service.route import Endpoint, LeanRoute, sender_of
+from coordinator.service.signatures import arrived, note_arrival
+from coordinator.store.port import DeviceRow
 
 _WHOLE_BYTES = 256 * 1024
 """A file up to this size in bytes is read in the thread that found it."""
@@ -139,3 +148,109 @@ def _position(digits: str) -> int:
     """The number, or one beyond every file."""
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) <= _DIGITS else 10**_DIGITS
+
+
+# ------------------------------------------------------------ a part of a file
+# Starlette's ``FileResponse`` costs as much (75 and 87 ms of CPU for 40 MB, within noise) and could send ranges for us,
+# but it reads on to the end of the file after the receiver has disconnected: 17 s of CPU for one cancelled download of
+# 4 GB. It also reads in threads of its own, beside those of the settings; and a small file, which here is read by the
+# thread that found it, costs twice as much.
+
+_PIECE = 64 * 1024
+
+Work = Callable[..., Awaitable[Any]]
+
+
+class FilePart(Response):
+    """Bytes ``start`` to ``stop`` of a file: threads read it in pieces, as fast as the receiver accepts them. ``work``
+    runs a function in a thread. Stops when the receiver disconnects."""
+
+    def __init__(
+        self,
+        work: Work,
+        opened: Callable[[], BinaryIO],
+        start: int,
+        stop: int,
+        status: int,
+        headers: Mapping[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(None, status, headers, media_type)
+        self._work, self._open, self._span = work, opened, (start, stop)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        at, stop = self._span
+        file: BinaryIO = await self._work(self._open)
+        gone = asyncio.ensure_future(until_gone(receive))
+        try:
+            piece = await self._work(_read, file, at, stop)  # before the answer begins: then it can still be an error
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while at < stop and not gone.done():
+                at += len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": at < stop})
+                piece = await self._work(_read, file, at, stop) if at < stop else b""
+        finally:
+            gone.cancel()
+            await asyncio.shield(self._work(file.close))
+
+
+def _read(file: BinaryIO, at: int, stop: int) -> bytes:
+    """The next bytes, up to ``stop``. OSError where the file ends before."""
+    file.seek(at)
+    piece = file.read(min(_PIECE, stop - at))
+    if not piece and at < stop:
+        raise OSError(f"a file ends at {at}, and its bytes up to {stop} were promised")
+    return piece
+
+
+# ------------------------------------------------------------ checkpoints and contents
+
+_CHECKPOINT = Kind("checkpoint", TENSORS_MEDIA_TYPE, ".safetensors")
+
+
+def checkpoint_routes(service: Service) -> list[LeanRoute]:
+    """GET and HEAD of one checkpoint: a device or a worker may have that of any run, an operator those of runs in
+    scope."""
+    coordinator = service.coordinator
+
+    def find(digest: str, given: Arrived | str, sender: Sender) -> Found:
+        credentials = check_credentials(coordinator, Permission.PEER, given, None)
+        caller = service.count(identify(coordinator, Permission.PEER, credentials, scoped=True), sender)
+        sees = caller.sees if isinstance(caller, Operator) and not caller.sees_everything else None
+        coordinator.operators.require_checkpoint(digest, sees)
+        return Found.at(coordinator.core.blobs, digest)
+
+    async def get(request: Request, digest: Digest) -> Response:
+        """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""
+        note_arrival(request, Permission.PEER)
+        found = await service.work(find, digest, arrived(request), sender_of(request))
+        return download(service, request, found, digest, _CHECKPOINT)
+
+    return download_routes(Route.CHECKPOINT, get, _CHECKPOINT, group="checkpoints", scoped=True)
+
+
+_CONTENT = Kind("content", FLOWER_MEDIA_TYPE, "")
+
+
+def content_routes(service: Service) -> list[LeanRoute]:
+    """GET and HEAD of one content of a Flower run: a device may have those of its own messages, an operator those of
+    runs in scope."""
+    coordinator = service.coordinator
+
+    def find(run: str, digest: str, given: Arrived | str, sender: Sender) -> Found:
+        credentials = check_credentials(coordinator, Permission.PEER, given, None)
+        caller = service.count(identify(coordinator, Permission.PEER, credentials, run=run), sender)
+        if not isinstance(caller, DeviceRow | Operator):
+            raise problem("unknown-content", "the contents of Flower runs are for devices and operators")
+        device = caller.device if isinstance(caller, DeviceRow) else None
+        coordinator.flower.contents.require(run, digest, device)
+        return Found.at(coordinator.core.blobs, digest)
+
+    async def get(request: Request, run: RunId, digest: Digest) -> Response:
+        """The records of a message or of a reply. A device gets those of its own messages."""
+        log_context.known(run=run)
+        note_arrival(request, Permission.PEER)
+        found = await service.work(find, run, digest, arrived(request), sender_of(request))
+        return download(service, request, found, digest, _CONTENT)
+
+    return download_routes(Route.FLOWER_CONTENT, get, _CONTENT, group="flower", scoped=False)

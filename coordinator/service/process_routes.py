@@ -1,22 +1,30 @@
-"""Routes about the process itself: is it alive, can it work, its meters, its pages."""
+"""Routes about the process itself: is it alive, can it work, its meters, its pages; and what it says of
+itself in ``/v1/system``."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+import structlog
 from fastapi import Request
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from client_sdk.protocol.insight import GroupRequests
 from coordinator.access import Operator
 from coordinator.requests import Permission, identify
+from coordinator.runtime.insight.insight import Insight
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
-from coordinator.service.docs import DOCS_PATH, docs_page, docs_script
+from coordinator.service.observe import Meters
 from coordinator.service.signatures import bearer
+from coordinator.store.port import StoreError
 
 
 def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRoute]:
@@ -97,3 +105,69 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
         route(f"{DOCS_PATH}.js", script, everybody, "Its script", shown=False),
         route("/", home, everybody, "The page to open", shown=False),
     ]
+
+
+# ------------------------------------------------------------ the page of the API
+
+DOCS_PATH = "/docs"
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@cache
+def _asset(name: str) -> bytes:
+    return (files("coordinator.service") / "assets" / name).read_bytes()
+
+
+def docs_page() -> Response:
+    """Returns the page that describes the API for people. It loads from this server only, so it works without
+    internet. Its script renders ``/openapi.json``."""
+    return Response(_asset("docs.html"), media_type="text/html", headers={"Content-Security-Policy": _POLICY})
+
+
+def docs_script() -> Response:
+    """Returns the page's script."""
+    return Response(_asset("docs.js"), media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+
+
+# ------------------------------------------------------------ what the process says of itself
+
+NOTE_S = 30.0
+"""Seconds between two notes."""
+
+log = structlog.get_logger("coordinator.service")
+
+
+class MeterReport:
+    """What the server of this process says of itself in ``/v1/system``: the ``ProcessReport`` of a service, from its
+    meters."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+
+    def requests(self) -> list[GroupRequests]:
+        return self._meters.times.view()
+
+    def streams(self) -> int:
+        return self._meters.open_streams
+
+    def viewers(self) -> int:
+        return self._meters.viewers
+
+
+async def keep_noting(insight: Insight) -> None:
+    """The task that notes that this process is alive: notes what is counted by time, until it is cancelled. A database
+    that does not answer stops nothing."""
+    failed = False
+    while True:
+        try:
+            await asyncio.to_thread(insight.note)
+            failed = False
+        except StoreError as error:
+            if not failed:
+                log.warning("what is counted by time was not noted; trying on", reason=str(error))
+            failed = True
+        await asyncio.sleep(NOTE_S)

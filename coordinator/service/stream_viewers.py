@@ -1,4 +1,4 @@
-"""The viewers of the stream of all runs, and the one task that serves them.
+"""The stream of all runs: its viewers, and the one task that serves them.
 
 While there are viewers, the task looks each second for what has changed, once for each distinct scope, and wakes those
 who wait. A viewer takes frames at its own pace: one that is slow delays nobody, and where it falls too far behind, it
@@ -12,17 +12,27 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
+from fastapi import Request
+from fastapi.routing import APIRoute
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.responses import Response, StreamingResponse
 
 from client_sdk.protocol.merge_patch import Json
+from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access import Operator
 from coordinator.requests import Permission, identify
 from coordinator.requests.access import LOGINS
 from coordinator.service.core import Service
+from coordinator.service.declaring import declared
+from coordinator.service.describing import security
 from coordinator.service.errors import log
+from coordinator.service.signatures import bearer
+from coordinator.service.stream import Follow, LastId
 from coordinator.service.stream_feeds import Feed, News, RunBoard, Scope
+from coordinator.service.stream_slots import SlottedStream
 from coordinator.store.port import StoreError
 
 TICK_S = 1.0
@@ -227,3 +237,35 @@ class Viewers:
 def scope_of(operator: Operator) -> Scope:
     """What distinguishes what an operator sees from what others see."""
     return ("*",) if operator.sees_everything else tuple(sorted({str(grant.scope) for grant in operator.grants}))
+
+
+# ------------------------------------------------------------ the route
+
+_SCHEMAS = [{"$ref": f"#/components/schemas/{name}"} for name in ("LiveSnapshot", "LivePatch")]
+
+
+def live_routes(service: Service) -> list[APIRoute]:
+    """The route of the stream of all runs: one snapshot, then what changes, for dashboards. It has a limit of its own,
+    so that dashboards take no streams of a run's events from others."""
+    viewers = Viewers(service)
+
+    async def live(request: Request, follow: Follow = True, last_event_id: LastId = None) -> Response:
+        """The runs in scope, and the fleet for those who see everything: first a `snapshot`, then a `patch` whenever
+        something has changed, at most once a second. A viewer that comes back in time with its `Last-Event-ID` gets
+        what it has missed."""
+        viewer = await viewers.join(bearer(request, Permission.VIEWER), last_event_id)
+        return SlottedStream(viewers.frames(viewer, follow=follow), partial(viewers.leave, viewer))
+
+    route = APIRoute(
+        Route.STREAM,
+        live,
+        methods=["GET"],
+        summary="Follow all runs",
+        tags=["runs"],
+        response_class=StreamingResponse,
+        openapi_extra=security(Permission.VIEWER),
+        responses={
+            200: {"content": {"text/event-stream": {"schema": {"oneOf": _SCHEMAS}}}, "description": "the frames"},
+        },
+    )
+    return [declared(route, Permission.VIEWER, scoped=True)]

@@ -12,7 +12,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import create_app
 from coordinator.service.core import Service
 from coordinator.service.edge import Edge
-from coordinator.service.process_report import MeterReport
+from coordinator.service.process_routes import MeterReport
 from coordinator.settings import Settings
 
 _idle: list[FastAPI] = []

@@ -15,8 +15,7 @@ from starlette.types import Message
 
 from client_sdk.protocol.names import DIGEST_HEADER, PROBLEM_MEDIA_TYPE, TENSORS_MEDIA_TYPE, Route, content_digest
 from client_sdk.tensors import to_bytes
-from coordinator.service.downloads import NO_BYTES, parse_range
-from coordinator.service.files import FilePart
+from coordinator.service.downloads import NO_BYTES, FilePart, parse_range
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import plan
 from tests.coordinator.service.test_edge import refused

@@ -22,7 +22,7 @@ from client_sdk.tensors import to_bytes
 from coordinator.service.limits import Admission, AdmittedConnection
 from coordinator.service.sockets.limits import Limits
 from coordinator.service.sockets.protocol import BoundedHttp
-from coordinator.service.sockets.reader import SmallReads
+from coordinator.service.sockets.server import SmallReads
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.raw import RawAnswer, RawConnection, ask, head

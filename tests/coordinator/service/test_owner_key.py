@@ -11,8 +11,8 @@ import pytest
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import LOCAL_OWNER
-from coordinator.service import owner_key as owner_key_module
-from coordinator.service.owner_key import OWNER_KEY_FILE, noted, owner_key
+from coordinator.service import process
+from coordinator.service.process import OWNER_KEY_FILE, noted, owner_key
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.world import World
 
@@ -58,7 +58,7 @@ def test_where_it_cannot_be_noted_the_coordinator_serves_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr(owner_key_module.log, "warning", lambda event, **_: warnings.append(event), raising=False)
+    monkeypatch.setattr(process.log, "warning", lambda event, **_: warnings.append(event), raising=False)
     (tmp_path / "state").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with noted(URL, tmp_path / OWNER_KEY_FILE):
