@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import RLock
+from threading import Lock, RLock
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from client_sdk.flower import flwr_private
-from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerRunView, PullReplies
+from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerNodes, FlowerRunView, PullReplies
 from coordinator.flower.contents import OutgoingContents
-from coordinator.flower.happenings import MessagesPushed, OnHappening, ReplyTaken
+from coordinator.flower.happenings import MessagesPushed, NodesAwaited, OnHappening, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.message_ids import MessageIds
 from coordinator.flower.messages import SentMessage, groups_of, incoming, nobody, outgoing, pushes
 from coordinator.flower.patience import Patience, StillAway
-from coordinator.flower.waiting import WaitingForNodes
 
 HOLD_S = 25.0
 """How long one request for replies is held."""
@@ -187,3 +187,49 @@ class QuorateGrid(Grid):
 
     def _fetch(self, until: float, digest: str) -> bytes | bytearray | memoryview:
         return self._patience.ask(partial(self._link.download, self._view.run, digest), until)
+
+
+# ------------------------------------------------------------ a ServerApp that waits for nodes
+
+CALLS = 4
+AFTER_S = 3.0
+"""So many calls with the same nodes, and so many seconds, without a message in between."""
+
+
+class WaitingForNodes:
+    """Tells once that the ServerApp waits for more devices than there are, which it does by asking for the nodes again
+    and again, and once more when their number has changed."""
+
+    def __init__(self, tell: OnHappening, clock: Callable[[], float]) -> None:
+        self._tell, self._clock = tell, clock
+        self._lock = Lock()
+        self._sending = 0
+        self._calls, self._found, self._since = 0, 0, 0.0
+        self._told: int | None = None
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While it sends messages or waits for replies, the ServerApp does not wait for nodes."""
+        with self._lock:
+            self._sending += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sending -= 1
+                self._calls, self._told = 0, None
+
+    def asked(self, nodes: FlowerNodes) -> None:
+        """The ServerApp has asked for the nodes."""
+        with self._lock:
+            if self._sending:
+                return
+            found = len(nodes.nodes)
+            if not self._calls or found != self._found:
+                self._calls, self._found, self._since = 0, found, self._clock()
+            self._calls += 1
+            waits = self._calls >= CALLS and self._clock() - self._since >= AFTER_S
+            if not waits or found == self._told:
+                return
+            self._told = found
+        self._tell(NodesAwaited(found, nodes.ineligible))

@@ -1,7 +1,7 @@
 """Reads the attempt under way from the blobs that the engine's state names, as the protocol's objects, checked once.
 
 The attempt that was read last is cached, since hundreds of messages of one attempt follow each other. A stored roster
-was vouched for when it was made (``gathering``), and the devices check it by its header's revocation list. It is read
+was vouched for when it was made (``performing``), and the devices check it by its header's revocation list. It is read
 without asking the authority again, so that all replicas answer alike, also after a revocation.
 """
 

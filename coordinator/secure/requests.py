@@ -20,11 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import SEEK_END
-from typing import TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.errors import SecaggError
+from client_sdk.secagg.header import AttemptHeader
+from client_sdk.secagg.lanes import packed_bytes
+from client_sdk.secagg.shamir import SHARE_BYTES
+from client_sdk.secagg.share_digests import DIGESTS_BYTES
+from client_sdk.secagg.shares import SEALED_BYTES
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import effects as fx
@@ -37,7 +42,6 @@ from coordinator.secure import validation
 from coordinator.secure.announcing import Authorities
 from coordinator.secure.arrived import ArrivedMessage, StoredMessage
 from coordinator.secure.attempt import Attempts
-from coordinator.secure.body_limits import most_advertised, most_bytes
 from coordinator.secure.performing import SecureRun, drop
 
 T = TypeVar("T")
@@ -337,3 +341,37 @@ def _raise_refused(effects: Sequence[fx.Effect]) -> None:
     for effect in effects:
         if isinstance(effect, fx.Refused):
             raise problem(effect.kind, effect.reason)
+
+
+# ------------------------------------------------------------ how long a message may be
+# It is known from the roster before a byte of the message is read.
+# Of *mask* the length is exact. The others have these as upper bounds, since their lengths vary with who shared.
+
+_HEAD = 512
+"""Bytes of a message without its rows."""
+_ROW = 16
+"""Bytes of a row beside what is named below."""
+
+
+def most_advertised() -> int:
+    """Bytes of an advertisement: keys, a commitment, a nonce and the device's id."""
+    return _HEAD
+
+
+def most_bytes(
+    stage: Literal["share", "mask", "survivors", "unmask"], secure: SecureRound, header: AttemptHeader
+) -> int:
+    """Bytes of the longest body of this stage for the roster of ``secure``."""
+    n = len(secure.order)
+    holders = secure.neighbours or n
+    match stage:
+        case "share":
+            return _HEAD + holders * (_ROW + SEALED_BYTES + DIGESTS_BYTES)
+        case "mask":
+            return packed_bytes(header.lanes, header.lane_bits(n))
+        case "survivors":
+            return _HEAD + n * _ROW
+        case "unmask":
+            return _HEAD + holders * (_ROW + SHARE_BYTES)
+        case _:
+            assert_never(stage)

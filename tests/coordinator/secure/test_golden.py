@@ -15,8 +15,8 @@ from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure.blob_formats import entry_bytes, parse_entry, sum_bytes
-from coordinator.secure.gathering import gather
 from coordinator.secure.opening import open_sum
+from coordinator.secure.performing import gather
 from coordinator.secure.routing import DealtShares, proof
 from tests.client_sdk.secagg.attempt import Attempt, mask, opened, share
 

@@ -21,7 +21,7 @@ from client_sdk.secagg.survivors import Survivors
 from client_sdk.secagg.unmask import RevealedShares
 from coordinator.secure import validation
 from coordinator.secure.blob_formats import entry_bytes, parse_entry
-from coordinator.secure.gathering import Spoiled, gather
+from coordinator.secure.performing import Spoiled, gather
 from coordinator.secure.routing import DealtShares, proof
 from coordinator.secure.validation import Faulty
 from tests.client_sdk.secagg.attempt import Attempt, Authority, agree, entropy, header, opened, share
