@@ -10,8 +10,7 @@ from torch import nn
 
 from client_sdk.learning import Learner, LearnerFailed, PlainSGD
 from client_sdk.protocol.devices import Task
-from coordinator.datacenter.lamb import Lamb
-from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
+from coordinator.datacenter.optimizers import Lamb, make_optimizer, set_learning_rate
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter import models
