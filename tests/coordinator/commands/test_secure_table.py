@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from client_sdk.protocol.operators import RoundView
-from coordinator.commands.secure_table import print_secure_rounds
+from coordinator.commands.watch import print_secure_rounds
 from tests.coordinator.served import RUN, Served
 
 
