@@ -43,8 +43,7 @@ def dashboard(
         return
     from client_sdk.http.transport import trust
     from coordinator.service.process import bind
-    from dashboards.proxy import create_proxy, why_silent
-    from dashboards.server import PageServer
+    from dashboards.proxy import PageServer, create_proxy, why_silent
     from dashboards.site import page
 
     shown = page()

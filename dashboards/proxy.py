@@ -12,12 +12,14 @@ does. A path is passed on as it was sent, and only where nobody can read it as o
 from __future__ import annotations
 
 import re
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import unquote, urlsplit
 
 import httpx2
+import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.datastructures import MutableHeaders
@@ -229,3 +231,20 @@ async def _body(found: httpx2.Response) -> AsyncIterator[bytes]:
 def _problem(status: int, detail: str) -> Response:
     found = {"type": "about:blank", "title": "The dashboard refused this", "status": status, "detail": detail}
     return JSONResponse(found, status, media_type=PROBLEM_MEDIA_TYPE)
+
+
+class PageServer(uvicorn.Server):
+    """Serves one application on one listening socket. ``on_ready`` is called when it does: from then on SIGINT ends
+    it without a word."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        self._listener = listener
+        self._on_ready = on_ready
+        super().__init__(
+            uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=1, ws="none")
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([self._listener])
+        if self.started:
+            self._on_ready()

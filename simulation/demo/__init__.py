@@ -4,11 +4,10 @@
 setting         the settings, and the plan made from them
 children        the commands as processes: started, watched, all ended
 journal         the run's rounds as lines, from the operators' API
-screen          these lines on a terminal, in a file, or as JSON, and a plot of accuracies in text
+screen          these lines on a terminal, in a file, or as JSON
 compare         the same cohorts in the bare loop of ``simulation.demo.bare_loop``
-command         from the options to the exit code
-director        the sequence of steps
-following       waits for a run, and shows it
+command         from the options to the exit code, and a plot of accuracies in text
+director        the sequence of steps; waits for a run, and shows it
 =============== ===============================================================================================
 
 It has no code path of its own: coordinator, devices and evaluator are the commands ``quorate serve``, ``fleet`` and

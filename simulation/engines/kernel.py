@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -25,7 +27,6 @@ from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData
 from simulation.engines.port import CannotTrain, Done, Job
-from simulation.engines.threads import one_thread
 from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
@@ -178,3 +179,24 @@ def _whole() -> float:
 
 def _own(reason: str, error: BaseException) -> CannotTrain:
     return CannotTrain(reason=reason, trace=own_trace(error), error=error)
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """One thread for torch's arithmetic while a client is trained or scored, and as many as before afterwards: how many
+    threads share a sum decides how it is rounded, so a client's update would differ between engines, and between
+    machines. Does nothing where torch has not been imported, or uses one thread already."""
+    torch = sys.modules.get("torch")
+    threads = 1 if torch is None else torch.get_num_threads()
+    return _UNCHANGED if threads == 1 else _changed(torch, threads)
+
+
+_UNCHANGED = nullcontext()
+
+
+@contextmanager
+def _changed(torch: Any, before: int) -> Iterator[None]:
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -5,21 +5,62 @@ The training is real; the habits decide only when it ends and whether it is repo
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from threading import Event, Lock
 
+import httpx2
+
 from client_sdk.data import Examples
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
+from client_sdk.protocol.names import Route
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.round_times import RoundTimes
-from simulation.fleet.vanishing import Vanished
 
 LONGEST_HOLD = 2.0
 """A late device waits for the round's end for at most so many round durations: it may never observe the end."""
+
+
+_MESSAGE = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", Route.SECURE_MESSAGE) + "$")
+
+
+class Vanished(BaseException):
+    """The device stops as after a power loss, without any message. Not an Exception, since no code of the device may
+    handle it."""
+
+    def __init__(self, away: float) -> None:
+        super().__init__()
+        self.away = away
+        """Round durations until it returns."""
+
+
+class VanishesInExchanges:
+    """A device that vanishes in an exchange of a secure round: it has stored its message, and is gone before it sends
+    it.
+
+    An observer of the device's HTTP requests, so that each of the five exchanges is cut alike, from outside the SDK.
+    It is called with each request of device number ``number``, before it is sent. Raises Vanished, at most once a
+    round.
+    """
+
+    def __init__(self, number: int, habits: FleetHabits) -> None:
+        self._number = number
+        self._habits = habits
+        self._vanished_in: tuple[str, str] | None = None
+
+    def __call__(self, request: httpx2.Request) -> None:
+        found = _MESSAGE.search(request.url.path)
+        if found is None or request.method != "PUT":
+            return
+        this_round = (found["run"], found["round"])
+        conduct = self._habits.conduct(self._number, int(found["round"]))
+        if conduct.vanishes and conduct.exchange == found["stage"] and self._vanished_in != this_round:
+            self._vanished_in = this_round
+            raise Vanished(conduct.away)
 
 
 class FleetTrainer:
@@ -56,7 +97,7 @@ class FleetTrainer:
 
     def train(self, assignment: Assignment, checkpoint: Tensors, device: str, deadline: Callable[[], float]) -> Update:
         """Train when it is this device's turn, then wait as its habits require. Raises Vanished, at most once a
-        round; in a secure round it vanishes later, in an exchange (``vanishing``)."""
+        round; in a secure round it vanishes later, in an exchange (``VanishesInExchanges``)."""
         began = time.monotonic()
         this_round = (assignment.run, assignment.round)
         conduct = self._habits.conduct(self._number, assignment.round)

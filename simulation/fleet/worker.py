@@ -20,27 +20,28 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 
 from pydantic import BaseModel, ConfigDict
 
 from client_sdk.data import Examples
+from client_sdk.device.checkpoint_cache import CheckpointCache, Download, MemoryCheckpoints
 from client_sdk.device.record import Storage
 from client_sdk.device.requests import Pacing
+from client_sdk.device.storage import FileStorage
 from client_sdk.http.client import Client, Happening
 from client_sdk.http.transport import open_http
 from client_sdk.learners import Catalogue, catalogue_for
-from client_sdk.protocol.devices import Policy, SecureBounds
+from client_sdk.protocol.devices import CheckpointRef, Policy, SecureBounds
 from client_sdk.terminal import sentence_of
 from coordinator.child_processes import end_with_parent
-from simulation.fleet.checkpoints import FleetStorage, SharedCheckpoints
 from simulation.fleet.habits import FleetHabits
 from simulation.fleet.round_times import RoundTimes
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import FleetTrainer
-from simulation.fleet.vanishing import Vanished, VanishesInExchanges
+from simulation.fleet.trainer import FleetTrainer, Vanished, VanishesInExchanges
 
 REPORT_S = 0.5
 GRACE_S = 2.0
@@ -49,6 +50,62 @@ STOP_S = GRACE_S + 0.6
 """Seconds that a worker has to end after it is asked; then it is killed."""
 HOLD_S = 50.0
 PACING = Pacing(withdrawn_s=(1.0, 3.0))
+
+
+KEEP = 3
+PATIENCE_S = 10.0
+"""Seconds that others wait for the one that fetches before one of them fetches itself."""
+_LOOK_S = 0.25
+
+
+class SharedCheckpoints:
+    """Checkpoints in memory for the threads of one process, each of which is downloaded once: hundreds of devices need
+    the same bytes at the same moment, the first one fetches them, and the others wait for it. ``stop`` ends all
+    waiting."""
+
+    def __init__(self, stop: Event) -> None:
+        self._cache = MemoryCheckpoints(keep=KEEP)
+        self._stop = stop
+        self._changed = Condition()
+        self._since: dict[str, float] = {}
+
+    def get(self, digest: str) -> bytes | None:
+        """The checkpoint; None for the one caller that must fetch it now."""
+        with self._changed:
+            while (body := self._cache.get(digest)) is None and not self._stop.is_set():
+                since = self._since.get(digest)
+                if since is None or time.monotonic() - since > PATIENCE_S:
+                    self._since[digest] = time.monotonic()
+                    return None
+                self._changed.wait(_LOOK_S)
+            return body
+
+    def has(self, digest: str) -> bool:
+        """Whether the model is cached, after the wait of ``get``: False for the one caller that must fetch it now."""
+        return self.get(digest) is not None
+
+    @contextmanager
+    def download(self, ref: CheckpointRef) -> Iterator[Download]:
+        """The download of ``CheckpointCache``. Its end, also by an error, wakes all that wait."""
+        try:
+            with self._cache.download(ref) as download:
+                yield download
+        finally:
+            with self._changed:
+                self._since.pop(ref.digest, None)
+                self._changed.notify_all()
+
+
+class FleetStorage(FileStorage):
+    """A device's folder without checkpoints of its own, and without fsync: it survives its process, not the machine."""
+
+    def __init__(self, folder: Path | str, shared: CheckpointCache) -> None:
+        super().__init__(folder, durable=False)
+        self._shared = shared
+
+    @property
+    def checkpoints(self) -> CheckpointCache:
+        return self._shared
 
 
 class WorkerOrders(BaseModel):

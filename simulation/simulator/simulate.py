@@ -34,8 +34,8 @@ from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History
 from simulation.simulator import checks
+from simulation.simulator.checks import foreseen
 from simulation.simulator.first_model import first_model, first_roles
-from simulation.simulator.foresight import foreseen
 from simulation.simulator.options import (
     AllSimulateOptions,
     BehaviourLike,
@@ -49,7 +49,7 @@ from simulation.simulator.options import (
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.rerun import rerun
 from simulation.simulator.retention import Retained, newest_to_keep
-from simulation.simulator.version_scores import Inputs, score_devices, score_version, shown_scores
+from simulation.simulator.scoring import Inputs, score_devices, score_version, shown_scores
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25

@@ -25,9 +25,8 @@ from client_sdk.terminal import Failure
 from coordinator.engine.plan import Plan
 from simulation.demo import screen as screens
 from simulation.demo.children import CommandChildren, StoppedByUser
-from simulation.demo.command import loading
+from simulation.demo.command import loading, plot
 from simulation.demo.compare import recipe_of
-from simulation.demo.curve import plot
 from simulation.demo.journal import Journal, read
 from simulation.demo.screen import wrapped
 from simulation.demo.setting import Setting

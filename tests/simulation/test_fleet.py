@@ -21,15 +21,13 @@ from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
-from simulation.fleet.checkpoints import SharedCheckpoints
 from simulation.fleet.habits import SLOWEST, FleetHabits
 from simulation.fleet.orders import split_of, worker_orders
 from simulation.fleet.processes import FleetFailed, FleetProcesses
 from simulation.fleet.round_times import FIRST_GUESS_S, RoundTimes
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer
-from simulation.fleet.vanishing import Vanished
-from simulation.fleet.worker import WorkerOrders, catalogue_of
+from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer, Vanished
+from simulation.fleet.worker import SharedCheckpoints, WorkerOrders, catalogue_of
 from tests.simulation import synthetic
 
 TINY = {"w": np.zeros(3, np.float32)}

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.protocol.names import Route
 from simulation.fleet.habits import STAGES, FleetHabits
-from simulation.fleet.vanishing import Vanished, VanishesInExchanges
+from simulation.fleet.trainer import Vanished, VanishesInExchanges
 
 ALL = FleetHabits(slow=0, vanish=1, late=0)
 

@@ -23,7 +23,7 @@ from client_sdk.protocol.flower import (
     PushMessages,
 )
 from simulation.flower import simulated
-from simulation.flower.link import SimulatedLink
+from simulation.flower.simulated import SimulatedLink
 from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.flower.apps import write_app
 
