@@ -37,6 +37,8 @@ class Run:
         self.name = name
         self.batches: list[list[str]] = []
         self.settled_as: list[str] = []
+        self.queued = 0
+        """How many requests have queued their item."""
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
         self.service, self.settling = service, Settling(service)
@@ -52,6 +54,7 @@ class Run:
 
     def entered(self, item: str) -> Uncommitted:
         entered = self._log.enter(item)
+        self.queued += 1
 
         def settle() -> str:
             self.settled_as.append(WHO.get())
@@ -77,11 +80,22 @@ class Run:
         await asyncio.to_thread(self.held.wait, 20)
         return first
 
+    async def until_queued(self, count: int, waiting: int | None = None) -> None:
+        """Until so many requests have queued their item, and so many of the run wait for the next transaction."""
+        while self.queued < count or (waiting is not None and self._waiting != waiting):
+            await asyncio.sleep(0.001)
+
+    @property
+    def _waiting(self) -> int | None:
+        """None: nobody of the run has had to wait."""
+        found = self.settling._waiting.get(self.name)
+        return None if found is None else len(found)
+
     async def crowd(self) -> None:
         """Two requests that come at the same time are answered: now the next transaction is not begun at once."""
         first = await self.hold("first")
         second = self.ask("second")
-        await asyncio.sleep(0.05)
+        await self.until_queued(2)
         self.go_on.set()
         assert [await first, await second] == ["FIRST", "SECOND"]
 
@@ -126,7 +140,7 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
             run = Run("a", service)
             first = await run.hold("first")
             others = [run.ask(f"other-{number}") for number in range(9)]
-            await asyncio.sleep(0.05)
+            await run.until_queued(10)
             assert not any(one.done() for one in (first, *others)), "nothing is answered that is not durable"
             run.go_on.set()
             assert [await one for one in others] == [f"OTHER-{number}" for number in range(9)]
@@ -140,7 +154,7 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
 def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settling, "GATHER_S", 0.5)
+    monkeypatch.setattr(settling, "GATHER_S", 3.0)
 
     async def scenario() -> None:
         with serving() as service:
@@ -178,7 +192,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             run = Run("a", service)
             first = await run.hold("first")
             others = [run.ask(item) for item in ("good", "wrong", "better")]
-            await asyncio.sleep(0.05)
+            await run.until_queued(4)
             run.go_on.set()
             found = await asyncio.gather(first, *others, return_exceptions=True)
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
@@ -187,8 +201,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             another = Run("b", service)
             first = await another.hold("first")
             disk = another.ask("disk")
-            while "b" not in another.settling._waiting:
-                await asyncio.sleep(0.01)
+            await another.until_queued(2, waiting=0)
             another.go_on.set()
             assert await first == "FIRST"
             with pytest.raises(StoreError, match="the disk is full"):
@@ -220,7 +233,7 @@ def test_what_a_cancelled_request_has_queued_is_settled_and_the_others_are_answe
             run = Run("a", service)
             first = await run.hold("first")
             gone, stays = run.ask("gone"), run.ask("stays")
-            await asyncio.sleep(0.05)
+            await run.until_queued(3)
             gone.cancel()
             run.go_on.set()
             assert await stays == "STAYS"
@@ -239,9 +252,9 @@ def test_a_service_that_is_closed_ends_all_that_wait() -> None:
             run = Run("a", service)
             first = await run.hold("first")
             second = run.ask("second")
-            await asyncio.sleep(0.05)
+            await run.until_queued(2, waiting=0)
             third = run.ask("third")
-            await asyncio.sleep(0.05)
+            await run.until_queued(3, waiting=1)
             closing = asyncio.create_task(asyncio.to_thread(service.close))
             while not service._closed:
                 await asyncio.sleep(0.001)
