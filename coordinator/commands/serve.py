@@ -15,8 +15,8 @@ from rich.text import Text
 
 from client_sdk.commands.threads import use_threads
 from client_sdk.terminal import errors_as_sentences
-from coordinator.commands.database_url import refuse_password
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
+from coordinator.commands.secret_file import refuse_password
 
 if TYPE_CHECKING:
     from coordinator.service.process import Ready

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
-from coordinator.commands.database_url import refuse_password
 from coordinator.commands.progress import progress
+from coordinator.commands.secret_file import refuse_password
 from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A ServerApp and Flower's strategies call it, also from many threads. Replies are handed over in the order in which their
 messages were pushed. Where the coordinator is away the Grid waits; after a restart of the ServerApp the same messages
-have the same ids (``message_ids``), so replies that are durable are served again.
+have the same ids (``MessageIds``), so replies that are durable are served again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from client_sdk.flower import flwr_private
+from client_sdk.flower.records import Encoded, sealed, views_of
 from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerNodes, FlowerRunView, PullReplies
-from coordinator.flower.contents import OutgoingContents
 from coordinator.flower.happenings import MessagesPushed, NodesAwaited, OnHappening, ReplyTaken
 from coordinator.flower.link import FlowerLink
-from coordinator.flower.message_ids import MessageIds
-from coordinator.flower.messages import SentMessage, groups_of, incoming, nobody, outgoing, pushes
+from coordinator.flower.messages import MessageIds, SentMessage, groups_of, incoming, nobody, outgoing, pushes
 from coordinator.flower.patience import Patience, StillAway
 
 HOLD_S = 25.0
@@ -124,7 +123,7 @@ class QuorateGrid(Grid):
             return [one.message for one, _ in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies that there are now, each handed over once, in the order of ``message_ids``."""
+        """The replies that there are now, each handed over once, in the order of ``MessageIds``."""
         wanted = list(dict.fromkeys(message_ids))
         found: dict[str, Message] = {}
         for start in range(0, len(wanted), PUSH_LIMIT):
@@ -233,3 +232,55 @@ class WaitingForNodes:
                 return
             self._told = found
         self._tell(NodesAwaited(found, nodes.ineligible))
+
+
+STORED_S = 1800.0
+"""Seconds for which an uploaded content is surely stored: the coordinator keeps one that no message needs for an
+hour."""
+
+
+class OutgoingContents:
+    """Contents on their way to a coordinator: each distinct one is hashed and uploaded once. A strategy sends the same
+    one to many nodes; older ones build it anew for each."""
+
+    def __init__(self, upload: Callable[[Encoded], None], clock: Callable[[], float] = time.time) -> None:
+        """``upload``: makes a content durable. ``clock``: seconds, also of a machine that slept."""
+        self._upload = upload
+        self._clock = clock
+        self._uploaded: dict[str, float] = {}
+        self._newest: tuple[object, Encoded] | None = None
+        self._lock = RLock()
+
+    def store(self, records: RecordDict) -> str:
+        """Upload the content, where that has not been done lately; return its digest. Raises RecordsError."""
+        with self._lock:
+            content = self._encode(records)
+            began = self._clock()
+            if not 0 <= began - self._uploaded.get(content.digest, -STORED_S) < STORED_S:
+                self._upload(content)
+                self._uploaded[content.digest] = began
+            return content.digest
+
+    def stored(self, messages: Iterable[Message]) -> Iterator[tuple[Message, str]]:
+        """Each message with the digest of its content, which is durable then. Raises RecordsError."""
+        final = isinstance(messages, list | tuple)  # an iterator may change a content between two messages
+        before: tuple[RecordDict, str] | None = None
+        for message in messages:
+            if before is None or not final or message.content is not before[0]:
+                before = (message.content, self.store(message.content))
+            yield message, before[1]
+
+    def release(self) -> None:
+        """Forget the newest content's arrays, so that their memory can be freed."""
+        with self._lock:
+            self._newest = None
+
+    def _encode(self, records: RecordDict) -> Encoded:
+        """The content; from the one before it where both have the same arrays: ``bytes`` objects, which never change
+        and live as long as they are kept here."""
+        views = views_of(records)
+        key = (bytes(views[0]), tuple((id(view.obj), len(view)) for view in views[1:]))
+        if self._newest is None or self._newest[0] != key:
+            self._newest = None
+            self._newest = (key, sealed(views))
+        return self._newest[1]

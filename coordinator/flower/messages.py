@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 from flwr.app import Error, Message, Metadata
 from pydantic import ValidationError
@@ -14,7 +16,6 @@ from client_sdk.flower.error_codes import ErrorCode
 from client_sdk.flower.records import RecordsError, decode
 from client_sdk.protocol.flower import PUSH_LIMIT, TTL_MAX_S, FlowerError, FlowerMessage, FlowerReply, PushMessages
 from client_sdk.protocol.names import message_of
-from coordinator.flower.message_ids import MessageIds
 
 ROUND_KEY = "server-round"
 """In the configuration of a message: the round, as Flower's strategies write it."""
@@ -137,3 +138,53 @@ def _round_of(message: Message) -> str:
         if isinstance(found := record.get(ROUND_KEY), int):
             return str(found)
     return ""
+
+
+@dataclass
+class MessageIds:
+    """Names messages in the order in which they are pushed: by hashes of what was sent before and of the message, so
+    that the same start names the same ones.
+
+    A group is messages of one kind and group id, one after another. A message's id is a hash of
+
+    - the ids of all earlier groups,
+    - the id of the message before it in its group, to the same node,
+    - its node, kind, group and content.
+
+    A ServerApp that is started again therefore names the same messages for as long as it sends the same contents in the
+    same order, and the coordinator has their replies. From the first different group on all ids differ. The order
+    between the nodes of a group is left out: older apps send to each node from a thread of its own.
+    """
+
+    before: str = ""
+    """Over the ids of all groups but this one."""
+    group: tuple[str, str] = ("", "")
+    """Kind and group id."""
+    last: dict[int, str] = field(default_factory=dict)
+    """Of this group: node -> the id of the newest message to it."""
+    ids: list[str] = field(default_factory=list)
+    """Of this group."""
+
+    def name(self, node: int, kind: str, group: str, content: str) -> str:
+        """The id of the next message. ``content``: its digest."""
+        if (kind, group) != self.group:
+            if self.ids:
+                self.before = _hash(self.before, *sorted(self.ids))
+            self.group, self.last, self.ids = (kind, group), {}, []
+        found = _hash(self.before, self.last.get(node, ""), str(node), kind, group, content)
+        self.last[node] = found
+        self.ids.append(found)
+        return found
+
+    def draft(self) -> Self:
+        """A copy, which names messages that may not be pushed after all."""
+        return type(self)(self.before, self.group, dict(self.last), list(self.ids))
+
+
+def _hash(*parts: str) -> str:
+    """SHA-256 of texts, in hexadecimal; no other texts have the same bytes."""
+    digest = hashlib.sha256(b"quorate flower message")
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()

@@ -15,8 +15,7 @@ from client_sdk.flower.app import AppFolder, load_server_app
 from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
 from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.flower.contents import OutgoingContents
-from coordinator.flower.grid import QuorateGrid, Quorum
+from coordinator.flower.grid import OutgoingContents, QuorateGrid, Quorum
 from coordinator.flower.happenings import Happening, MessagesPushed, OnHappening, Remark, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.patience import Patience, StillAway

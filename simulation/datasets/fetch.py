@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simulation.datasets.archives import archive
+from simulation.datasets.cache import archive
 from simulation.datasets.errors import DataCorrupt, DataUnavailable
 
 CLIENT_TIMEOUT_S = 900.0

@@ -27,8 +27,7 @@ from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import Blobs, FileBlobs
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store import MemoryStore, Store
-from simulation.flower.nodes import SimulatedNodes, default_workers, device_names
-from simulation.flower.ready import ReadyNodes
+from simulation.flower.nodes import ReadyNodes, SimulatedNodes, default_workers, device_names
 from simulation.flower.requests import InProcess
 from simulation.history.folder import writing
 

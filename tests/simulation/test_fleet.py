@@ -24,9 +24,8 @@ from client_sdk.update import Update
 from simulation.fleet.habits import SLOWEST, FleetHabits
 from simulation.fleet.orders import split_of, worker_orders
 from simulation.fleet.processes import FleetFailed, FleetProcesses
-from simulation.fleet.round_times import FIRST_GUESS_S, RoundTimes
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import LONGEST_HOLD, FleetTrainer, Vanished
+from simulation.fleet.trainer import FIRST_GUESS_S, LONGEST_HOLD, FleetTrainer, RoundTimes, Vanished
 from simulation.fleet.worker import SharedCheckpoints, WorkerOrders, catalogue_of
 from tests.simulation import synthetic
 

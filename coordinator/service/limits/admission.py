@@ -17,8 +17,15 @@ from client_sdk.http.urls import is_loopback
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.buckets import TokenBuckets
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.addresses import IpAddress, counted_as, parse_address, within
-from coordinator.service.limits.forwarded import Headers, NotForwarded, forwarded
+from coordinator.service.limits.forwarded import (
+    Headers,
+    IpAddress,
+    NotForwarded,
+    counted_as,
+    forwarded,
+    parse_address,
+    within,
+)
 from coordinator.service.limits.in_flight import InFlight
 
 COSTLY = frozenset({400, 401, 403, 408, 413, 415, 421, 431})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import ConfigRecord, RecordDict
 
 from client_sdk.flower.records import Encoded
-from coordinator.flower.contents import STORED_S, OutgoingContents
+from coordinator.flower.grid import STORED_S, OutgoingContents
 from coordinator.runtime.flower.retention import UNNEEDED_S
 
 

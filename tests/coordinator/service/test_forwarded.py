@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.addresses import counted_as, parse_address
-from coordinator.service.limits.forwarded import Forwarded, NotForwarded, forwarded
+from coordinator.service.limits.forwarded import Forwarded, NotForwarded, counted_as, forwarded, parse_address
 
 PROXIES = (ip_network("10.0.0.0/24"), ip_network("fd00::/64"))
 
