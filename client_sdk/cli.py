@@ -7,24 +7,25 @@ when one of their commands is called or listed. Commands of a package that is no
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command as click_command_of
 
 from client_sdk.commands.device import app as device_app
 from client_sdk.commands.doctor import doctor
 from client_sdk.commands.evaluate import evaluate
-from client_sdk.commands.help_texts import literal
 from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
-from client_sdk.commands.trust import with_ca
 from client_sdk.extensions import installed_version
 from client_sdk.imports.shadowing import Shadowed, check
 from client_sdk.terminal import errors_as_sentences, missing_module, needs_extra, print_error, say, sentence_of, start
@@ -241,3 +242,65 @@ def _placeholder(room: str, name: str) -> Any:
 
 if __name__ == "__main__":
     main()
+
+
+# ------------------------------------------------------------ what every command gets
+
+_TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
+"""What rich takes for a tag, as in its own ``rich.markup.escape``, which takes long to import."""
+_TEXTS = ("help", "short_help", "epilog")
+
+
+def literal(command: Any) -> Any:
+    """The command, or the group and all of its commands, with texts in which rich finds no tags: typer hands help texts
+    to rich, which would take ``[secure]`` for a style. May be called again for the same command."""
+    if getattr(command, "rich_markup_mode", None) == "rich" and not hasattr(command, "texts_are_literal"):
+        command.texts_are_literal = True
+        for holder in (command, *command.params):
+            for name in _TEXTS:
+                if text := getattr(holder, name, None):
+                    setattr(holder, name, _TAG.sub(r"\1\1\\\2", text))
+    for inner in getattr(command, "commands", {}).values():
+        literal(inner)
+    return command
+
+
+_ADDRESS = "--coordinator"
+_VARIABLE = "QUORATE_CA"
+
+
+def with_ca(command: Any) -> Any:
+    """The command, or the group and all of its commands, with ``--ca FILE`` beside ``--coordinator``: whose
+    certificates are trusted.
+
+    It is added in one place when a command is looked up, so that no command can lack it. The file goes into QUORATE_CA,
+    where ``http.transport.open_http`` finds it, also in processes that the command starts.
+    """
+    for inner in getattr(command, "commands", {}).values():
+        with_ca(inner)
+    names = {option for parameter in command.params for option in parameter.opts}
+    if _ADDRESS in names and "--ca" not in names:
+        after = next(place for place, parameter in enumerate(command.params) if _ADDRESS in parameter.opts)
+        command.params.insert(after + 1, _option())
+    return command
+
+
+def _option() -> TyperOption:
+    return TyperOption(
+        param_decls=["--ca"],
+        metavar="FILE",
+        envvar=_VARIABLE,
+        show_envvar=True,
+        expose_value=False,
+        callback=_take,
+        help="The certificate of the private authority that vouches for the coordinator's, in PEM form.",
+    )
+
+
+def _take(context: Any, parameter: Any, file: str | None) -> None:
+    """Checks the file before the command begins. ValueError where it holds no certificate."""
+    if file:
+        from client_sdk.http.transport import trust
+
+        trust(file)
+        os.environ[_VARIABLE] = str(Path(file).absolute())

@@ -25,7 +25,7 @@ from client_sdk.credentials.possession import enrolment_statement, rotation_stat
 from client_sdk.credentials.request_signature import NONCE_BYTES, sign_request
 from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.learnt_clock import LearntClock
+from client_sdk.http.signing import LearntClock
 from client_sdk.http.transport import open_http
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.authority import (

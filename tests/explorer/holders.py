@@ -22,7 +22,7 @@ from client_sdk.credentials.identity_keys import key_id
 from client_sdk.credentials.request_signature import LIFETIME_S, RequestSignature
 from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.device.record import AuthorityRef
-from client_sdk.http.learnt_clock import LearntClock
+from client_sdk.http.signing import LearntClock
 from client_sdk.identity import DeviceKey
 
 AUTHORITY_URL = "https://authority.explorer"

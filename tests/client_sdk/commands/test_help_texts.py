@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from client_sdk import cli
-from client_sdk.commands.help_texts import literal
+from client_sdk.cli import literal
 from tests.client_sdk.commands.run_cli import quorate
 
 

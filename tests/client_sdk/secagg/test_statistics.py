@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from client_sdk.protocol.devices import Task
 from client_sdk.secagg.actions import DeviceContribution
 from client_sdk.secagg.consent import SecurePolicy, require_agreed, require_terms
+from client_sdk.secagg.device import require_fitting
 from client_sdk.secagg.errors import BadMessage, BadParameters, BadVector, Refusal
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, lane_bits, lane_dtype
-from client_sdk.secagg.masking import require_fitting
 from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer
 from client_sdk.secagg.statistics import StatisticRange
 from client_sdk.secagg.terms import agreed_digest
