@@ -130,7 +130,7 @@ def test_of_size_metrics_and_times_no_byte_leaves_a_device_of_secure_rounds_only
     rules = set(Policy.model_fields) | set(SecureBounds.model_fields)
     assert (
         fields.pop("checkins") - rules
-        == {"examples", "learners", LEARNER, "policy", "secure", "process", "hold_s"} - rules
+        == {"examples", "learners", LEARNER, "policy", "secure", "process", "facts", "sdk", "hold_s"} - rules
     )
     assert fields == {
         "devices": {"certificate", "examples", "label"},

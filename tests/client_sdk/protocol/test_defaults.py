@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from client_sdk.protocol import devices, operators, problems, secure, workers
-from client_sdk.protocol.devices import Policy, Work
+from client_sdk.protocol.devices import DeviceFacts, Policy, Work
 from client_sdk.protocol.operators import Funnel
 
 NO_WORK = Work(steps=0, steps_planned=0, epochs=0.0, examples_seen=0, complete=True)
@@ -25,7 +25,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "roles_digest": "",
         "warning": "",
     },
-    "CheckIn": {"examples": 0, "learners": {}, "policy": NO_LIMITS, "secure": 0, "hold_s": 25.0, "process": ""},
+    "CheckIn": {
+        "examples": 0,
+        "learners": {},
+        "policy": NO_LIMITS,
+        "secure": 0,
+        "hold_s": 25.0,
+        "process": "",
+        "facts": DeviceFacts(),
+    },
+    "DeviceFacts": {"sdk": ""},
     "Registration": {"examples": 0, "label": ""},
     "Registered": {"authority_inside": False},
     "Noted": {"ok": True},
@@ -89,6 +98,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "run": None,
         "round": None,
         "device_class": "no class",
+        "facts": {},
         "rounds_joined": 0,
         "refusals": 0,
     },
