@@ -3,8 +3,7 @@
 A coordinator holds the authority's public key only, so it cannot make devices up. The files, lowest first::
 
     policy            how long certificates and lists last, and under which URL the authority is reached
-    ledger            the port to what it stores: tokens, holders, keys, its list, who did what when
-    sqlite_ledger     that port over SQLite
+    ledger            what it stores, in SQLite: tokens, holders, keys, its list, who did what when
     folder            the authority's folder: its key, its policy, its ledger
     issuer            the key with the policy: signs certificates and lists
     revoking          revokes a key, and the list that is current

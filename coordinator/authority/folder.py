@@ -20,7 +20,6 @@ from coordinator.authority.issuer import Issuer
 from coordinator.authority.ledger import Ledger
 from coordinator.authority.policy import AuthorityPolicy
 from coordinator.authority.revoking import current_list
-from coordinator.authority.sqlite_ledger import SqliteLedger
 from coordinator.datafolder import make_folder, write_private
 from coordinator.key_file import key_of, others_can_read, pem_of
 
@@ -43,7 +42,7 @@ def make_authority(folder: Path, policy: AuthorityPolicy, *, at: float, key: Dev
         for leftover in folder.glob(f"{LEDGER_FILE}*"):
             leftover.unlink()
         write_policy(folder, policy)
-        with _private_files(), contextlib.closing(SqliteLedger(folder / LEDGER_FILE)) as ledger:
+        with _private_files(), contextlib.closing(Ledger(folder / LEDGER_FILE)) as ledger:
             with ledger.writing() as rows:
                 current_list(rows, issuer, at)
         write_private(folder / KEY_FILE, pem_of(key))
@@ -64,7 +63,7 @@ def opened(folder: Path) -> Iterator[tuple[Issuer, Ledger]]:
                 f"The authority in {folder} has lost its ledger, {LEDGER_FILE}: restore it from a backup. Without "
                 "it the authority would forget whom it has revoked."
             )
-        ledger = SqliteLedger(folder / LEDGER_FILE)
+        ledger = Ledger(folder / LEDGER_FILE)
     except FileNotFoundError as error:
         raise AuthorityFolderError(
             f"There is no authority in {folder}; make one: quorate authority init --data {folder} --url URL."

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from client_sdk.protocol.problems import ProblemError
-from coordinator.authority.ledger import AuditEntry, HolderRow, KeyRow
-from coordinator.authority.sqlite_ledger import SqliteLedger
+from coordinator.authority.ledger import AuditEntry, HolderRow, KeyRow, Ledger
 from tests.coordinator.authority.world import AuthorityWorld, Holder
 
 ENTRY = AuditEntry(at=1, who="operator uid 7", event="token", what="for 1 devices")
 
 
 def test_what_raises_in_the_middle_changes_nothing(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "ledger")
+    ledger = Ledger(tmp_path / "ledger")
 
     def half() -> None:
         with ledger.writing() as rows:
@@ -32,12 +31,12 @@ def test_what_raises_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     with ledger.writing() as rows:
         rows.note(ENTRY)
     ledger.close()
-    with SqliteLedger(tmp_path / "ledger").reading() as rows:
+    with Ledger(tmp_path / "ledger").reading() as rows:
         assert rows.audit(9) == [ENTRY]
 
 
 def test_a_second_valid_key_of_one_id_is_refused_by_the_ledger_itself() -> None:
-    ledger = SqliteLedger(":memory:")
+    ledger = Ledger(":memory:")
     with ledger.writing() as rows:
         rows.put_holder(HolderRow(id="d1", holder="device"))
         rows.put_key(KeyRow(key_id=b"a", id="d1", public_key=b"a", certificate=b"a", expires_at=9))
@@ -46,14 +45,14 @@ def test_a_second_valid_key_of_one_id_is_refused_by_the_ledger_itself() -> None:
 
 
 def test_each_change_is_on_the_disk_and_deleted_rows_are_overwritten(tmp_path: Path) -> None:
-    connection = SqliteLedger(tmp_path / "ledger")._connection
+    connection = Ledger(tmp_path / "ledger")._connection
     names = ("journal_mode", "synchronous", "foreign_keys", "secure_delete")
     found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
     assert found == ["wal", 2, 1, 1]
 
 
 def test_two_processes_take_turns_and_one_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
-    one, other = SqliteLedger(tmp_path / "ledger"), SqliteLedger(tmp_path / "ledger")
+    one, other = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "ledger")
     other._connection.execute("PRAGMA busy_timeout = 50")
     with one.writing() as rows:
         rows.note(ENTRY)
@@ -67,7 +66,7 @@ def test_two_processes_take_turns_and_one_that_waits_too_long_is_told_so(tmp_pat
 
 
 def test_a_full_disk_is_said_and_nothing_is_stored(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "ledger")
+    ledger = Ledger(tmp_path / "ledger")
     pages = ledger._connection.execute("PRAGMA page_count").fetchone()[0]
     ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(ProblemError) as full, ledger.writing() as rows:
@@ -78,7 +77,7 @@ def test_a_full_disk_is_said_and_nothing_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_token_for_one_enrols_one_also_where_many_ask_at_once(tmp_path: Path) -> None:
-    world = AuthorityWorld(SqliteLedger(tmp_path / "ledger"))
+    world = AuthorityWorld(Ledger(tmp_path / "ledger"))
     token = world.token()
     answered: list[str] = []
 
@@ -99,7 +98,7 @@ def test_a_token_for_one_enrols_one_also_where_many_ask_at_once(tmp_path: Path) 
 def test_a_file_that_is_no_ledger_or_a_newer_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no ledger " * 100)
     with pytest.raises(OSError, match="cannot be opened"):
-        SqliteLedger(tmp_path / "text")
-    SqliteLedger(tmp_path / "newer")._connection.execute("PRAGMA user_version = 2")
+        Ledger(tmp_path / "text")
+    Ledger(tmp_path / "newer")._connection.execute("PRAGMA user_version = 2")
     with pytest.raises(OSError, match="newer version"):
-        SqliteLedger(tmp_path / "newer")
+        Ledger(tmp_path / "newer")

@@ -11,8 +11,8 @@ from client_sdk.credentials.errors import NotValidNow, RevokedKey
 from client_sdk.credentials.revocations import CLOCKS_APART_S, following
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.issuing import MOST_ROTATIONS
+from coordinator.authority.ledger import Ledger
 from coordinator.authority.policy import DAY_S, HOUR_S, AuthorityPolicy
-from coordinator.authority.sqlite_ledger import SqliteLedger
 from tests.coordinator.authority.test_enrolling import refused, unknown_token
 from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder, key_of, public
 
@@ -225,7 +225,7 @@ def test_no_counter_goes_back_where_the_clock_does() -> None:
 
 
 def test_an_authority_restored_from_a_backup_signs_no_number_again() -> None:
-    world, backup = AuthorityWorld(), SqliteLedger(":memory:")
+    world, backup = AuthorityWorld(), Ledger(":memory:")
     held = world.served()
     world.answers.ledger._connection.backup(backup._connection)  # type: ignore[attr-defined]
     for name in ("a", "b", "c"):

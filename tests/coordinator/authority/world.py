@@ -20,7 +20,6 @@ from coordinator.authority.ledger import Ledger
 from coordinator.authority.policy import DAY_S, AuthorityPolicy
 from coordinator.authority.proofs import EnrolmentProof, NoProof
 from coordinator.authority.revoking import revoke
-from coordinator.authority.sqlite_ledger import SqliteLedger
 from coordinator.authority.tokens import make_token
 
 NOW = 1_790_000_000
@@ -51,7 +50,7 @@ class AuthorityWorld:
     def __init__(self, ledger: Ledger | None = None, proof: EnrolmentProof | None = None, **policy: Any) -> None:
         self.at = NOW
         issuer = Issuer(key_of("authority"), AuthorityPolicy(url=URL, **policy), entropy("authority"))
-        self.answers = AuthorityAnswers(issuer, ledger or SqliteLedger(":memory:"), proof or NoProof())
+        self.answers = AuthorityAnswers(issuer, ledger or Ledger(":memory:"), proof or NoProof())
 
     @property
     def issuer(self) -> Issuer:
