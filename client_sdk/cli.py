@@ -240,10 +240,6 @@ def _placeholder(room: str, name: str) -> Any:
     return click_command_of(absent)
 
 
-if __name__ == "__main__":
-    main()
-
-
 # ------------------------------------------------------------ what every command gets
 
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
@@ -304,3 +300,7 @@ def _take(context: Any, parameter: Any, file: str | None) -> None:
 
         trust(file)
         os.environ[_VARIABLE] = str(Path(file).absolute())
+
+
+if __name__ == "__main__":
+    main()
