@@ -78,8 +78,7 @@ def fleet(
     from client_sdk.commands.stopping import stopped_by_signals
     from client_sdk.data import with_target
     from simulation.fleet.habits import FleetHabits
-    from simulation.fleet.orders import split_of, worker_orders
-    from simulation.fleet.processes import FleetProcesses
+    from simulation.fleet.processes import FleetProcesses, split_of, worker_orders
 
     token = enrolment_token(token_file)
     if token is None:
@@ -154,7 +153,7 @@ def demo(
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
     from simulation.fleet.habits import FleetHabits
-    from simulation.fleet.orders import split_of
+    from simulation.fleet.processes import split_of
 
     setting = Setting(
         split=split_of(

@@ -22,8 +22,7 @@ from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
 from simulation.fleet.habits import SLOWEST, FleetHabits
-from simulation.fleet.orders import split_of, worker_orders
-from simulation.fleet.processes import FleetFailed, FleetProcesses
+from simulation.fleet.processes import FleetFailed, FleetProcesses, split_of, worker_orders
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import FIRST_GUESS_S, LONGEST_HOLD, FleetTrainer, RoundTimes, Vanished
 from simulation.fleet.worker import SharedCheckpoints, WorkerOrders, catalogue_of

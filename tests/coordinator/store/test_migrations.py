@@ -16,10 +16,9 @@ from sqlalchemy import inspect
 from sqlalchemy.exc import DatabaseError
 
 from coordinator.store import StoreError, chain, open_store
-from coordinator.store.connect import connect
 from coordinator.store.migrate import newest
 from coordinator.store.port import AuditHeadRow
-from coordinator.store.sql import SqlStore
+from coordinator.store.sql import SqlStore, connect
 from coordinator.store.tables import metadata
 from tests.coordinator.store import rows
 

@@ -12,7 +12,7 @@ from coordinator.runtime import sweeping
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
 from coordinator.runtime.uncertain_updates import UncertainUpdates
-from coordinator.store import connect
+from coordinator.store import sql
 from tests.explorer.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -101,7 +101,7 @@ def _named_bytes_deleted() -> Patches:
 @mutant("sqlite-is-not-synced", "ack-durable", store="sqlite-file", replicas=1, storm_s=10.0)
 def _sqlite_is_not_synced() -> Patches:
     """SQLite's commits return before they are on the disk, and its journal is in memory."""
-    use_wal = connect._use_wal
+    use_wal = sql._use_wal
 
     class Unsynced:
         def __init__(self, connection: Any) -> None:
@@ -110,4 +110,4 @@ def _sqlite_is_not_synced() -> Patches:
         def execute(self, statement: str) -> Any:
             return self.connection.execute(statement.replace("=WAL", "=MEMORY"))
 
-    return [(connect, "_use_wal", lambda connection, timeout_s: use_wal(Unsynced(connection), timeout_s))]
+    return [(sql, "_use_wal", lambda connection, timeout_s: use_wal(Unsynced(connection), timeout_s))]

@@ -8,7 +8,7 @@ from client_sdk.protocol.insight import StorageView
 from coordinator.blobs import FileBlobs
 from coordinator.requests import TABLE
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.service.request_times import RequestTimes, quantile
+from coordinator.service.observe import RequestTimes, quantile
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from tests.coordinator.world import World
