@@ -75,4 +75,4 @@ def explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"The device's folder {folder} cannot be used: {error.strerror or error}.") from error
+        raise StorageError(f"The folder {folder} cannot be used: {error.strerror or error}.") from error

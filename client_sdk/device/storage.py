@@ -30,7 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from pydantic import ValidationError
 
@@ -100,7 +100,7 @@ class MemoryStorage:
 
 
 class FileStorage:
-    """Storage in a folder, made with mode 0700 where it is missing; ``~`` is the user's home.
+    """Storage of a device or a worker in a folder, made with mode 0700 where it is missing; ``~`` is the user's home.
 
     ``durable=False`` leaves out every fsync: for simulated fleets, whose devices need not survive a power cut.
     StorageError: the folder is in use by another process, or cannot be written.
@@ -186,7 +186,7 @@ class FileStorage:
         """Let another process use the folder."""
         os.close(self._lock)
 
-    def __enter__(self) -> FileStorage:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -280,7 +280,8 @@ def _lock(folder: Path) -> int:
             raise
         by = f" (process {holder})" if holder.isdigit() else ""
         raise StorageError(
-            f"The folder {folder} is in use by another device{by}; stop that one or give this one a folder of its own."
+            f"The folder {folder} is in use by another device or worker{by}; stop that one or give this one a folder "
+            "of its own."
         ) from error
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())

@@ -23,7 +23,7 @@ from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.http.certifying import Who
 from client_sdk.http.driver import DeviceDriver
 from client_sdk.http.notices import Happening
-from client_sdk.http.transport import Interrupted, until
+from client_sdk.http.transport import until
 from client_sdk.identity import Signer
 from client_sdk.protocol.flower import FlowerError, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
 from client_sdk.protocol.names import Route
@@ -94,7 +94,7 @@ class HttpFlowerPort(DeviceDriver):
 
     def start(self) -> None:
         """Be certified and registered. ProblemError; Interrupted."""
-        self._drive(self._session.start())
+        self._ask(self._session.start())
 
     @property
     def device(self) -> str | None:
@@ -105,7 +105,7 @@ class HttpFlowerPort(DeviceDriver):
     # ------------------------------------------------------------ the port
 
     def poll(self, poll: FlowerPoll) -> FlowerTask | FlowerWait | Problem:
-        answer = self._drive(self._session.poll(poll))
+        answer = self._ask(self._session.poll(poll))
         if not isinstance(answer, FlowerTask | FlowerWait | Problem):
             raise TypeError(f"a poll was answered with {answer!r}")
         return answer
@@ -118,7 +118,7 @@ class HttpFlowerPort(DeviceDriver):
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
         while True:
-            refused = self._drive(self._session.fetch(task))
+            refused = self._ask(self._session.fetch(task))
             if refused is not None:
                 return refused
             found = self._files.checkpoints.path(task.content)
@@ -130,28 +130,13 @@ class HttpFlowerPort(DeviceDriver):
         if header.error is not None or header.reply is None:
             return self.error(header.run, header.message, header.error or FlowerError(code=0))
         self._files.sending = answer
-        return _receipt(self._drive(self._session.reply(header.run, header.message, header.reply)))
+        return _receipt(self._ask(self._session.reply(header.run, header.message, header.reply)))
 
     def error(self, run: str, message: str, error: FlowerError) -> ReplyReceipt | Problem:
-        return _receipt(self._drive(self._session.error(run, message, error)))
+        return _receipt(self._ask(self._session.error(run, message, error)))
 
-    # ------------------------------------------------------------ inside
-
-    def _drive(self, asked: Generator[Action, Reply, R]) -> R:
-        """Perform what a request of the session needs, until it is answered."""
-        reply: Reply = None
-        try:
-            with until(self._stop.is_set):
-                while True:
-                    action = asked.send(reply)
-                    reply = self._perform(action)
-                    if self._stop.is_set():
-                        raise Interrupted
-        except StopIteration as answered:
-            found: R = answered.value
-            return found
-        finally:
-            asked.close()
+    def _ask(self, asked: Generator[Action, Reply, R]) -> R:
+        return self._drive(asked, self._perform)
 
 
 def _receipt(answer: object) -> ReplyReceipt | Problem:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 
 import httpx2
@@ -49,13 +50,12 @@ from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
 from client_sdk.http.notices import Happening as Happening
 from client_sdk.http.revocations import fetch_list, fetch_revocations
 from client_sdk.http.training import train
-from client_sdk.http.transport import Interrupted, until
+from client_sdk.http.transport import Interrupted
 from client_sdk.identity import Signer
 from client_sdk.learners import Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
-from client_sdk.secagg.actions import Keep
 from client_sdk.secagg.memory import Memory
 
 
@@ -104,6 +104,7 @@ class Client(DeviceDriver):
         self._hold_s = hold_s
         self._pacing = pacing
         self._fetch_s = 0.0
+        self._ended = 0
         self._checked_in = False
         self._process = os.urandom(8).hex()
         self._warned_at = float("-inf")
@@ -123,7 +124,7 @@ class Client(DeviceDriver):
         record = self._storage.load()
         self._use(record if record is not None else Record())
         self._remembered()
-        ended = 0
+        self._ended = 0
         session = participate(
             record,
             coordinator=self.coordinator,
@@ -136,17 +137,9 @@ class Client(DeviceDriver):
             pacing=self._pacing,
             at=self._now(),
         )
-        try:
-            with until(self._stop.is_set):
-                action = next(session)
-                while isinstance(action, Save | Keep) or not self._stop.is_set():
-                    ended += isinstance(action, Save) and action.joined is not None
-                    action = session.send(self._perform(action))
-        except (StopIteration, Interrupted):
-            pass
-        finally:
-            session.close()
-        return ended
+        with suppress(Interrupted):
+            self._drive(session, self._perform)
+        return self._ended
 
     def revocations(self) -> RevocationList:
         """The authority's revocation list as the coordinator serves it on, kept in the storage: never an older one than
@@ -167,6 +160,8 @@ class Client(DeviceDriver):
             return self._list(action)
         if isinstance(action, Train):
             return self._train(action)
+        if isinstance(action, Save):
+            self._ended += action.joined is not None
         if isinstance(action, Send):
             if action.route is Route.CHECK_IN and not self._checked_in:
                 self._checked_in = True

@@ -1,6 +1,8 @@
-"""What every driver of a device's session over HTTP does: requests, certificates, storage, waits, and notices of them.
+"""What every driver of a session over HTTP does: requests, certificates, storage, waits, notices, and an end when it
+is stopped.
 
-``client.Client`` trains rounds over it; ``client_sdk.flower`` serves Flower runs over it.
+``client.Client`` trains rounds over it, and a datacenter's worker leased ones; ``client_sdk.flower`` serves Flower runs
+over it.
 """
 
 from __future__ import annotations
@@ -8,11 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from random import SystemRandom
 from threading import Event
 from types import TracebackType
-from typing import Self, assert_never
+from typing import Any, Self, TypeVar, assert_never
 
 import httpx2
 
@@ -38,12 +40,15 @@ from client_sdk.http.certifying import Certifier, Who
 from client_sdk.http.exchange import DeviceFiles, Exchange
 from client_sdk.http.notices import Happening, of_saved
 from client_sdk.http.signing import RequestSigner
-from client_sdk.http.transport import open_http
+from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.http.urls import check_url
 from client_sdk.identity import Signer, key_of
 from client_sdk.protocol.devices import Assignment
+from client_sdk.protocol.workers import Lease
 from client_sdk.secagg.actions import Keep
 
+A = TypeVar("A")
+T = TypeVar("T")
 log = logging.getLogger("quorate.device")
 
 REPEAT_NOTICE_S = 60.0
@@ -97,6 +102,23 @@ class DeviceDriver:
         self.close()
 
     # ------------------------------------------------------------ performing
+
+    def _drive(self, session: Generator[A, Any, T], perform: Callable[[A], object]) -> T:
+        """Perform the session's actions to its end, and return what it returns. Interrupted soon after this driver is
+        to stop; what is to be saved at that moment is saved before."""
+        reply: object = None
+        try:
+            with until(self._stop.is_set):
+                while True:
+                    action = session.send(reply)
+                    if self._stop.is_set() and not isinstance(action, Save | Keep):
+                        raise Interrupted
+                    reply = perform(action)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        finally:
+            session.close()
 
     def _perform(self, action: Action) -> Reply:
         match action:
@@ -153,8 +175,8 @@ class DeviceDriver:
 
     # ------------------------------------------------------------ notices
 
-    def _notify(self, kind: str, text: str, assignment: Assignment | None = None) -> None:
-        run, number = (assignment.run, assignment.round) if assignment is not None else (None, None)
+    def _notify(self, kind: str, text: str, about: Assignment | Lease | None = None) -> None:
+        run, number = (about.run, about.round) if about is not None else (None, None)
         self._emit(Happening(kind=kind, text=text, run=run, round=number))
 
     def _notify_once(self, kind: str, reason: str, text: str) -> None:

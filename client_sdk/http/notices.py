@@ -1,4 +1,4 @@
-"""What a device tells people while it takes part: notices of one sentence each."""
+"""What a device or a datacenter's worker tells people while it takes part: notices of one sentence each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class Happening:
     """A notice for people: one plain sentence, and the round that it is about. ``str`` of it is one line."""
 
     kind: str
-    """enrolled, renewed, waiting, trouble, assigned, training, trained, exchanging (in a secure round), receipt,
-    refused, withdrawn or dropped."""
+    """enrolled, renewed, waiting, trouble or training; of a device also assigned, trained, exchanging (in a secure
+    round), receipt, refused, withdrawn or dropped; of a worker also leased, progress, committed, lost, failed, refused
+    or given-back."""
     text: str
     run: str | None = None
     round: int | None = None

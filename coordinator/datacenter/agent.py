@@ -120,25 +120,25 @@ def join(
         )
         with DatacenterWorker(
             url,
+            agent_folder,
             JobTrainer(agent_folder, {}, {}, machine),
-            agent_folder.path,
             enrolment_token=token,
             label=label,
         ) as first:
             first.check()
         ready = look(wanted)
-        note_leftovers(end_leftovers(agent_folder.path))
+        note_leftovers(end_leftovers(agent_folder.folder))
         pool = None
         if nnodes > 1 and rdzv_endpoint is not None:
-            leader = until_the_end.enter_context(closing(Leader(agent_folder.path, lost_s)))
-            pool = FollowerPool(leader, rdzv_endpoint, agent_folder.path, ready, nnodes, output.of_group)
+            leader = until_the_end.enter_context(closing(Leader(agent_folder.folder, lost_s)))
+            pool = FollowerPool(leader, rdzv_endpoint, agent_folder.folder, ready, nnodes, output.of_group)
         trainer = JobTrainer(agent_folder, ready.learners, wanted.data, machine, output.of_job, pool)
         hold_s = 25.0 if pool is None else GROUP_HOLD_S
         worker = until_the_end.enter_context(
             DatacenterWorker(
                 url,
+                agent_folder,
                 trainer,
-                agent_folder.path,
                 enrolment_token=token,
                 label=label,
                 on_happening=output.of_worker,

@@ -2,10 +2,9 @@
 
 ::
 
-    lock                          locked by the one agent that works here
-    record.json                   the worker's key and certificate, for its owner only (datacenter.worker.jobs)
-    installation                  a random id of this folder (the same)
-    checkpoints/                  received (the same)
+    lock, checkpoints/            as of a device (client_sdk.device.storage)
+    record.json                   the worker's key and certificate, for its owner only (the same)
+    installation                  a random id of this folder (datacenter.worker.jobs)
     jobs/RUN-DIGESTS/             one for each run, checkpoint that training started from, and plan
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        the trained model
@@ -14,19 +13,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
 from coordinator.child_processes.family import with_environment
 from coordinator.datacenter.job_start import ENV_JOB, ENV_NODE
+from coordinator.datacenter.worker.jobs import WorkerFolder
 
 KEEP_JOBS = 4
 """How many runs' jobs are stored: a worker with rounds of several runs may return to any of them."""
@@ -34,25 +32,14 @@ END_S = 10.0
 """Seconds that a killed process has to end."""
 
 
-class FolderInUse(Exception):
-    """Another agent works in this folder."""
-
-
-class AgentFolder:
+class AgentFolder(WorkerFolder):
     """The folder, made with mode 0700 where it is missing, and this process's until ``close``.
 
-    FolderInUse where another agent has it; OSError where it cannot be written.
+    StorageError where another agent has it, or it cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder.resolve()
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise FolderInUse(f"Another agent works in {folder}; give this one a folder of its own.") from None
+        super().__init__(folder.resolve())
 
     def job(self, run: str, checkpoint: str, plan: str) -> Path:
         """The folder of the training of ``run`` from this ``checkpoint`` by this ``plan`` (digests), created where it
@@ -61,7 +48,7 @@ class AgentFolder:
         Removes jobs of the same run from other checkpoints, since the run has moved on, and the oldest of other runs
         beyond KEEP_JOBS.
         """
-        jobs = self.path / "jobs"
+        jobs = self.folder / "jobs"
         mine = jobs / f"{run}-{checkpoint[:16]}{plan[:16]}"
         mine.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.utime(mine)
@@ -71,18 +58,6 @@ class AgentFolder:
         for path in [*older, *others[: max(0, len(others) - (KEEP_JOBS - 1))]]:
             shutil.rmtree(path, ignore_errors=True)
         return mine
-
-    def close(self) -> None:
-        """Let another agent use the folder."""
-        os.close(self._lock)
-
-    def __enter__(self) -> AgentFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def end_leftovers(folder: Path, node: int = 0) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -14,27 +13,18 @@ from client_sdk.terminal import say, say_json
 from coordinator.datacenter.preflight import PreflightReport
 from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
-REPEAT_NOTICE_S = 60.0
-"""Seconds after which the same text is printed again."""
-
 
 class AgentOutput:
-    """Prints events as text or JSON; a repeated text, and the progress of a training, only after an interval."""
+    """Prints events as text or JSON; the progress of a training only after an interval."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._last = ""
-        self._printed_at = 0.0
         self._throttle = ProgressThrottle()
 
     def of_worker(self, happening: Happening) -> None:
         """Print an event of the worker. ``of_job`` prints the events of training."""
-        now = time.monotonic()
-        again = happening.text == self._last and now - self._printed_at < REPEAT_NOTICE_S
-        if again or happening.kind in ("training", "progress"):
-            return
-        self._last, self._printed_at = happening.text, now
-        self._print(happening.kind, happening.text, happening.run, happening.round)
+        if happening.kind not in ("training", "progress"):
+            self._print(happening.kind, happening.text, happening.run, happening.round)
 
     def of_job(self, lease: Lease, message: dict[str, Any]) -> None:
         """Print a message of a training, in the thread that trains."""

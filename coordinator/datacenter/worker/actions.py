@@ -2,20 +2,16 @@
 
 The drivers of ``worker.session.work`` are the HTTP worker and the fault explorer. Fetching, training and sending a
 result take longer than a lease lasts without a heartbeat, so they are *jobs*: started, and waited for between
-heartbeats.
+heartbeats. The other actions are a device's (``client_sdk.device.actions``).
 
 ============ ================================================ ==========================================================
 action       the driver                                       and replies with
 ============ ================================================ ==========================================================
-Save         makes the worker's record durable                None, once it is
-Certify      asks the authority, once                         Certified, Refused, Unreachable, Failed
-Send         signs and delivers one request, once             Answered, Refused, Unreachable
 Begin        starts a job: Fetch, TrainLease or Send          None
 Attend       waits for the job, at most ``for_s`` seconds     Going; or, once it has ended, its result: Fetched,
                                                               Finished, Failed, Unable, Answered, Refused, Unreachable
 Halt         stops the job; saved steps remain                None
 Ended        reports the end of the lease                     None
-Sleep        waits a time drawn from the window               None
 ============ ================================================ ==========================================================
 
 ``at`` is Unix seconds by the driver's clock when the reply came: the session has no clock.
@@ -26,19 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from client_sdk.device.actions import (
-    Answered,
-    Certified,
-    Certify,
-    Failed,
-    Fetch,
-    Fetched,
-    RequestRefused,
-    Save,
-    Send,
-    Sleep,
-    Unreachable,
-)
+from client_sdk.device.actions import Fetch, Reply, Send, SharedAction
 from client_sdk.protocol.workers import Lease
 
 
@@ -95,7 +79,7 @@ class Ended:
     """The new version, where the result was committed."""
 
 
-WorkerAction = Save | Certify | Send | Begin | Attend | Halt | Ended | Sleep
+WorkerAction = SharedAction | Begin | Attend | Halt | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +105,4 @@ class Finished:
     at: float
 
 
-WorkerReply = Answered | Certified | RequestRefused | Unreachable | Fetched | Finished | Failed | Unable | Going | None
+WorkerReply = Reply | Finished | Unable | Going

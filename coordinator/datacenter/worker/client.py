@@ -1,11 +1,12 @@
 """A datacenter worker's session driven over HTTP, with real time, a folder, and a trainer in a thread.
 
-This file performs the session's actions and reports events. It needs no torch: the trainer launches what does.
+This file performs the actions of leases, and ``client_sdk.http.driver`` those that a device has as well. It needs no
+torch: the trainer launches what does.
 
 A worker in five lines::
 
-    worker = DatacenterWorker("https://coordinator.example", trainer, Path("/var/lib/quorate-worker"))
-    with worker:
+    folder = WorkerFolder("/var/lib/quorate-worker")
+    with folder, DatacenterWorker("https://coordinator.example", folder, trainer) as worker:
         worker.run(stop=stop)
 """
 
@@ -15,38 +16,19 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
-from random import SystemRandom
+from contextlib import closing, suppress
 from threading import Event
-from types import TracebackType
 from typing import assert_never
 
 import httpx2
 
-from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.device.actions import (
-    Answered,
-    Certified,
-    Certify,
-    Failed,
-    Fetch,
-    RequestRefused,
-    Save,
-    Send,
-    Sleep,
-    Unreachable,
-    Unreadable,
-)
+from client_sdk.device.actions import Answered, Certify, Failed, RequestRefused, Save, Send, Sleep
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing
-from client_sdk.http.certifying import Certifier, Who
-from client_sdk.http.exchange import Exchange
-from client_sdk.http.notices import Happening, date_of
-from client_sdk.http.signing import RequestSigner
-from client_sdk.http.transport import Interrupted, open_http, until
-from client_sdk.http.urls import check_url
-from client_sdk.identity import key_of
+from client_sdk.http.certifying import Who
+from client_sdk.http.driver import DeviceDriver
+from client_sdk.http.notices import Happening
+from client_sdk.http.transport import Interrupted, until
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
@@ -72,21 +54,18 @@ HALT_S = 60.0
 """Seconds that the worker waits for a job that was asked to stop, before it continues without it."""
 
 
-class DatacenterWorker:
+class DatacenterWorker(DeviceDriver):
     """One worker of one coordinator.
 
-    ``folder`` stores received checkpoints and this worker's key and certificate over restarts: each worker needs its
-    own. ``enrolment_token``: from an operator of the authority, until there is a certificate; ``who``: what the
-    authority asks for beside it, where it does. ``http``: a shared client (``transport.open_http``); None: a new one.
-    ``on_happening`` is called from the thread that runs. ValueError where ``coordinator`` is not an http or https URL,
-    or the token is none.
+    ``folder`` stores received checkpoints and this worker's key and certificate over restarts, and is not closed here.
+    For the other arguments see ``client_sdk.http.client.Client``. ValueError as there.
     """
 
     def __init__(
         self,
         coordinator: str,
+        folder: WorkerFolder,
         trainer: LeaseTrainer,
-        folder: Path,
         *,
         enrolment_token: str | None = None,
         who: Who | str = "",
@@ -95,26 +74,17 @@ class DatacenterWorker:
         hold_s: float = 25.0,
         pacing: Pacing | None = None,
         on_happening: Callable[[Happening], None] | None = None,
-        instance: str | None = None,
-        chance: Callable[[], float] | None = None,
     ) -> None:
-        self.coordinator = check_url(coordinator)
-        self.instance = instance or os.urandom(8).hex()
-        self._token = EnrolmentToken.parse(enrolment_token.strip()) if enrolment_token is not None else None
-        self._label = label
+        super().__init__(
+            coordinator, folder, enrolment_token=enrolment_token, who=who, http=http, on_happening=on_happening
+        )
+        self.instance = os.urandom(8).hex()
+        self._files = folder
         self._trainer = trainer
-        self._own_http = http is None
-        self._http = http if http is not None else open_http(self.coordinator)
+        self._label = label
         self._hold_s = hold_s
         self._pacing = pacing
-        self._on_happening = on_happening
-        self._chance = chance if chance is not None else SystemRandom().random
-        self._clock_offset = time.time() - time.monotonic()
-        self._files = WorkerFolder(folder)
-        self._signing = RequestSigner(self.coordinator, self._now)
-        self._exchange = Exchange(self._http, self.coordinator, self._files, self._now, self._signing)
-        self._certifier = Certifier(self._now, who)
-        self._stop = Event()
+        self._ended = 0
         self._job: RunningJob | None = None
         self._lease: Lease | None = None
 
@@ -125,22 +95,15 @@ class DatacenterWorker:
         Raises ProblemError where the coordinator rejects this worker for good.
         """
         self._stop = stop if stop is not None else Event()
-        ended = 0
-        session = self._session(self._poll, leases)
+        self._ended = 0
         try:
-            with until(self._stop.is_set):
-                action = next(session)
-                while not self._stop.is_set():
-                    ended += isinstance(action, Ended)
-                    action = session.send(self._perform(action))
-        except (StopIteration, Interrupted):
-            pass
+            with suppress(Interrupted):
+                self._drive(self._session(self._poll, leases), self._do)
         finally:
-            session.close()
             self._halt()
             if self._lease is not None and self._stop.is_set():
                 self._give_back(self._lease)
-        return ended
+        return self._ended
 
     def check(self) -> None:
         """Enrol and register, where that is still to do, and check with one poll that the coordinator takes this
@@ -154,7 +117,7 @@ class DatacenterWorker:
             while not (isinstance(action, Send) and action.route is Route.LEASES):
                 if isinstance(action, Sleep):
                     raise problem("busy", action.reason)
-                action = session.send(self._perform(action))
+                action = session.send(self._do(action))
         reply = self._exchange.send(action)
         if isinstance(reply, RequestRefused):
             raise ProblemError(reply.problem)
@@ -175,34 +138,10 @@ class DatacenterWorker:
             at=self._now(),
         )
 
-    def _use(self, record: Record) -> None:
-        """From now on requests are signed by the key of this record, which is saved."""
-        self._signing.signer = key_of(record.key_seed)
-
-    def close(self) -> None:
-        """Close the HTTP client, unless it is shared."""
-        if self._own_http:
-            self._http.close()
-
-    def __enter__(self) -> DatacenterWorker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # ------------------------------------------------------------ performing
 
-    def _perform(self, action: WorkerAction) -> WorkerReply:
+    def _do(self, action: WorkerAction) -> WorkerReply:
         match action:
-            case Save():
-                self._files.save(action.record)
-                self._use(action.record)
-            case Certify():
-                return self._certify(action)
-            case Send():
-                return self._send(action)
             case Begin():
                 self._begin(action.job)
             case Attend():
@@ -210,55 +149,33 @@ class DatacenterWorker:
             case Halt():
                 self._halt()
             case Ended():
-                self._ended(action)
-            case Sleep():
-                wait_s = action.min_s + (action.max_s - action.min_s) * self._chance()
-                self._report("trouble" if action.trouble else "waiting", action.reason)
-                self._stop.wait(wait_s)
+                self._end(action)
+            case Save() | Certify() | Send() | Sleep():
+                reply = self._perform(action)
+                if isinstance(reply, Answered) and isinstance(reply.message, Lease):
+                    self._lease = lease = reply.message
+                    text = f"Has round {lease.round} of {lease.run} (lease {lease.attempt}, fence {lease.fence})."
+                    self._notify("leased", text, lease)
+                return reply
             case _:
                 assert_never(action)
         return None
 
-    def _certify(self, action: Certify) -> WorkerReply:
-        if self._signing.signer is None:
-            raise RuntimeError("the authority is asked before the key was saved")
-        reply = self._certifier.perform(action, self._signing.signer)
-        if isinstance(reply, Certified):
-            found = reply.certificate
-            self._report("certified", f"Certified as {found.id} until {date_of(found.not_after)}.")
-        return reply
-
-    def _send(self, action: Send) -> Answered | RequestRefused | Unreachable:
-        reply = self._exchange.send(action)
-        if isinstance(reply, Answered) and isinstance(reply.message, Lease):
-            self._lease = lease = reply.message
-            text = f"Has round {lease.round} of {lease.run} (lease {lease.attempt}, fence {lease.fence})."
-            self._report("leased", text, lease)
-        return Unreachable(reply.reason, reply.at) if isinstance(reply, Unreadable) else reply
-
     def _begin(self, job: Job) -> None:
         if isinstance(job, TrainLease):
-            self._report("training", f"Training {job.lease.task.learner} on {job.lease.datacenter.data}.")
-        self._job = RunningJob(lambda running: self._do(job, running), self._now)
+            self._notify("training", f"Training {job.lease.task.learner} on {job.lease.datacenter.data}.")
+        self._job = RunningJob(lambda running: self._run_job(job, running), self._now)
 
-    def _do(self, job: Job, running: RunningJob) -> WorkerReply:
+    def _run_job(self, job: Job, running: RunningJob) -> WorkerReply:
         """Run the job, in its thread."""
         with until(lambda: running.halted.is_set() or self._stop.is_set()):
-            match job:
-                case Fetch():
-                    return self._exchange.fetch(job)
-                case Send():
-                    return self._send(job)
-                case TrainLease():
-                    return self._train(job, running)
-                case _:
-                    assert_never(job)
+            return self._train(job, running) if isinstance(job, TrainLease) else self._perform(job)
 
     def _train(self, job: TrainLease, running: RunningJob) -> WorkerReply:
         lease = job.lease
         try:
             result = self._trainer.train(
-                lease, self._files.path(lease.checkpoint.digest), running.note, running.halted.is_set
+                lease, self._files.checkpoint(lease.checkpoint.digest), running.note, running.halted.is_set
             )
             digest, size = self._files.hold(result.path)
             if digest != result.digest:
@@ -298,7 +215,7 @@ class DatacenterWorker:
                 going = job.going()
                 if going.step:
                     measured = ", ".join(f"{name} {value:.4g}" for name, value in going.metrics.items())
-                    self._report("progress", f"Step {going.step}" + (f": {measured}" if measured else ""))
+                    self._notify("progress", f"Step {going.step}" + (f": {measured}" if measured else ""))
                 return going
         raise Interrupted
 
@@ -309,7 +226,8 @@ class DatacenterWorker:
             if not job.done.wait(HALT_S):
                 log.warning("the training does not stop; going on without it")
 
-    def _ended(self, action: Ended) -> None:
+    def _end(self, action: Ended) -> None:
+        self._ended += 1
         self._lease = None
         where = f"round {action.lease.round} of {action.lease.run}"
         text = {
@@ -319,7 +237,7 @@ class DatacenterWorker:
             "refused": f"The result of {where} was not accepted: {action.reason}",
             "given-back": f"Gave {where} back: {action.reason}",
         }[action.result]
-        self._report(action.result, text, action.lease)
+        self._notify(action.result, text, action.lease)
 
     def _give_back(self, lease: Lease) -> None:
         """Return the lease once, as the process ends; without an answer it expires."""
@@ -328,7 +246,7 @@ class DatacenterWorker:
         path: dict[str, str | int] = {"run": lease.run, "round": lease.round}
         self._exchange.send(Send(method="POST", route=Route.LEASE_END, answers=(Noted,), path=path, message=message))
         self._lease = None
-        self._report("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
+        self._notify("given-back", f"Gave round {lease.round} of {lease.run} back: {reason}", lease)
 
     def _poll(self) -> WorkerPoll:
         offer = self._trainer.offer()
@@ -340,14 +258,3 @@ class DatacenterWorker:
             nproc=offer.nproc,
             hold_s=self._hold_s,
         )
-
-    def _now(self) -> float:
-        """Unix seconds that never go back while this worker lives."""
-        return self._clock_offset + time.monotonic()
-
-    def _report(self, kind: str, text: str, lease: Lease | None = None) -> None:
-        run, number = (lease.run, lease.round) if lease is not None else (None, None)
-        happening = Happening(kind=kind, text=text, run=run, round=number)
-        log.debug("%s", happening)
-        if self._on_happening is not None:
-            self._on_happening(happening)

@@ -12,9 +12,7 @@ from threading import Event, Lock, Thread
 from typing import BinaryIO
 
 from client_sdk.device.actions import Failed
-from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints
-from client_sdk.device.record import Record
-from client_sdk.device.storage import read_record
+from client_sdk.device.storage import FileStorage
 from client_sdk.http.transport import Interrupted
 from coordinator.datacenter.worker.actions import Going, WorkerReply
 
@@ -69,57 +67,29 @@ class RunningJob:
             self.done.set()
 
 
-class WorkerFolder:
-    """The worker's record with its key and certificate (``record.json``, mode 0600), the received checkpoints, and the
-    result that awaits its receipt, at the trainer's path."""
+class WorkerFolder(FileStorage):
+    """A device's folder, for a worker: it has an id of its own besides, and the result that awaits its receipt lies
+    where the trainer wrote it. StorageError as ``FileStorage``."""
 
     def __init__(self, folder: Path | str) -> None:
-        self._folder = Path(folder)
-        self._checkpoints_folder = Path(folder) / "checkpoints"
-        self._checkpoints = FileCheckpoints(self._checkpoints_folder)
+        super().__init__(folder)
         self._results: dict[str, Path] = {}
-        self._installation = Path(folder) / "installation"
 
     def installation(self) -> str:
         """A random id of this folder, drawn on the first call."""
+        path = self.folder / "installation"
         with suppress(FileNotFoundError):
-            if found := self._installation.read_text("ascii", "replace").strip()[:64]:
+            if found := path.read_text("ascii", "replace").strip()[:64]:
                 return found
         drawn = os.urandom(8).hex()
-        self._installation.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self._installation.with_name(f".installation-{drawn}")
+        fresh = path.with_name(f".installation-{drawn}")
         fresh.write_text(drawn + "\n", "ascii")
-        fresh.replace(self._installation)
+        fresh.replace(path)
         return drawn
 
-    def load(self) -> Record | None:
-        """The last record saved. StorageError where it cannot be read."""
-        return read_record(self._folder)
-
-    def save(self, record: Record) -> None:
-        """Store the record; after this returns it survives a crash, and a crash in between leaves the old one."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self._folder / "record.json.tmp"
-        fresh.unlink(missing_ok=True)
-        fresh.touch(0o600, exist_ok=False)
-        with fresh.open("wb") as file:
-            file.write(record.model_dump_json().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._folder / "record.json")
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    @property
-    def checkpoints(self) -> CheckpointCache:
-        return self._checkpoints
-
-    def path(self, digest: str) -> Path:
+    def checkpoint(self, digest: str) -> Path:
         """The path of a received checkpoint."""
-        return self._checkpoints_folder / f"{digest}.safetensors"
+        return self.folder / "checkpoints" / f"{digest}.safetensors"
 
     def hold(self, path: Path) -> tuple[str, int]:
         """(digest, bytes) of a result, which ``update`` then opens. Only the last result is available."""

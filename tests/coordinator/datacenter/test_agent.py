@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from client_sdk.data import names
+from client_sdk.device.record import StorageError
 from client_sdk.protocol.devices import CheckpointRef, Task
 from client_sdk.protocol.workers import DatacenterTask, Lease
 from client_sdk.tensors import to_bytes
-from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, FolderInUse, end_leftovers
+from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, end_leftovers
 from coordinator.datacenter.job import JobSpec, launch
 from coordinator.datacenter.job_start import ENV_JOB
 from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_between_saves
@@ -141,7 +142,7 @@ def test_the_example_plan_is_one_that_an_agent_can_train() -> None:
 def test_a_folder_has_one_agent(tmp_path: Path) -> None:
     with AgentFolder(tmp_path / "worker"):
         assert (tmp_path / "worker").stat().st_mode & 0o777 == 0o700
-        with pytest.raises(FolderInUse, match="Another agent works in"):
+        with pytest.raises(StorageError, match="in use by another device or worker"):
             AgentFolder(tmp_path / "worker")
     AgentFolder(tmp_path / "worker").close()
 
@@ -177,12 +178,12 @@ def test_what_an_earlier_agent_left_behind_is_ended_and_nothing_else(tmp_path: P
 
     with (
         AgentFolder(tmp_path / "worker") as folder,
-        training(folder.path) as mine,
+        training(folder.folder) as mine,
         training(tmp_path / "other") as other,
     ):
         try:
-            assert end_leftovers(folder.path, 1) == 0, "another machine's"
-            assert end_leftovers(folder.path) == 1
+            assert end_leftovers(folder.folder, 1) == 0, "another machine's"
+            assert end_leftovers(folder.folder) == 1
             assert not psutil.pid_exists(mine.pid)
             assert other.poll() is None
         finally:

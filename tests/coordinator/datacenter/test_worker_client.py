@@ -22,7 +22,7 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.datacenter.worker.client import DatacenterWorker
-from coordinator.datacenter.worker.jobs import TrainingProgress
+from coordinator.datacenter.worker.jobs import TrainingProgress, WorkerFolder
 from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed, WorkerOffer
 from tests.client_sdk.http.http_authority import authority
 from tests.coordinator.service.conftest import Server, server
@@ -89,10 +89,11 @@ class Center:
         self.run = self.operator.create_run(body, init).run
         self.trainer = Trainer(folder, run, steps)
         self.happenings: list[Happening] = []
+        self.folder = WorkerFolder(folder / "worker")
         self.worker = DatacenterWorker(
             server.url,
+            self.folder,
             self.trainer,
-            folder / "worker",
             enrolment_token=server.worker_token,
             label=run,
             pacing=QUICK,
@@ -114,6 +115,7 @@ def center(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> It
     yield make
     for one in made:
         one.worker.close()
+        one.folder.close()
         one.operator.close()
 
 
@@ -126,6 +128,7 @@ def test_a_run_is_trained_to_its_end_in_the_datacenter(center: Callable[..., Cen
     assert set(model["weights"].tolist()) == {2.0}
     assert model["batches"] == 3
     assert [lease.fence for lease in dc.trainer.leases] == [1, 2]
+    assert dc.kinds()[0] == "enrolled"
     assert [kind for kind in dc.kinds() if kind in ("leased", "training", "committed")] == [
         "leased", "training", "committed", "leased", "training", "committed",
     ]  # fmt: skip
@@ -198,7 +201,7 @@ def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callabl
     thread.start()
     until(lambda: bool(dc.trainer.leases))
     trainer = Trainer(tmp_path, dc.run)
-    with DatacenterWorker(server.url, trainer, tmp_path / "worker", pacing=QUICK) as second:
+    with DatacenterWorker(server.url, dc.folder, trainer, pacing=QUICK) as second:
         assert second.run(leases=1) == 1
     assert [lease.fence for lease in trainer.leases] == [2]
     stop.set()
@@ -220,7 +223,9 @@ def test_a_second_agent_with_the_same_certificate_waits_for_the_first_and_says_s
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(tmp_path / "worker" / "record.json", other)
-    with DatacenterWorker(server.url, trainer, other, pacing=QUICK, hold_s=0.5, on_happening=answer.append) as second:
+    with DatacenterWorker(
+        server.url, WorkerFolder(other), trainer, pacing=QUICK, hold_s=0.5, on_happening=answer.append
+    ) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
         threads[1].start()
         until(lambda: any("which another process has with this worker's certificate" in found.text for found in answer))
@@ -236,11 +241,11 @@ def test_a_second_agent_with_the_same_certificate_waits_for_the_first_and_says_s
 
 
 def test_who_may_be_a_worker(server: Server, tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, "none")
+    folder, trainer = WorkerFolder(tmp_path / "w"), Trainer(tmp_path, "none")
     with pytest.raises(ValueError, match="one begins with qe1_"):
-        DatacenterWorker(server.url, trainer, tmp_path / "w", enrolment_token="guess")
+        DatacenterWorker(server.url, folder, trainer, enrolment_token="guess")
     for token, sentence in ((server.token, "is for a device; a worker needs"), (None, "has no certificate")):
-        with DatacenterWorker(server.url, trainer, tmp_path / "w", enrolment_token=token, pacing=QUICK) as worker:
+        with DatacenterWorker(server.url, folder, trainer, enrolment_token=token, pacing=QUICK) as worker:
             with pytest.raises(ProblemError, match=sentence):
                 worker.run()
 
@@ -249,7 +254,9 @@ def test_a_worker_that_an_operator_revoked_is_refused_and_its_key_is_for_its_own
     server: Server, tmp_path: Path
 ) -> None:
     folder, trainer = tmp_path / "w", Trainer(tmp_path, "none")
-    with DatacenterWorker(server.url, trainer, folder, enrolment_token=server.worker_token, label="lab") as worker:
+    with DatacenterWorker(
+        server.url, WorkerFolder(folder), trainer, enrolment_token=server.worker_token, label="lab"
+    ) as worker:
         worker.check()
         assert stat.S_IMODE((folder / "record.json").stat().st_mode) == 0o600
         record = read_record(folder)
@@ -263,10 +270,29 @@ def test_a_worker_that_an_operator_revoked_is_refused_and_its_key_is_for_its_own
             worker.check()
 
 
+def test_a_trouble_that_lasts_is_told_once_and_says_when_it_is_tried_again(tmp_path: Path) -> None:
+    told: list[Happening] = []
+    with authority("worker") as own, WorkerFolder(tmp_path) as folder:
+        with DatacenterWorker(
+            "http://127.0.0.1:9",
+            folder,
+            Trainer(tmp_path, "none"),
+            enrolment_token=own.text,
+            pacing=QUICK,
+            on_happening=told.append,
+        ) as worker:
+            stop = threading.Event()
+            threading.Timer(1.0, stop.set).start()
+            assert worker.run(stop=stop) == 0
+    assert [happening.kind for happening in told] == ["enrolled", "trouble"]
+    assert "cannot be reached" in told[1].text
+    assert "Trying again in 0 s." in told[1].text
+
+
 def test_check_does_not_wait_for_a_coordinator_that_does_not_answer(tmp_path: Path) -> None:
     with authority("worker") as own:
         with DatacenterWorker(
-            "http://127.0.0.1:9", Trainer(tmp_path, "none"), tmp_path, enrolment_token=own.text
+            "http://127.0.0.1:9", WorkerFolder(tmp_path), Trainer(tmp_path, "none"), enrolment_token=own.text
         ) as one:
             with pytest.raises(ProblemError, match="cannot be reached") as refused:
                 one.check()
