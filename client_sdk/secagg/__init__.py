@@ -8,7 +8,7 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
     stream       a key stream, written into a reused buffer
     statement    the bytes that a device signs: domain, h, stage, body
     shamir       a secret split into shares, any t of which rebuild it
-    hypergeometric, parameters   how many neighbours and how many shares, and the bound that this achieves
+    parameters   how many neighbours and how many shares, and the bound that this achieves
     graph        the mask graph: each device's neighbours, equal on every device
     lanes        vectors of b-bit integers, tightly packed
     quantize     a clipped delta, a weight and a canary as lanes
@@ -17,8 +17,7 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
     wire         the canonical encoding of numbers and strings
     header, advertisement, roster, shares, masked, survivors, unmask   the messages of the five exchanges
     terms        the plan's terms, as an assignment carries them
-    rebuild      a secret rebuilt from t revealed shares
-    opening      the sum, from masked vectors and shares: the server's arithmetic
+    opening      secrets rebuilt from t revealed shares, and the sum from masked vectors: the server's arithmetic
     memory, consent, device      the device's part as a generator: what it stores, accepts and sends
 
 Nothing here draws a random number, reads a clock or opens a socket: entropy and signer are arguments.

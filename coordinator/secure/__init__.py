@@ -5,12 +5,11 @@ layer first::
 
     blob_formats   the blobs of messages and sums, of which no two attempts share one
     announcing     the header of an attempt
-    gathering      the roster, from the devices' advertisements
     routing        the answers to devices: shares of their peers, signatures of the survivors; the digests of shares
     validation     checks one message: its form, its sender, its attempt, and that its shares are those that were dealt
     opening        the sum, from masked vectors and revealed shares
     committing     the sum as the next checkpoint, and the advance of an exhausted run
     attempt        the attempt under way, read from the blobs that the engine's state names
-    performing     the engine's actions, and the checkpoint of a commit
+    performing     the engine's actions: the roster from the devices' advertisements, and the checkpoint of a commit
     requests       devices' requests
 """

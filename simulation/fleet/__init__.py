@@ -3,12 +3,9 @@
 =============== ===============================================================================================
 split           the examples of each device
 habits          which devices are slow, vanish or send too late: a function of (seed, device, round)
-round_times     which rounds are over, as seen by the devices of one process
-checkpoints     one download of a checkpoint for all devices of a process
-vanishing       a device that is gone in an exchange of a secure round
-trainer         one device's trainer: the learner's, with the device's habits
-worker          one process with many devices, a thread each
-processes       the worker processes: started, counted, stopped
+trainer         one device's trainer with its habits: slow, late by what is seen of rounds, gone in an exchange
+worker          one process with many devices, a thread each, and one download of a checkpoint for all of them
+processes       the worker processes: ordered, started, counted, stopped
 =============== ===============================================================================================
 
 Devices reach the coordinator only by HTTP.

@@ -1,4 +1,5 @@
-"""Starts the worker processes of a fleet as supervised children, sums their tallies, and stops them."""
+"""Makes the orders of a fleet's worker processes, starts these as supervised children, sums their tallies, and stops
+them."""
 
 from __future__ import annotations
 
