@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.device.actions import Certify, Reply
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import read_record
 from client_sdk.http.client import Happening
@@ -287,6 +288,23 @@ def test_a_trouble_that_lasts_is_told_once_and_says_when_it_is_tried_again(tmp_p
     assert [happening.kind for happening in told] == ["enrolled", "trouble"]
     assert "cannot be reached" in told[1].text
     assert "Trying again in 0 s." in told[1].text
+
+
+class StoppedOnceCertified(DatacenterWorker):
+    def _certify(self, action: Certify) -> Reply:
+        reply = super()._certify(action)
+        self._stop.set()
+        return reply
+
+
+def test_what_a_stopped_worker_was_about_to_save_is_saved(tmp_path: Path) -> None:
+    with authority("worker") as own, WorkerFolder(tmp_path) as folder:
+        trainer = Trainer(tmp_path, "none")
+        with StoppedOnceCertified("http://127.0.0.1:9", folder, trainer, enrolment_token=own.text) as worker:
+            assert worker.run() == 0
+        record = folder.load()
+    assert record is not None
+    assert record.certificate
 
 
 def test_check_does_not_wait_for_a_coordinator_that_does_not_answer(tmp_path: Path) -> None:
