@@ -24,7 +24,7 @@ from coordinator.service.core import Service
 from coordinator.service.limits import InFlight
 from coordinator.service.limits.admission import spread
 from coordinator.service.limits.in_flight import Holding
-from coordinator.service.pace import Pace, content_length
+from coordinator.service.route import Pace, content_length
 from coordinator.store.port import StoreError
 
 if TYPE_CHECKING:

@@ -27,13 +27,14 @@ from coordinator.runtime import views
 from coordinator.runtime.insight.participation import ParticipationLog, registered
 from coordinator.store.port import Reader, RunRow, StoreError
 from simulation.history import folder as folders
-from simulation.history.exchanges import RoundExchange, read_exchanges
 from simulation.history.folder import HistoryError
 from simulation.history.rounds import (
     DeviceWithdrawal,
+    RoundExchange,
     RoundSummary,
     current_state,
     read_events,
+    read_exchanges,
     read_rounds,
     withdrawal_of,
 )

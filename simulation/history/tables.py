@@ -16,10 +16,9 @@ from coordinator.engine.secure.plan import said_of_bits
 from coordinator.pictures.curve import Curve
 from coordinator.runtime.insight.lateness import lateness
 from coordinator.store.port import Reader
-from simulation.history.exchanges import RoundExchange
 from simulation.history.folder import HistoryError
 from simulation.history.recorded_run import RecordedRun
-from simulation.history.rounds import DeviceWithdrawal, RoundSummary, read_events
+from simulation.history.rounds import DeviceWithdrawal, RoundExchange, RoundSummary, read_events
 
 if TYPE_CHECKING:
     import pandas as pd

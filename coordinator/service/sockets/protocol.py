@@ -5,7 +5,7 @@
     IDLE --first byte--> HEAD --blank line--> BODY --last byte--> IDLE
       |                   |                    |
       |                   |                    |-- too much framing, broken framing: malformed-request
-      |                   |-- head_bytes, headers: headers-too-large     (the time of a body: service/pace.py)
+      |                   |-- head_bytes, headers: headers-too-large     (the time of a body: service/route.py)
       |                   |-- whose request is it, has the address sent too many: too-many-requests
       |                   |-- head_s: request-timeout
       |                   `-- broken, no HTTP/1.x: malformed-request
