@@ -326,7 +326,7 @@ class Empty:
             (secure.SECURE_ANSWER, self.answer, self.answer, secure.not_yet),
         )
         for entry, first, again, expired in shapes:
-            held = replace(entry.shape, first=first, again=again, expired=expired, gone=None, together=None, mark=None)
+            held = replace(entry.shape, first=first, again=again, expired=expired, gone=None, mark=None)
             empty = empty.with_entry(replace(entry, shape=held))
         for plain, call in ((devices.STARTED, self.started), (devices.OUTCOME, self.outcome)):
             empty = empty.with_entry(replace(plain, shape=Direct(call)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
@@ -17,7 +15,6 @@ from client_sdk.protocol.devices import (
     Withdrawal,
 )
 from client_sdk.protocol.names import Route, RunId
-from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import (
@@ -28,11 +25,9 @@ from coordinator.requests.entry import (
     Entry,
     Held,
     NotYet,
-    Request,
     RoundNumber,
     Uncommitted,
 )
-from coordinator.runtime.arrived_update import ArrivedUpdate
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.identities import Registrant
@@ -59,22 +54,18 @@ def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
     return Noted()
 
 
-def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Assignment | Wait | Uncommitted:
+def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Uncommitted:
     """The device is available for training. Held open until there is an assignment, or until `hold_s` has passed.
 
     A repeated check-in returns the same assignment, so a lost answer costs nothing.
     """
-    taken = to.devices.take_check_in(device, message)
-    if not callable(taken):
-        return taken
-    place = taken
-    return Uncommitted("", lambda: NotYet(place()))
+    checked_in = to.devices.check_in(device, message)
 
+    def answered() -> Assignment | Wait | NotYet:
+        found = checked_in()
+        return NotYet(found) if isinstance(found, PoolPlace) else found
 
-def check_in_together(to: Coordinator, requests: Sequence[Request]) -> list[Assignment | Wait | None]:
-    arrivals = [(request.caller, request.message) for request in requests if isinstance(request.caller, DeviceRow)]
-    answers = to.devices.check_in_all(arrivals)
-    return [None if isinstance(answer, PoolPlace) else answer for answer in answers]
+    return Uncommitted("", answered)
 
 
 def waits_for(device: DeviceRow, message: CheckIn) -> str:
@@ -100,22 +91,13 @@ def leave(to: Coordinator, device: DeviceRow, message: CheckIn, hold: PoolPlace)
 def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Uncommitted:
     """The device has the checkpoint and begins to train. It is shown to people only: losing this request loses
     nothing."""
-    taken = to.devices.take_started(device.device, run, round, message.attempt)
+    entered = to.devices.started(device.device, run, round, message.attempt)
 
     def noted() -> Noted:
-        taken()
+        entered()
         return Noted()
 
     return Uncommitted(run, noted)
-
-
-def started_together(to: Coordinator, requests: Sequence[Request]) -> list[Noted]:
-    """The requests must be of one attempt. Devices that have no place in it are skipped."""
-    devices = [request.caller.device for request in requests if isinstance(request.caller, DeviceRow)]
-    if requests:
-        path, message = requests[0].path, requests[0].message
-        to.devices.started_all(path["run"], path["round"], message.attempt, devices)
-    return [Noted()] * len(requests)
 
 
 def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber, attempt: Attempt) -> int:
@@ -130,12 +112,7 @@ def update(
     An acknowledged update is durable. The same bytes again get the same receipt; other bytes are refused
     (*duplicate*): the first update counts. `Content-Digest` is checked where the request has it.
     """
-    return Uncommitted(run, to.devices.take_report(device, run, round, attempt, body))
-
-
-def updates_in_memory(to: Coordinator, arrivals: Sequence[ArrivedUpdate]) -> list[Receipt | ProblemError]:
-    """The updates must be of one run."""
-    return to.devices.count_all(arrivals[0].report.run, arrivals) if arrivals else []
+    return Uncommitted(run, to.devices.report(device, run, round, attempt, body))
 
 
 def withdraw(to: Coordinator, device: DeviceRow, message: Withdrawal, *, run: RunId, round: RoundNumber) -> Noted:
@@ -185,7 +162,6 @@ CHECK_IN = Entry(
         again=assignment,
         expired=hold_over,
         gone=leave,
-        together=check_in_together,
     ),
     summary="Check in and wait for work",
     group="devices",
@@ -196,7 +172,7 @@ STARTED = Entry(
     permission=Permission.DEVICE,
     message=Started,
     answer=Noted,
-    shape=Direct(started, together=started_together),
+    shape=Direct(started),
     summary="Report that training begins",
     group="devices",
 )
@@ -205,7 +181,7 @@ UPDATE = Entry(
     route=Route.UPDATE,
     permission=Permission.DEVICE,
     answer=Receipt,
-    shape=Body(admit, update, in_memory=updates_in_memory),
+    shape=Body(admit, update),
     summary="Send an update",
     group="devices",
     operation="put_update",

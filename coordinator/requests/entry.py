@@ -17,7 +17,7 @@ where the entry has none. The parameters in the path and in the query are keywor
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
@@ -45,8 +45,6 @@ class About:
 @dataclass(frozen=True, slots=True)
 class Direct:
     call: Handler
-    together: Handler | None = None
-    """``together(coordinator, requests)``: the answers to many requests, in one group commit."""
 
     @property
     def main(self) -> Handler:
@@ -88,10 +86,6 @@ class Held:
     gone: Handler | None = None
     """Called with the hold after the message, when the client has disconnected while the request was held. The peer may
     have sent a newer request, here or to another replica, whose hold survives."""
-    together: Handler | None = None
-    """``together(coordinator, requests)``: the first call of many requests, in one group commit; None where there is no
-    answer yet."""
-
     mark: Handler | None = None
     """``mark(coordinator, **path)``: a value that this process has in memory, and that changes before there can be an
     answer. Where only time has passed and it is the same, ``again`` is not called."""
@@ -129,9 +123,6 @@ class Body:
     again: Handler | None = None
     """Called before ``limit``, with the body's announced SHA-256 in hexadecimal after the message: the answer where
     this body has come before and counts, so that none of it is read again; None: it is to be read."""
-    in_memory: Handler | None = None
-    """``in_memory(coordinator, arrivals)``: the second source of bodies: many validated bodies that stay in the memory
-    of the caller, in one group commit."""
 
     @property
     def main(self) -> Handler:
@@ -194,25 +185,6 @@ class Entry(Generic[S]):
     def caller(self, coordinator: Coordinator, credentials: Credentials, path: Mapping[str, Any]) -> Caller:
         """Returns the caller. ProblemError where the caller is not known, or may not make this request."""
         return identify(coordinator, self.permission, credentials, run=path.get("run"), scoped=self.scoped)
-
-    def together(self, coordinator: Coordinator, requests: Sequence[Request]) -> list[Any]:
-        """Returns the answers to many requests of this entry, direct ones or the first call of held ones: in one group
-        commit where the entry supports it, otherwise one after another. A refusal is raised, or is an answer."""
-        shape: Shape = self.shape
-        if isinstance(shape, Body):
-            raise TypeError(f"{self.name} has a body: use from_memory for bodies in memory")
-        if shape.together is not None:
-            answers: list[Any] = shape.together(coordinator, requests)
-            return answers
-        return [request.call(shape.main, coordinator) for request in requests]
-
-    def from_memory(self, coordinator: Coordinator, arrivals: Sequence[Any]) -> list[Any]:
-        """Returns the answers to many bodies that stay in memory; ProblemError in the place of one that is refused."""
-        shape: Shape = self.shape
-        if not isinstance(shape, Body) or shape.in_memory is None:
-            raise TypeError(f"{self.name} has no bodies from memory")
-        answers: list[Any] = shape.in_memory(coordinator, arrivals)
-        return answers
 
     @property
     def description(self) -> str:

@@ -125,11 +125,11 @@ def secure_message(
         vector=body if masked else None,
     )
     with _late_vectors(to, device, run, round, stage):
-        taken = to.secure.of(run).requests.take(arrived)
+        entered = to.secure.of(run).requests.receive(arrived)
 
     def noted() -> Noted:
         with _late_vectors(to, device, run, round, stage):
-            taken()
+            entered()
         return Noted()
 
     return Uncommitted(run, noted)

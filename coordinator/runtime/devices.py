@@ -1,9 +1,9 @@
 """Answers the requests of devices: check-ins, updates, outcomes. Translates a request to an event, and the
 event's effects to the answer.
 
-What comes hundreds of times a round, check-ins, ``started`` and ``report``, can be taken in two steps:
-``take_check_in``, ``take_started`` and ``take_report`` check it and queue it, and the function that they return makes
-it durable, together with all that was queued meanwhile, and returns the answer.
+What comes hundreds of times a round is taken in two steps: ``check_in``, ``started``, ``report`` and ``count`` check it
+and queue it, and the function that they return makes it durable, together with all that was queued meanwhile, and
+returns the answer.
 
 Raises ``ProblemError`` for an error of the device; ``StoreError`` and ``BlobError`` pass through where the database or
 the disk failed.
@@ -21,7 +21,6 @@ from client_sdk.protocol.devices import (
     LoggedEvent,
     Outcome,
     Receipt,
-    UpdateReport,
     Wait,
 )
 from client_sdk.protocol.problems import ProblemError, problem
@@ -33,13 +32,11 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import membership
 from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
-from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
 from coordinator.runtime.arrived_update import ArrivedUpdate, reported_event
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.outcomes import Outcomes
-from coordinator.runtime.run_log import Make
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store.port import DeviceRow, StoreError
 
@@ -57,33 +54,21 @@ class DeviceRequests:
         self._offered: dict[str, CheckpointRef] = {}
         """The checkpoint that devices of the round under way fetch, by run."""
 
-    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | PoolPlace:
-        """Returns an assignment, or why there is none for this device, or its place in the pool: the device waits, and
-        its signal wakes it."""
-        taken = self.take_check_in(device, check_in)
-        return taken() if callable(taken) else taken
+    def check_in(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], Assignment | Wait | PoolPlace]:
+        """The answer is an assignment, or why there is none for this device, or its place in the pool: the device
+        waits, and its signal wakes it."""
+        if check_in.examples > device.examples_cap:
+            check_in = check_in.model_copy(update={"examples": device.examples_cap})
+        answer = self.assignment(device.device) or self._fleet.refusal(check_in, self._core.states())
+        if answer is None:
+            return self._fleet.wait(device, check_in)
+        found, noted = answer, self._fleet.seen(device, check_in)
 
-    def take_check_in(self, device: DeviceRow, check_in: CheckIn) -> Assignment | Wait | Callable[[], PoolPlace]:
-        """The same in two steps where the device gets a place: the function that is returned makes it durable."""
-        answer, check_in = self._answered(device, check_in)
-        if answer is not None:
-            self._fleet.seen([(device, check_in)])
-            return answer.model_copy(update={"warning": self._fleet.warning(device.device)})
-        return self._fleet.enter(device, check_in)
+        def settle() -> Assignment | Wait:
+            noted()
+            return found.model_copy(update={"warning": self._fleet.warning(device.device)})
 
-    def check_in_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[Assignment | Wait | PoolPlace]:
-        """The same for many devices, in one transaction."""
-        answers: list[Assignment | Wait | None] = []
-        waiting: list[tuple[DeviceRow, CheckIn]] = []
-        others: list[tuple[DeviceRow, CheckIn]] = []
-        for device, check_in in arrivals:
-            answer, check_in = self._answered(device, check_in)
-            (waiting if answer is None else others).append((device, check_in))
-            answers.append(answer)
-        if others:
-            self._fleet.seen(others)
-        places = iter(self._fleet.wait_all(waiting) if waiting else ())
-        return [next(places) if answer is None else answer for answer in answers]
+        return settle
 
     def assignment(self, device: str) -> Assignment | None:
         """The device's live assignment: the same one however often it is asked for."""
@@ -127,21 +112,8 @@ class DeviceRequests:
         """Removes the device from the pool, unless it has checked in again since."""
         self._fleet.stop_waiting(place)
 
-    def started(self, device: str, run: str, round: int, attempt: int) -> None:
-        self.take_started(device, run, round, attempt)()
-
-    def take_started(self, device: str, run: str, round: int, attempt: int) -> Callable[[], object]:
+    def started(self, device: str, run: str, round: int, attempt: int) -> Callable[[], object]:
         return self._core.enter(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
-
-    def started_all(self, run: str, round: int, attempt: int, devices: Sequence[str]) -> None:
-        """The same for many devices. Those that have no place in the round are skipped."""
-
-        def started(device: str) -> Make:
-            return lambda tx, state, at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device)
-
-        for result in self._core.log(run).submit_all([started(device) for device in devices]):
-            if isinstance(result, BaseException):
-                raise result
 
     def abandon(self, device: str, reason: str) -> None:
         """Withdraws the device from the round under way, where it has one."""
@@ -189,14 +161,11 @@ class DeviceRequests:
                 self._outcomes.record_late(device, run, round, str(error))
             raise
 
-    def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Receipt:
-        """Validates a spooled update, makes it durable, and counts it.
+    def report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Callable[[], Receipt]:
+        """Validates a spooled update, makes its bytes durable, and counts it.
 
         The same digest again gives the same receipt.
         """
-        return self.take_report(device, run, round, attempt, spool)()
-
-    def take_report(self, device: DeviceRow, run: str, round: int, attempt: int, spool: Spool) -> Callable[[], Receipt]:
         before = self._outcomes.settled(device.device, run, round)
         if before is not None:
             receipt = self._outcomes.receipt(before, spool.digest, device.device, run, round, attempt)
@@ -214,9 +183,8 @@ class DeviceRequests:
         size = spool.size
         digest = spool.commit()
         aggregator.remember(digest, measures)
-        counted = self.count(
-            device, report, digest, size, measures.treated, still_there=lambda: self._core.blobs.has(digest)
-        )
+        arrived = ArrivedUpdate(device, report, digest, size, treated=measures.treated)
+        counted = self.count(arrived, still_there=lambda: self._core.blobs.has(digest))
 
         def settle() -> Receipt:
             try:
@@ -233,18 +201,8 @@ class DeviceRequests:
 
         return settle
 
-    def count(
-        self,
-        device: DeviceRow,
-        report: UpdateReport,
-        digest: str,
-        size: int,
-        treated: Treated = UNTREATED,
-        *,
-        still_there: Callable[[], bool] = lambda: True,
-    ) -> Callable[[], Receipt]:
-        """Queues a validated update that ``Sums`` can read under this digest. The function that it returns counts it;
-        ProblemError where it is refused.
+    def count(self, arrived: ArrivedUpdate, *, still_there: Callable[[], bool] = lambda: True) -> Callable[[], Receipt]:
+        """Counts a validated update that ``Sums`` can read under its digest. ProblemError where it is refused.
 
         ``still_there`` is called under the run's lock.
         """
@@ -252,41 +210,16 @@ class DeviceRequests:
         def reported(at: float) -> ev.Reported:
             if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
-            return reported_event(ArrivedUpdate(device, report, digest, size, treated=treated), at)
+            return reported_event(arrived, at if arrived.at is None else arrived.at)
 
-        entered = self._core.enter(report.run, reported)
-        return lambda: _receipt(report, device.device, digest, entered())
-
-    def count_all(self, run: str, arrivals: Sequence[ArrivedUpdate]) -> list[Receipt | ProblemError]:
-        """The same for many validated updates of one run, each with its own time of arrival."""
-
-        def reported(arrived: ArrivedUpdate) -> Make:
-            return lambda tx, state, now: reported_event(arrived, now if arrived.at is None else arrived.at)
-
-        answers: list[Receipt | ProblemError] = []
-        results = self._core.log(run).submit_all([reported(arrived) for arrived in arrivals])
-        for arrived, effects in zip(arrivals, results, strict=True):
-            if isinstance(effects, BaseException):
-                raise effects
-            refused = next((effect for effect in effects if isinstance(effect, fx.Refused)), None)
-            if refused is not None:
-                answers.append(problem(refused.kind, refused.reason))
-            else:
-                answers.append(_receipt(arrived.report, arrived.device.device, arrived.digest, effects))
-        return answers
+        entered = self._core.enter(arrived.report.run, reported)
+        return lambda: _receipt(arrived, entered())
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """Returns the outcome of this device's part in a round."""
         return self._outcomes.outcome(device, run, round)
 
     # ------------------------------------------------------------ inside
-
-    def _answered(self, device: DeviceRow, check_in: CheckIn) -> tuple[Assignment | Wait | None, CheckIn]:
-        """Returns the answer to a check-in, None where the device gets a place in the pool; and what it offers, with
-        its examples capped."""
-        if check_in.examples > device.examples_cap:
-            check_in = check_in.model_copy(update={"examples": device.examples_cap})
-        return self.assignment(device.device) or self._fleet.refusal(check_in, self._core.states()), check_in
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
         """Returns the checkpoint that every device of the round fetches; its size is read once."""
@@ -323,14 +256,14 @@ def _terms(state: RunState) -> SecureTask | None:
     return task_of(terms, weighting=aggregation.weighting)
 
 
-def _receipt(report: UpdateReport, device: str, digest: str, effects: Sequence[fx.Effect]) -> Receipt:
+def _receipt(arrived: ArrivedUpdate, effects: Sequence[fx.Effect]) -> Receipt:
     accepted = next(effect for effect in effects if isinstance(effect, fx.Accepted))
     return Receipt(
-        run=report.run,
-        round=report.round,
-        attempt=report.attempt,
-        device=device,
-        digest=digest,
+        run=arrived.report.run,
+        round=arrived.report.round,
+        attempt=arrived.report.attempt,
+        device=arrived.device.device,
+        digest=arrived.digest,
         weight=accepted.weight,
         logged=LoggedEvent(seq=accepted.seq, link=accepted.link) if accepted.link else None,
     )

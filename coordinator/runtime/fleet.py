@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
@@ -66,38 +67,31 @@ class Fleet:
 
     # ------------------------------------------------------------ waiting
 
-    def wait_all(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> list[PoolPlace]:
-        """Adds the devices to the pool until their hold, and some time for their next check-in, have passed.
+    def wait(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], PoolPlace]:
+        """Queues the device for the pool, in which it stays until its hold, and some time for its next check-in, have
+        passed. The function that it returns makes durable what is queued.
 
         ``check_in.examples`` is already capped.
         """
-        entered = [self._arrival(device, check_in) for device, check_in in arrivals]
-        for result in self._arrivals.submit_all(entered):
-            if isinstance(result, BaseException):
-                raise result
-        self._signals.wake("fleet")
-        return [_place(arrival.row) for arrival in entered]
-
-    def enter(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], PoolPlace]:
-        """The same for one device in two steps: it is queued, and the function that is returned makes durable what is
-        queued."""
         arrival = self._arrival(device, check_in)
         entered = self._arrivals.enter(arrival)
 
         def settle() -> PoolPlace:
             entered()
-            self._signals.wake("fleet")
-            return _place(arrival.row)
+            return PoolPlace(arrival.row.device, arrival.row.expires)
 
         return settle
 
-    def seen(self, arrivals: Sequence[tuple[DeviceRow, CheckIn]]) -> None:
-        """Notes that these devices checked in and get no place in the pool. It shows to people only: that it cannot be
-        written keeps no answer back."""
-        entered = [self._arrival(device, check_in, waits=False) for device, check_in in arrivals]
-        for result in self._arrivals.submit_all(entered):
-            if isinstance(result, BaseException) and not isinstance(result, StoreError):
-                raise result
+    def seen(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], None]:
+        """Queues that this device checked in and gets no place in the pool. The function that it returns makes that
+        durable. It shows to people only: that it cannot be written keeps no answer back."""
+        entered = self._arrivals.enter(self._arrival(device, check_in, waits=False))
+
+        def settle() -> None:
+            with suppress(StoreError):
+                entered()
+
+        return settle
 
     def unfit(self, reader: Reader, states: Sequence[RunState], pool: Iterable[WaitingRow]) -> dict[str, str]:
         """Device -> why it fits no run that is running, of these in the pool, which wait for the end of their hold, and
@@ -252,6 +246,8 @@ class Fleet:
             self._processes.move_to_end(device)
         while len(self._processes) > _MOST:
             self._processes.popitem(last=False)
+        if any(one.waits for one in arrivals):
+            self._signals.wake("fleet")
         return [None] * entered
 
 
@@ -259,10 +255,6 @@ def _has_left(reader: Reader, device: DeviceRow) -> bool:
     """Whether a device whose key is not registered any more has left; a newer certificate may have another key."""
     found = None if device.key_id is None else reader.device(device.device)
     return found is not None and found.left_at is not None
-
-
-def _place(row: WaitingRow) -> PoolPlace:
-    return PoolPlace(row.device, row.expires)
 
 
 def _offered(device: DeviceRow) -> tuple[str, int] | None:

@@ -6,13 +6,15 @@ stores each result for the thread that submitted it ("flat combining", Hendler e
 10.1145/1810479.1810540). There is no thread of its own and no wait for a full batch: a single item is committed at
 once.
 
-Who can wait without a thread enters its item, and settles it later: meanwhile more items are entered.
+Every write is in two steps: *enter* puts the item in the queue, and *settle* makes it durable. Who has many items
+enters them all and then settles each: the first call commits them together.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -49,35 +51,19 @@ class GroupCommit(Generic[T, R]):
         """Puts the item in the queue. The function that it returns settles the item: it commits the queue, unless
         another thread has committed this item meanwhile, and returns its result or raises its error, once it is
         durable. An item that nobody settles is committed with the next one that somebody settles."""
-        tickets = self._enter([item])
-
-        def settle() -> R:
-            (result,) = self._settle(tickets)
-            if isinstance(result, BaseException):
-                raise result
-            return result
-
-        return settle
-
-    def submit(self, item: T) -> R:
-        """Commits the item, alone or with others. Returns its result, or raises its error, once it is durable."""
-        return self.enter(item)()
-
-    def submit_all(self, items: Sequence[T]) -> list[R | BaseException]:
-        """Commits these items together. Returns the result or the error of each, in order, once they are durable."""
-        return self._settle(self._enter(items))
-
-    def _enter(self, items: Sequence[T]) -> list[_Ticket[T, R]]:
-        tickets: list[_Ticket[T, R]] = [_Ticket(item) for item in items]
+        ticket: _Ticket[T, R] = _Ticket(item)
         with self._queue_lock:
-            self._queue += tickets
-        return tickets
+            self._queue.append(ticket)
+        return partial(self._settle, ticket)
 
-    def _settle(self, tickets: Sequence[_Ticket[T, R]]) -> list[R | BaseException]:
-        with self._turn:
-            while any(not ticket.done for ticket in tickets):
-                self._take_turn()
-        return [ticket.result if ticket.error is None else ticket.error for ticket in tickets]  # type: ignore[misc]
+    def _settle(self, ticket: _Ticket[T, R]) -> R:
+        if not ticket.done:
+            with self._turn:
+                while not ticket.done:
+                    self._take_turn()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.result  # type: ignore[return-value]
 
     def _take_turn(self) -> None:
         with self._queue_lock:

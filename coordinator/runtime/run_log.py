@@ -105,12 +105,8 @@ class RunLog:
     ) -> Callable[[], list[fx.Effect]]:
         """The same in two steps: the proposal is queued, and the function that it returns does the rest. Those that
         are queued meanwhile share the transaction."""
-        return self._commits.enter(_Proposal(make, fence, self._cause(), message))
-
-    def submit_all(self, makes: Sequence[Make]) -> list[list[fx.Effect] | BaseException]:
-        """The same for many events at once: the effects or the error of each."""
-        cause = self._cause()
-        return self._commits.submit_all([_Proposal(make, None, cause) for make in makes])
+        cause = None if self._traces is None else self._traces.cause()
+        return self._commits.enter(_Proposal(make, fence, cause, message))
 
     def caught_up(self) -> tuple[RunState, int]:
         """Returns (state, seq) with the events of other replicas: one cheap read where there are none."""
@@ -146,9 +142,6 @@ class RunLog:
             with self._store.transaction(self.run) as tx:
                 if tx.head(self.run) == seq:
                     return tx.raise_fence(self.run)
-
-    def _cause(self) -> object:
-        return None if self._traces is None else self._traces.cause()
 
     def _commit(self, batch: Sequence[_Proposal]) -> list[list[fx.Effect] | BaseException]:
         results: list[list[fx.Effect] | BaseException] = []

@@ -5,8 +5,8 @@
     header      the attempt that may be joined, or nothing yet
     has_come    whether a vector is one that counts already: it is acknowledged again, and not read
     limit       how long the body of a message may be, before a byte of it is read
-    receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason
-    take        the same in two steps: what is taken meanwhile becomes durable in the same transaction
+    receive     advertise | share | mask | survivors | unmask: accepted once, durably, or refused with the reason; what
+                is received meanwhile becomes durable in the same transaction
     complain    dealers whose shares do not open
     refuse      the device takes part in no attempt on this checkpoint any more
     answer      to each of the five: roster | delivered shares | survivors | proof | over, or nothing yet
@@ -121,13 +121,9 @@ class SecureRequests:
             raise AssertionError("a message has a limit, or is refused")
         return found
 
-    def receive(self, arrived: ArrivedMessage) -> None:
-        """Accept a message: when this returns, it is durable and counts. A repeated message is accepted again."""
-        self.take(arrived)()
-
-    def take(self, arrived: ArrivedMessage) -> Callable[[], None]:
-        """Check a message and queue its event. It is accepted when the returned function has returned: ``receive``.
-        Either may raise."""
+    def receive(self, arrived: ArrivedMessage) -> Callable[[], None]:
+        """Checks a message and queues its event. When the function that it returns has returned, the message is durable
+        and counts. A repeated message is accepted again. ProblemError from either where it is refused."""
         stored = StoredMessage.of(arrived)
         digest = stored.digest
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from client_sdk.protocol.devices import Started
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine.effects import Fold
 from coordinator.engine.state import Round, RunState
-from coordinator.requests import Request
+from coordinator.requests import NotYet, Request
 from coordinator.requests.devices import CHECK_IN, STARTED, UPDATE
 from coordinator.runtime.coordinator import Coordinator
 from simulation.clients import Clients
@@ -214,9 +215,10 @@ class SimulatedWorld:
             self._present[device.row.device] = device
             device.arrive()
         asking = waiting + arriving
-        answers = CHECK_IN.together(self.coordinator, [Request(CHECK_IN, one.row, one.offer) for one in asking])
+        requests = [Request(CHECK_IN, one.row, one.offer) for one in asking]
+        answers = settled([request.begin(CHECK_IN.shape.first, self.coordinator).settle for request in requests])
         for device, answer in zip(asking, answers, strict=True):
-            if answer is not None:
+            if not isinstance(answer, NotYet):
                 device.answered(answer)
                 self._remove_if_over(device)
 
@@ -266,7 +268,8 @@ class SimulatedWorld:
                 device.answered(assignment)
         starting = [device for device in cohort if not device.over]
         message, where = Started(attempt=state.current.attempt), {"run": self._run, "round": state.round_number}
-        STARTED.together(self.coordinator, [Request(STARTED, one.row, message, where) for one in starting])
+        requests = [Request(STARTED, one.row, message, where) for one in starting]
+        settled([request.begin(STARTED.shape.call, self.coordinator).settle for request in requests])
         for device in starting:
             device.started()
         for device in cohort:
@@ -356,7 +359,8 @@ class SimulatedWorld:
         sent, self._sent = self._sent, []
         if not sent:
             return
-        answers = UPDATE.from_memory(self.coordinator, [device.update for device in sent if device.update is not None])
+        count = self.coordinator.devices.count
+        answers = settled([count(device.update) for device in sent if device.update is not None])
         for device, answer in zip(sent, answers, strict=True):
             device.received(answer)
             self._remove_if_over(device)
@@ -370,3 +374,15 @@ class SimulatedWorld:
         while (task := self.coordinator.take_task()) is not None:
             if not isinstance(task[1], Fold):  # the engine added it when it had trained it
                 self.coordinator.perform(task)
+
+
+def settled(entered: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The answers to what was queued, ProblemError in the place of one that is refused. The first call makes all of it
+    durable."""
+    answers: list[Any] = []
+    for settle in entered:
+        try:
+            answers.append(settle())
+        except ProblemError as refused:
+            answers.append(refused)
+    return answers

@@ -176,7 +176,8 @@ class World:
         None: it waits in the pool."""
         message = self.message(examples=examples, version=version, **policy)
         answers = [
-            self.coordinator.devices.check_in(self.rows[number], message) for number in numbers or range(len(self.rows))
+            self.coordinator.devices.check_in(self.rows[number], message)()
+            for number in numbers or range(len(self.rows))
         ]
         self.settle()
         return [None if isinstance(answer, PoolPlace) else answer for answer in answers]
@@ -221,7 +222,7 @@ class World:
         limit = self.coordinator.devices.update_limit(device.device, run, round, attempt)
         with self.coordinator.core.blobs.spool(limit) as spool:
             spool.write(body)
-            receipt = self.coordinator.devices.report(device, run, round, attempt, spool)
+            receipt = self.coordinator.devices.report(device, run, round, attempt, spool)()
         self.settle()
         return receipt
 

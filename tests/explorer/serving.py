@@ -33,7 +33,6 @@ from coordinator.requests import (
 )
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signing import Arrived
 from coordinator.store.port import DeviceRow
@@ -121,7 +120,7 @@ def _held(
 ) -> None:
     at = replica.now()
     is_other = all(one[0].holder is not request.holder for one in replica.gathered)  # of a device the last one counts
-    if shape.together is not None and is_other and replica.world.chance.unit("together") < TOGETHER:
+    if entry.route == Route.CHECK_IN and is_other and replica.world.chance.unit("together") < TOGETHER:
         replica.gathered.append((request, entry, shape, send, answer, at))
         if len(replica.gathered) == 1:
             replica.world.agenda.after(GATHER_S, _together, replica)
@@ -146,7 +145,7 @@ def _admitted(
 
 
 def _together(replica: Replica) -> None:
-    """Serves the requests that have been gathered in one call of the product for many."""
+    """Serves the requests that have been gathered: all are entered before the first one is settled."""
     if replica.busy():
         replica.world.agenda.after(GATHER_S, _together, replica)
         return
@@ -163,7 +162,8 @@ def _together(replica: Replica) -> None:
             except ProblemError as error:
                 found.append(error.problem)
         served = [one for one in found if not isinstance(one, Problem)]
-        answers = iter(entry.together(coordinator, [one[0] for one in served]))
+        entered = [one[0].begin(entry.shape.main, coordinator) for one in served]
+        answers = iter([one.settle() for one in entered])
         return [one if isinstance(one, Problem) else (*one, next(answers)) for one in found]
 
     results = replica.attempt(entry.name, first)
@@ -193,9 +193,6 @@ def _hold(
         return
     caller, message = admitted_request.caller, send.message
     named = (found.hold,) if isinstance(found, NotYet) else ()
-    if found is None and isinstance(message, CheckIn) and isinstance(caller, DeviceRow):  # served with others
-        row = draws.waiting_row(replica.durable, caller.device)
-        named = () if row is None else (PoolPlace(row.device, row.expires),)
     if isinstance(message, CheckIn) and isinstance(caller, DeviceRow) and not disturbed:
         draws.checked_in(replica.durable, caller.device, message, replica.now(), replica.world.settings.waiting_s)
         replica.watch.phases.pool_grew(list(replica.watch.runs.values()))

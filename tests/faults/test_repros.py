@@ -64,7 +64,7 @@ def test_repro_commit_stalls_when_the_replica_that_closed_the_round_dies() -> No
         device, body = world.rows[number], world.body(number)
         with world.blobs.spool() as spool:
             spool.write(body)
-            world.coordinator.devices.report(device, "marks", 1, 0, spool)
+            world.coordinator.devices.report(device, "marks", 1, 0, spool)()
     world.coordinator = other
     world.settle()
     world.pass_time(20)

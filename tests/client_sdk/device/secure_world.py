@@ -287,11 +287,11 @@ class SessionPhone(Phone):
             certificate=bytes.fromhex(said.certificate),
         )
         if stage != "mask":
-            self.world.requests.receive(arrived)
+            self.world.requests.receive(arrived)()
             return
         with self.world.blobs.spool(1 << 20) as spool:
             spool.write(octets)
-            self.world.requests.receive(replace(arrived, vector=spool))
+            self.world.requests.receive(replace(arrived, vector=spool))()
 
     def _check_in(self) -> Assignment | Wait:
         state = self.world.log.state

@@ -18,8 +18,8 @@ from client_sdk.protocol.devices import Noted, Receipt, Started, UpdateReport, W
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from client_sdk.protocol.problems import Problem, ProblemError
 from coordinator.access import Operator
-from coordinator.requests import TABLE, Credentials, Held, Permission, Request, Table, identify
-from coordinator.requests.devices import CHECK_IN, OUTCOME, STARTED, UPDATE
+from coordinator.requests import TABLE, Credentials, Held, NotYet, Permission, Request, Table, identify
+from coordinator.requests.devices import CHECK_IN, STARTED
 from coordinator.runtime.arrived_update import ArrivedUpdate
 from coordinator.runtime.identities import Registrant, SignedBy
 from coordinator.service import create_app
@@ -115,12 +115,14 @@ def test_the_caller_is_resolved_before_the_table() -> None:
 # ------------------------------------------------------------ many at a time
 
 
-def test_many_at_a_time_are_answered_as_one_after_another() -> None:
+def test_what_is_entered_before_it_is_settled_shares_a_transaction() -> None:
     world = World(4)
     world.create()
     transactions = counted(world)
     waiting = [Request(CHECK_IN, row, world.message()) for row in world.rows]
-    assert CHECK_IN.together(world.coordinator, waiting) == [None] * 4
+    entered = [request.begin(CHECK_IN.shape.first, world.coordinator) for request in waiting]
+    assert transactions == [0]
+    assert all(isinstance(one.settle(), NotYet) for one in entered)
     assert transactions == [1]
     world.settle()
     found = [request.call(CHECK_IN.shape.again, world.coordinator) for request in waiting]
@@ -128,27 +130,23 @@ def test_many_at_a_time_are_answered_as_one_after_another() -> None:
     where = {"run": "marks", "round": 1}
     transactions = counted(world)
     starting = [Request(STARTED, row, Started(attempt=0), where) for row in world.rows]
-    assert STARTED.together(world.coordinator, starting) == [Noted()] * 4
+    entered = [request.begin(STARTED.shape.call, world.coordinator) for request in starting]
+    assert [one.settle() for one in entered] == [Noted()] * 4
     assert transactions == [1]
-    asking = [Request(OUTCOME, row, None, where) for row in world.rows]
-    assert [answer.result for answer in OUTCOME.together(world.coordinator, asking)] == ["pending"] * 4
 
 
-def test_bodies_that_stay_in_memory_are_counted_in_one_transaction() -> None:
+def test_updates_that_stay_in_memory_are_counted_in_one_transaction() -> None:
     world = World(4)
     world.create()
     world.check_in()
     transactions = counted(world)
     report = UpdateReport(run="marks", round=1, codec="float32@1", examples=10)
     arrivals = [ArrivedUpdate(row, report, f"{number:064x}", 100) for number, row in enumerate(world.rows)]
-    answers = UPDATE.from_memory(world.coordinator, arrivals)
+    entered = [world.coordinator.devices.count(arrived) for arrived in arrivals]
+    assert [type(settle()) for settle in entered[:3]] == [Receipt] * 3
+    with pytest.raises(ProblemError, match="has closed"):
+        entered[3]()
     assert transactions == [1]
-    assert [type(answer) for answer in answers] == [Receipt, Receipt, Receipt, ProblemError]
-    for entry in (OUTCOME, CHECK_IN):
-        with pytest.raises(TypeError):
-            entry.from_memory(world.coordinator, [])
-    with pytest.raises(TypeError):
-        UPDATE.together(world.coordinator, [])
 
 
 def counted(world: World) -> list[int]:

@@ -41,6 +41,6 @@ def test_selection_by_examples_prefers_the_large(make_world: MakeWorld) -> None:
         cohort={"choose": "by_examples", "select": 2, "goal": 2, "pool": 8}, aggregation={"weighting": "equal"}
     )
     for number, row in enumerate(world.rows):
-        world.coordinator.devices.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))
+        world.coordinator.devices.check_in(row, world.message(examples=1000 if number in (3, 6) else 1))()
     world.settle()
     assert world.cohort() == [3, 6]

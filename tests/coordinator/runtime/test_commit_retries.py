@@ -22,7 +22,7 @@ def committing(world: World, round: int) -> None:
         device = world.rows[number]
         with world.coordinator.core.blobs.spool() as spool:
             spool.write(world.body(number, round))
-            world.coordinator.devices.report(device, "marks", round, 0, spool)
+            world.coordinator.devices.report(device, "marks", round, 0, spool)()
     assert any(isinstance(action, fx.Commit) for action in lose_tasks(world))
 
 

@@ -332,7 +332,7 @@ def test_a_device_that_sends_a_damaged_update_again_repairs_it(world: World) -> 
     device = world.rows[a]
     with world.blobs.spool() as spool:
         spool.write(world.body(a))
-        world.coordinator.devices.report(device, "marks", 1, 0, spool)
+        world.coordinator.devices.report(device, "marks", 1, 0, spool)()
     calm(world)
     world.report(c)
     world.require({1: [a, b, c]})

@@ -56,7 +56,7 @@ def world() -> World:
 
 def check_in(world: World, *numbers: int) -> None:
     for number in numbers:
-        world.coordinator.devices.check_in(world.rows[number], world.message())
+        world.coordinator.devices.check_in(world.rows[number], world.message())()
 
 
 def report(world: World, *numbers: int) -> None:
@@ -64,7 +64,7 @@ def report(world: World, *numbers: int) -> None:
         device = world.rows[number]
         with world.blobs.spool() as spool:
             spool.write(world.body(number))
-            world.coordinator.devices.report(device, "marks", 1, 0, spool)
+            world.coordinator.devices.report(device, "marks", 1, 0, spool)()
 
 
 def version(world: World) -> int:
@@ -217,7 +217,7 @@ def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
         row, done = world.rows[number], 0
         try:
             while world.coordinator.operators.run("marks").status == "running":
-                work = world.coordinator.devices.check_in(row, world.message())
+                work = world.coordinator.devices.check_in(row, world.message())()
                 if not isinstance(work, Assignment) or work.round == done:
                     time.sleep(0.01)
                     continue
@@ -225,7 +225,7 @@ def test_forty_devices_at_once_on_files_and_sqlite(tmp_path: Path) -> None:
                 body = world.body(number, done)
                 with world.blobs.spool(work.max_update_bytes) as spool:
                     spool.write(body)
-                    world.coordinator.devices.report(row, "marks", done, 0, spool)
+                    world.coordinator.devices.report(row, "marks", done, 0, spool)()
         except ProblemError as refusal:
             if refusal.kind != "late":
                 wrong.append(refusal)

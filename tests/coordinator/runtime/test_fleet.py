@@ -10,6 +10,7 @@ import pytest
 from client_sdk.protocol.devices import CheckIn, Wait
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.store import MemoryStore
+from coordinator.store.port import DeviceRow
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.runtime.fragile import FragileStore, Points
 from tests.coordinator.world import LEARNER, World
@@ -20,7 +21,7 @@ def waiting(world: World) -> list[int]:
 
 
 def test_a_device_waits_for_its_hold_and_some_time_to_come_back(world: World) -> None:
-    world.coordinator.devices.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())()
     assert waiting(world) == [0]
     world.clock.at += 25 + 60 - 0.5
     assert waiting(world) == [0]
@@ -29,16 +30,16 @@ def test_a_device_waits_for_its_hold_and_some_time_to_come_back(world: World) ->
 
 
 def test_a_hold_is_capped_by_the_coordinator(world: World) -> None:
-    world.coordinator.devices.check_in(world.rows[0], world.message().model_copy(update={"hold_s": 300.0}))
+    world.coordinator.devices.check_in(world.rows[0], world.message().model_copy(update={"hold_s": 300.0}))()
     (row,) = world.store.waiting(world.clock.now())
     assert row.expires == world.clock.now() + world.settings.max_hold_s + world.settings.waiting_s
 
 
 def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) -> None:
-    world.coordinator.devices.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())()
     since = world.clock.now()
     world.clock.at += 5
-    world.coordinator.devices.check_in(world.rows[0], world.message(examples=20))
+    world.coordinator.devices.check_in(world.rows[0], world.message(examples=20))()
     (row,) = world.store.waiting(world.clock.now())
     assert (row.since, row.examples, row.expires) == (since, 20, world.clock.now() + 85)
 
@@ -47,12 +48,12 @@ def test_checking_in_again_keeps_the_place_and_moves_the_expiry(world: World) ->
 def test_repro_a_check_in_under_way_brings_nothing_back_of_a_device_that_has_left(world: World, waits: bool) -> None:
     """It waited in the pool until its hold ended, and what it had said of itself was stored again."""
     here = world.coordinator
-    queued = here.fleet.enter(world.rows[0], world.message())
+    queued = here.fleet.wait(world.rows[0], world.message())
     here.identities.leave(world.rows[0])
     if waits:
         queued()
     else:
-        here.fleet.seen([(world.rows[0], world.message())])
+        here.fleet.seen(world.rows[0], world.message())()
     assert waiting(world) == []
     left = world.store.device(world.rows[0].device)
     assert left is not None
@@ -63,7 +64,7 @@ def test_repro_a_check_in_under_way_brings_nothing_back_of_a_device_that_has_lef
 
 def test_a_device_that_leaves_waits_no_more(world: World) -> None:
     world.check_in(1)
-    place = world.coordinator.devices.check_in(world.rows[0], world.message())
+    place = world.coordinator.devices.check_in(world.rows[0], world.message())()
     assert isinstance(place, PoolPlace)
     world.coordinator.devices.stop_waiting(place)
     world.coordinator.devices.stop_waiting(place)
@@ -74,10 +75,10 @@ def test_a_device_that_leaves_waits_no_more(world: World) -> None:
 def test_repro_a_device_that_has_checked_in_again_stays_when_its_old_connection_is_found_closed(world: World) -> None:
     """It was dropped from the pool, and waited for a whole hold in vain."""
     other = world.replica()
-    old = world.coordinator.devices.check_in(world.rows[0], world.message())
+    old = world.coordinator.devices.check_in(world.rows[0], world.message())()
     world.clock.at += 0.001
     for replica in (world.coordinator, other):
-        new = replica.devices.check_in(world.rows[0], world.message())
+        new = replica.devices.check_in(world.rows[0], world.message())()
         assert isinstance(old, PoolPlace)
         world.coordinator.devices.stop_waiting(old)
         assert waiting(world) == [0]
@@ -89,7 +90,7 @@ def test_repro_a_device_that_has_checked_in_again_stays_when_its_old_connection_
 
 
 def test_expired_devices_are_not_drawn(world: World) -> None:
-    world.coordinator.devices.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())()
     world.clock.at += 1000
     world.coordinator.tick()
     world.check_in(1, 2)
@@ -98,7 +99,7 @@ def test_expired_devices_are_not_drawn(world: World) -> None:
 
 
 def test_expired_rows_are_deleted_in_time(world: World) -> None:
-    world.coordinator.devices.check_in(world.rows[0], world.message())
+    world.coordinator.devices.check_in(world.rows[0], world.message())()
     world.pass_time(1000)
     world.clock.at -= 1000
     assert waiting(world) == [], "not only hidden"
@@ -124,9 +125,11 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
     points = Points()
     world = World(20, store=FragileStore(MemoryStore(), points))  # type: ignore[arg-type]
     world.create(cohort={"select": 100, "goal": 100})
-    threads = [
-        threading.Thread(target=world.coordinator.devices.check_in, args=(row, world.message())) for row in world.rows
-    ]
+
+    def check_in(row: DeviceRow) -> None:
+        world.coordinator.devices.check_in(row, world.message())()
+
+    threads = [threading.Thread(target=check_in, args=(row,)) for row in world.rows]
     with world.store.transaction():
         points.armed = True
         for thread in threads:

@@ -55,7 +55,7 @@ def test_a_full_disk_at_the_checkpoint_leaves_the_round_committing_until_there_i
     device = world.rows[third]
     with blobs.spool() as spool:
         spool.write(world.body(third))
-        world.coordinator.devices.report(device, "marks", 1, 0, spool)
+        world.coordinator.devices.report(device, "marks", 1, 0, spool)()
     blobs.full = True
     with pytest.raises(DiskFull):
         world.settle()

@@ -38,7 +38,7 @@ class Counter:
 
         def submit(item: int) -> None:
             try:
-                results[item] = self.group.submit(item)
+                results[item] = self.group.enter(item)()
             except BaseException as error:
                 results[item] = error
 
@@ -59,7 +59,7 @@ class Counter:
 
 def test_a_lone_item_is_done_at_once() -> None:
     counter = Counter()
-    assert counter.group.submit(4) == 40
+    assert counter.group.enter(4)() == 40
     assert counter.batches == [[4]]
 
 
@@ -68,6 +68,17 @@ def test_items_that_wait_are_committed_together_and_get_their_own_results() -> N
     results = counter.together(*range(1, 9))
     assert results == {item: item * 10 for item in range(9)}
     assert [len(batch) for batch in counter.batches] == [1, 8], "two transactions for nine items"
+
+
+def test_items_that_one_thread_enters_before_it_settles_them_are_committed_together() -> None:
+    counter = Counter(lambda item: ValueError(f"not {item}") if item == 3 else item, most=3)
+    entered = [counter.group.enter(item) for item in range(1, 6)]
+    assert [settle() for settle in entered[:2]] == [1, 2]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not 3"):
+            entered[2]()
+    assert [settle() for settle in entered[3:] + entered[:2]] == [4, 5, 1, 2]
+    assert counter.batches == [[1, 2, 3], [4, 5]], "none is committed twice, however often it is settled"
 
 
 def test_a_batch_has_a_limit() -> None:
@@ -93,7 +104,7 @@ def test_an_error_of_the_commit_is_everyones_in_the_batch_and_nobody_elses() -> 
     results = counter.together(1, 2, 3)
     assert results.pop(0) == 0
     assert [type(result) for result in results.values()] == [OSError] * 3
-    assert counter.group.submit(7) == 7, "the next one is as if nothing had been"
+    assert counter.group.enter(7)() == 7, "the next one is as if nothing had been"
 
 
 def test_an_interrupted_caller_does_not_block_others() -> None:
@@ -106,7 +117,7 @@ def test_an_interrupted_caller_does_not_block_others() -> None:
     results = counter.together(1, 2)
     assert results.pop(0) == 0
     assert {type(result) for result in results.values()} == {KeyboardInterrupt}
-    assert counter.group.submit(5) == 5
+    assert counter.group.enter(5)() == 5
 
 
 def test_many_threads_lose_nothing_and_do_nothing_twice() -> None:
@@ -121,7 +132,7 @@ def test_many_threads_lose_nothing_and_do_nothing_twice() -> None:
 
     def worker(start: int) -> None:
         for item in range(start, start + 100):
-            if combiner.submit(item) != -item:
+            if combiner.enter(item)() != -item:
                 wrong.append(item)
 
     threads = [threading.Thread(target=worker, args=(1000 * number,)) for number in range(8)]
@@ -170,7 +181,7 @@ def _send(world: World, number: int) -> None:
     device = world.rows[number]
     with world.blobs.spool() as spool:
         spool.write(world.body(number))
-        world.coordinator.devices.report(device, "marks", 1, 0, spool)
+        world.coordinator.devices.report(device, "marks", 1, 0, spool)()
 
 
 def test_a_peers_fault_in_a_shared_transaction_is_reported_to_that_peer_alone() -> None:

@@ -205,7 +205,7 @@ def test_a_key_that_another_replica_replaced_is_refused_after_five_seconds(
 
 def test_a_device_that_left_is_forgotten_and_comes_not_back_by_the_same_id(world: World) -> None:
     row = world.coordinator.identities.device(signed(world.keys[0]))
-    world.coordinator.devices.check_in(row, world.message())
+    world.coordinator.devices.check_in(row, world.message())()
     world.coordinator.identities.leave(row)
     left = world.store.device(row.device)
     assert left is not None
@@ -272,7 +272,7 @@ def test_a_revoked_key_is_out_at_once_and_what_waits_for_it_ends(make_world: Mak
     world = make_world(3)
     signals, identities = world.coordinator.core.signals, world.coordinator.identities
     for row in world.rows:
-        world.coordinator.devices.check_in(row, world.message())
+        world.coordinator.devices.check_in(row, world.message())()
     keys = [f"device:{row.device}" for row in world.rows]
     before = [signals.version(key) for key in keys]
     identities.take_list(world.authority.list(world.clock.at, world.keys[1]))
@@ -381,7 +381,7 @@ def test_whom_a_replica_let_in_before_it_had_read_a_newer_list_leaves_the_pool_w
     late.identities.list()
     world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
     for row in world.rows:
-        late.devices.check_in(row, world.message())
+        late.devices.check_in(row, world.message())()
     assert len(world.store.waiting(world.clock.at)) == 2, "it goes by the list that it has"
     world.clock.at += 6
     late.tick()
@@ -393,7 +393,7 @@ def test_a_process_that_starts_drops_from_the_pool_whom_the_list_revokes(make_wo
     world = make_world(2)
     world.coordinator.identities.take_list(world.authority.list(world.clock.at, world.keys[0]))
     for row in world.rows:
-        world.coordinator.devices.check_in(row, world.message())
+        world.coordinator.devices.check_in(row, world.message())()
     world.replica().tick()
     assert [world.index(row.device) for row in world.store.waiting(world.clock.at)] == [1]
 

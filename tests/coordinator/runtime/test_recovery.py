@@ -96,7 +96,7 @@ class Play:
         self.again(self.create)
         self.everyone_checks_in()
         device = world.rows[3].device
-        self.again(lambda: world.coordinator.devices.started(device, "marks", 1, 0))
+        self.again(lambda: world.coordinator.devices.started(device, "marks", 1, 0)())
         for number in (2, 0, 1):
             self.report(number, 1)
         self.late(3, 1)

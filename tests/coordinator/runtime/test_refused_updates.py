@@ -50,7 +50,7 @@ def test_a_device_that_was_not_selected_is_refused_before_the_body_is_read(world
     with world.refuses("not-selected", "was not selected for round 1"):
         world.coordinator.devices.update_limit(device, "marks", 1, 0)
     with world.refuses("not-selected"):
-        world.coordinator.devices.started(device, "marks", 1, 0)
+        world.coordinator.devices.started(device, "marks", 1, 0)()
     with world.refuses("not-selected"):
         world.coordinator.devices.withdraw(device, "marks", 1, 0, "")
     assert world.coordinator.devices.outcome(device, "marks", 1).result == "unknown"
@@ -84,7 +84,7 @@ def test_an_update_whose_round_closes_while_it_is_read_is_late_and_leaves_no_byt
         spool.write(body)
         world.report(*counted)
         with world.refuses("late"):
-            world.coordinator.devices.report(device, "marks", 1, 0, spool)
+            world.coordinator.devices.report(device, "marks", 1, 0, spool)()
     assert world.refusals() == [(late, "late")]
     assert not world.blobs.has(hashlib.sha256(body).hexdigest())
     world.require({1: counted})
@@ -102,7 +102,7 @@ def test_repro_equal_bytes_of_two_devices_are_not_deleted_under_the_one_that_cou
         receipt = world.send(first, body)
         world.report(*others)
         with world.refuses("late"):
-            world.coordinator.devices.report(world.rows[late], "marks", 1, 0, spool)
+            world.coordinator.devices.report(world.rows[late], "marks", 1, 0, spool)()
     assert world.coordinator.operators.run("marks").version == 1
     assert world.blobs.has(receipt.digest)
 
@@ -117,7 +117,7 @@ def test_repro_a_second_copy_that_waited_until_its_round_had_ended_is_not_record
     first, *others, _ = world.cohort()
     body, store = world.body(first), world.coordinator.devices.count
 
-    def meanwhile(*given: Any, **more: Any) -> Receipt:
+    def meanwhile(*given: Any, **more: Any) -> Callable[[], Receipt]:
         monkeypatch.undo()
         world.report(first, *others)
         return store(*given, **more)
@@ -125,7 +125,7 @@ def test_repro_a_second_copy_that_waited_until_its_round_had_ended_is_not_record
     monkeypatch.setattr(world.coordinator.devices, "count", meanwhile)
     with world.blobs.spool() as spool:
         spool.write(body)
-        receipt = world.coordinator.devices.report(world.rows[first], "marks", 1, 0, spool)
+        receipt = world.coordinator.devices.report(world.rows[first], "marks", 1, 0, spool)()
     assert receipt.digest == hashlib.sha256(body).hexdigest()
     assert world.coordinator.operators.run("marks").version == 1
     assert world.refusals() == []
@@ -152,7 +152,8 @@ def test_a_second_copy_in_the_transaction_that_ends_the_round_is_not_recorded_as
         event_kinds.append("commit")
         log.submit = submit  # type: ignore[method-assign]
         proposals = [make, again(first, kept["digest"]), again(late, "9" * 64)]
-        return log.submit_all(proposals)[0]
+        entered = [log.enter(proposal) for proposal in proposals]
+        return entered[0]()
 
     event_kinds: list[str] = []
     submit = log.submit
@@ -162,7 +163,7 @@ def test_a_second_copy_in_the_transaction_that_ends_the_round_is_not_recorded_as
     with world.blobs.spool() as spool:
         spool.write(body)
         settle, world.settle = world.settle, lambda: None  # type: ignore[method-assign]
-        world.coordinator.devices.report(world.rows[others[-1]], "marks", 1, 0, spool)
+        world.coordinator.devices.report(world.rows[others[-1]], "marks", 1, 0, spool)()
     log.submit = with_the_commit  # type: ignore[method-assign, assignment]
     settle()
     assert event_kinds == ["commit"]
@@ -178,7 +179,7 @@ def test_an_unknown_run_is_refused(world: World) -> None:
         lambda: world.coordinator.operators.metrics("nothing"),
         lambda: world.coordinator.operators.events("nothing"),
         lambda: world.coordinator.devices.update_limit(world.rows[0].device, "nothing", 1, 0),
-        lambda: world.coordinator.devices.started(world.rows[0].device, "nothing", 1, 0),
+        lambda: world.coordinator.devices.started(world.rows[0].device, "nothing", 1, 0)(),
         lambda: world.coordinator.devices.outcome(world.rows[0].device, "nothing", 1),
     ):
         with world.refuses("unknown-run", "there is no run 'nothing'"):

@@ -31,7 +31,7 @@ class Pair:
         device = self.world.rows[number]
         with via.core.blobs.spool(via.devices.update_limit(device.device, "marks", round, 0)) as spool:
             spool.write(self.world.body(number, round))
-            return via.devices.report(device, "marks", round, 0, spool)
+            return via.devices.report(device, "marks", round, 0, spool)()
 
     def perform(self, via: Coordinator, *kinds: type) -> None:
         """Performs what one replica has to do, of these kinds only (all, when none is named)."""
@@ -154,7 +154,7 @@ def test_repro_a_commit_that_is_over_does_not_break_into_the_next_one(pair: Pair
     pair.two.recover()
     pair.perform(pair.two)
     for row in world.rows:
-        pair.two.devices.check_in(row, world.message())
+        pair.two.devices.check_in(row, world.message())()
     pair.two.tick()
     pair.perform(pair.two)
     counted[2] = [world.index(claim.device) for claim in world.store.claims()][:3]  # One is not asked
@@ -204,7 +204,7 @@ def test_a_device_gets_its_assignment_from_the_replica_that_did_not_draw(pair: P
     for number in range(4):
         via = pair.one if number % 2 else pair.two
         message = world.message()
-        assert isinstance(via.devices.check_in(world.rows[number], message), PoolPlace)
+        assert isinstance(via.devices.check_in(world.rows[number], message)(), PoolPlace)
     pair.one.tick()
     pair.perform(pair.one)
     for number in range(4):
@@ -216,7 +216,7 @@ def test_a_device_gets_its_assignment_from_the_replica_that_did_not_draw(pair: P
 
 ASKS: dict[str, Callable[[Pair, str], object]] = {
     "limit": lambda pair, device: pair.two.devices.update_limit(device, "marks", 1, 0),
-    "started": lambda pair, device: pair.two.devices.started(device, "marks", 1, 0),
+    "started": lambda pair, device: pair.two.devices.started(device, "marks", 1, 0)(),
     "withdraw": lambda pair, device: pair.two.devices.withdraw(device, "marks", 1, 0, "moved"),
     "outcome": lambda pair, device: pair.two.devices.outcome(device, "marks", 1),
     "assignment": lambda pair, device: pair.two.devices.assignment(device),
@@ -285,7 +285,7 @@ def test_an_operators_word_at_one_is_law_at_the_other(pair: Pair) -> None:
 def test_replicas_draw_one_cohort_between_them(pair: Pair) -> None:
     world = pair.world
     for row in world.rows:
-        pair.two.devices.check_in(row, world.message())
+        pair.two.devices.check_in(row, world.message())()
     for replica in (pair.one, pair.two):
         replica.tick()
     pair.perform(pair.two)

@@ -164,7 +164,7 @@ def test_repro_what_a_dead_replica_had_to_do_is_done_by_another() -> None:
     world.settle = settle  # type: ignore[method-assign]
     for phone in world.phones:
         message = world.message()
-        world.coordinator.devices.check_in(world.rows[phone.number], message)
+        world.coordinator.devices.check_in(world.rows[phone.number], message)()
     world.coordinator.tick()
     settle()
     world.play()

@@ -43,7 +43,7 @@ def test_a_learner_or_version_that_does_not_fit_gets_the_reason(make_world: Make
     assert answer.reason == f"run marks: the plan wants {LEARNER} 2; this device has 1"
     assert 0 < answer.min_s < answer.max_s
     nothing = CheckIn(examples=5, learners={})
-    answer = world.coordinator.devices.check_in(world.rows[1], nothing)  # type: ignore[assignment]
+    answer = world.coordinator.devices.check_in(world.rows[1], nothing)()  # type: ignore[assignment]
     assert isinstance(answer, Wait)
     assert "which this device does not have (it offers: none)" in answer.reason
     assert world.check_in(2, 3, version="2") == [None, None]

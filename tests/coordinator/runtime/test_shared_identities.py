@@ -61,7 +61,7 @@ def test_replicas_that_have_one_process_each_say_it_and_so_does_one_that_starts_
     for replica, process in itertools.islice(itertools.cycle(zip(replicas, "ab", strict=True)), 6):
         world.clock.at += 20
         message = CheckIn(examples=10, learners={"tests:other": "1"}, process=process)
-        answers.append(replica.devices.check_in(row, message))
+        answers.append(replica.devices.check_in(row, message)())
     assert [isinstance(answer, Wait) and answer.warning for answer in answers] == ["", "", "", "", SHARED, SHARED]
     for replica in (*replicas, world.replica()):
         view = replica.insight.fleet.device(row.device).device
@@ -75,7 +75,7 @@ def test_replicas_that_have_one_process_each_say_it_and_so_does_one_that_starts_
 def test_it_is_said_to_both_and_to_operators(world: World) -> None:
     def asks(number: int, process: str) -> object:
         message = CheckIn(examples=10, learners={LEARNER: "1"}, hold_s=25, process=process)
-        answer = world.coordinator.devices.check_in(world.rows[number], message)
+        answer = world.coordinator.devices.check_in(world.rows[number], message)()
         world.settle()
         return (
             answer
@@ -105,8 +105,8 @@ def test_a_process_whose_hold_another_one_ended_is_asked_to_come_back_soon(world
     world.coordinator.operators.stop("marks")
     row = world.rows[0]
     first, second = (CheckIn(examples=10, learners={LEARNER: "1"}, process=name) for name in ("first", "second"))
-    world.coordinator.devices.check_in(row, first)
+    world.coordinator.devices.check_in(row, first)()
     assert world.coordinator.devices.hold_over(row.device, first).max_s > 1
-    world.coordinator.devices.check_in(row, second)
+    world.coordinator.devices.check_in(row, second)()
     assert world.coordinator.devices.hold_over(row.device, first).max_s <= 1
     assert world.coordinator.devices.hold_over(row.device, second).max_s > 1

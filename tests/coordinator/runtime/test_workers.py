@@ -129,7 +129,7 @@ def test_devices_that_come_back_get_their_round_and_the_line_goes_on(center: Cen
 def test_a_worker_that_asks_while_devices_wait_does_not_take_their_round(center: Center) -> None:
     center.fall_back()
     for number in (0, 1, 2):
-        center.coordinator.devices.check_in(center.rows[number], center.message())
+        center.coordinator.devices.check_in(center.rows[number], center.message())()
     assert center.poll(center.worker()) is None
     assert center.coordinator.operators.run("marks").kind == "federated"
 

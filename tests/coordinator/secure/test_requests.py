@@ -268,7 +268,7 @@ def test_a_message_before_its_time_is_refused_and_not_kept(stage: Stage) -> None
         spool.write(b"anything")
         early = replace(early, vector=spool if stage == "mask" else None)
         with pytest.raises(ProblemError) as caught:
-            world.requests.receive(early)
+            world.requests.receive(early)()
     assert caught.value.kind == "stale"
     assert world.state is before
     assert set(world.blobs.digests()) == blobs
@@ -279,7 +279,7 @@ def test_a_masked_input_comes_with_its_vector() -> None:
     with pytest.raises(ProblemError, match="vector"):
         world.requests.receive(
             ArrivedMessage(device="device-0000", round=1, attempt=0, stage="mask", body=b"", signature=bytes(64))
-        )
+        )()
 
 
 def test_a_vector_that_comes_too_late_leaves_no_bytes() -> None:

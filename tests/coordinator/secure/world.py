@@ -435,11 +435,11 @@ class World:
             certificate=message.blob if message.stage == "advertise" else b"",
         )
         if message.stage != "mask":
-            self.requests.receive(arrived)
+            self.requests.receive(arrived)()
             return
         with self.blobs.spool(1 << 20) as spool:
             spool.write(message.blob)
-            self.requests.receive(replace(arrived, vector=spool))
+            self.requests.receive(replace(arrived, vector=spool))()
 
     # ------------------------------------------------------------ the play
 

@@ -105,7 +105,7 @@ class Scripted:
     def operator(self, key: str) -> Operator:
         return LOCAL_OWNER
 
-    def take_check_in(self, device: DeviceRow, check_in: object) -> Callable[[], PoolPlace]:
+    def check_in(self, device: DeviceRow, check_in: object) -> Callable[[], PoolPlace]:
         self.asked.append("check_in")
         return lambda: PoolPlace(device.device, 0.0)
 
@@ -123,7 +123,7 @@ class Scripted:
     def update_limit(self, device: str, run: str, round_: int, attempt: int) -> int:
         return self.limit
 
-    def take_report(self, device: DeviceRow, run: str, round_: int, attempt: int, spool: Any) -> Callable[[], Receipt]:
+    def report(self, device: DeviceRow, run: str, round_: int, attempt: int, spool: Any) -> Callable[[], Receipt]:
         self.asked.append("report")
         digest = spool.commit()
         return lambda: Receipt(run=run, round=round_, attempt=attempt, device="d1", digest=digest, weight=1)

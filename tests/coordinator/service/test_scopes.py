@@ -83,7 +83,7 @@ def test_devices_and_workers_are_listed_by_what_they_do_for_runs_in_scope(served
     world.worker()
     message = world.message().model_copy(update={"learners": {"tests:blue": "1"}})
     for row in world.rows:
-        world.coordinator.devices.check_in(row, message)
+        world.coordinator.devices.check_in(row, message)()
     world.settle()
     blue = served.get(Route.DEVICES, served.key("viewer", "blue"))
     assert [(view["run"], view["state"]) for view in blue] == [("blue", "assigned")] * 4

@@ -21,7 +21,7 @@ def two_runs() -> Iterator[Served]:
     world = served.world
     message = world.message().model_copy(update={"learners": {"tests:blue": "1"}})
     for row in world.rows:
-        world.coordinator.devices.check_in(row, message)
+        world.coordinator.devices.check_in(row, message)()
     world.settle()
     for run in ("red", "blue"):
         served.ask("POST", f"/v1/runs/{run}/pause", served.key("operator", run)).raise_for_status()

@@ -42,7 +42,7 @@ def busy(served: Served) -> None:
     world = served.world
     message = world.message().model_copy(update={"learners": {"tests:blue": "1"}})
     for row in world.rows:
-        world.coordinator.devices.check_in(row, message)
+        world.coordinator.devices.check_in(row, message)()
     world.settle()
     selected = [number for number, row in enumerate(world.rows) if world.store.claim(row.device) is not None]
     for number in selected[:3]:

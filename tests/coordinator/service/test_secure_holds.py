@@ -82,7 +82,7 @@ def test_a_held_answer_is_woken_by_what_the_engine_says(world: Served) -> None:
 def test_a_held_request_for_the_header_is_woken_when_it_is_announced(world: Served) -> None:
     world.secure_run()
     world.check_in(*range(5))
-    world.coordinator.devices.check_in(world.rows[5], world.message())
+    world.coordinator.devices.check_in(world.rows[5], world.message())()
     world.coordinator.tick()
     while (task := world.coordinator.take_task()) is not None and not isinstance(task[1], fx.Announce):
         world.coordinator.perform(task)

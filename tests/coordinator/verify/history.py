@@ -61,7 +61,7 @@ def play(folder: Path, *, retention: int, optimizer: bool = True) -> None:
     first, second, third, _ = center.cohort()
     center.report(first, round=6)
     center.clock.at += 1
-    center.coordinator.devices.started(center.rows[second].device, RUN, 6, 0)
+    center.coordinator.devices.started(center.rows[second].device, RUN, 6, 0)()
     center.coordinator.devices.withdraw(center.rows[third].device, RUN, 6, 0, "the battery is low")
     center.settle()
     store.close()

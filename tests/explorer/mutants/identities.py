@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +22,7 @@ from coordinator.runtime.held_list import HeldList
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import SignedRequests
-from coordinator.store.port import DeviceRow
+from coordinator.store.port import DeviceRow, StoreError
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
 
@@ -68,13 +70,18 @@ def _revoked_waits_on() -> Patches:
 def _check_ins_of_many_lost() -> Patches:
     """Of check-ins that are written together and could not be, each is answered with a place in the pool."""
 
-    def wait_all(self: Fleet, arrivals: Any) -> list[PoolPlace]:
-        entered = [self._arrival(device, check_in) for device, check_in in arrivals]
-        self._arrivals.submit_all(entered)
-        self._signals.wake("fleet")
-        return [PoolPlace(one.row.device, one.row.expires) for one in entered]
+    def wait(self: Fleet, device: DeviceRow, check_in: Any) -> Callable[[], PoolPlace]:
+        arrival = self._arrival(device, check_in)
+        entered = self._arrivals.enter(arrival)
 
-    return [(Fleet, "wait_all", wait_all)]
+        def settle() -> PoolPlace:
+            with suppress(StoreError):
+                entered()
+            return PoolPlace(arrival.row.device, arrival.row.expires)
+
+        return settle
+
+    return [(Fleet, "wait", wait)]
 
 
 @mutant("left-device-registers-again", "permission", leavers=1)

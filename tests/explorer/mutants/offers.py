@@ -65,12 +65,12 @@ def _assignment_in_any_phase() -> Patches:
 @mutant("cap-not-applied", "draw")
 def _cap_not_applied() -> Patches:
     """A device waits in the pool with all examples that it says it has."""
-    take_check_in = DeviceRequests.take_check_in
+    check_in = DeviceRequests.check_in
 
     def uncapped(self: DeviceRequests, device: Any, said: Any) -> Any:
-        return take_check_in(self, replace(device, examples_cap=2**31), said)
+        return check_in(self, replace(device, examples_cap=2**31), said)
 
-    return [(DeviceRequests, "take_check_in", uncapped)]
+    return [(DeviceRequests, "check_in", uncapped)]
 
 
 @mutant("outcome-always-dropped", "offer")
@@ -159,10 +159,10 @@ def _uniform_is_the_first() -> Patches:
 @mutant("full-pool-waits", "liveness", rates={}, replicas=1)
 def _full_pool_waits() -> Patches:
     """A check-in does not wake the clock: a full pool waits for the deadline."""
-    enter = Fleet.enter
+    wait = Fleet.wait
 
     def silent(self: Fleet, device: Any, said: Any) -> Any:
-        entered = enter(self, device, said)
+        entered = wait(self, device, said)
 
         def settle() -> Any:
             signals, self._signals = self._signals, Signals()
@@ -173,7 +173,7 @@ def _full_pool_waits() -> Patches:
 
         return settle
 
-    return [(Fleet, "enter", silent)]
+    return [(Fleet, "wait", silent)]
 
 
 @mutant("workers-not-woken", "liveness", rates={}, replicas=1, plan={**CENTER, "finish": {"rounds": 6}}, workers=2)

@@ -243,8 +243,8 @@ def test_devices_by_hour_survive_a_restart_and_are_the_same_on_every_replica() -
     replica = world.replica()
     world.check_in(0, 1, 2)
     world.coordinator.insight.fleet.note_hours()
-    replica.devices.check_in(world.rows[3], world.message())
-    replica.devices.check_in(world.rows[0], world.message())
+    replica.devices.check_in(world.rows[3], world.message())()
+    replica.devices.check_in(world.rows[0], world.message())()
     replica.insight.fleet.note_hours()
     world.coordinator.insight.fleet.note_hours()
     world.clock.at += hour
@@ -324,7 +324,7 @@ def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> N
     world.clock.at += 700
     other = CheckIn(examples=10, learners={"tests:other": "1"})
     for number in range(6):
-        world.coordinator.devices.check_in(world.rows[number], other)
+        world.coordinator.devices.check_in(world.rows[number], other)()
     world.check_in(6)
     for coordinator in (world.coordinator, world.replica()):
         world.coordinator = coordinator
@@ -344,7 +344,7 @@ def test_every_check_in_is_seen_and_who_fits_no_run_waits_with_the_reason() -> N
     world.coordinator.operators.stop("of-others")
     assert shown(world, 1).state == "unfit"
     world.coordinator.operators.pause("marks")
-    world.coordinator.devices.check_in(world.rows[2], other)
+    world.coordinator.devices.check_in(world.rows[2], other)()
     assert shown(world, 2).state == "waiting"
     world.coordinator.operators.resume("marks")
     assert (shown(world, 2).state, fleet.counts().waiting) == ("unfit", 2), "it waits for the end of its hold"

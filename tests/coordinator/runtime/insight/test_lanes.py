@@ -41,7 +41,7 @@ def test_each_device_of_a_round_ends_where_it_ended() -> None:
     assert set(ends(view(world), world).values()) == {"waiting"}
     world.clock.at += 1
     for number in (reporter, late, trainer):
-        world.coordinator.devices.started(world.rows[number].device, "marks", 1, 0)
+        world.coordinator.devices.started(world.rows[number].device, "marks", 1, 0)()
     world.clock.at += 1
     world.coordinator.devices.withdraw(world.rows[withdrawn].device, "marks", 1, 0, "the battery is low")
     with world.refuses("invalid-update"):
@@ -105,7 +105,7 @@ def test_a_round_that_is_followed_goes_on_where_it_was_read(monkeypatch: pytest.
 
     monkeypatch.setattr(MemoryStore, "events", watched)
     head = world.store.head("marks")
-    world.coordinator.devices.started(world.rows[cohort[0]].device, "marks", 1, 0)
+    world.coordinator.devices.started(world.rows[cohort[0]].device, "marks", 1, 0)()
     assert view(world).ends == {"waiting": 7, "training": 1}
     assert min(read) >= head, "what was read before is not read again"
 
@@ -175,7 +175,7 @@ def test_a_large_cohort_is_told_in_parts_of_its_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("coordinator.runtime.insight.lanes.LANES_SHOWN", 7)
     world, cohort = begun()
     world.clock.at += 1
-    world.coordinator.devices.started(world.rows[cohort[0]].device, "marks", 1, 0)
+    world.coordinator.devices.started(world.rows[cohort[0]].device, "marks", 1, 0)()
     world.clock.at += 9
     world.report(*cohort[:4])
     world.settle()
