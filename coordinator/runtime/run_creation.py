@@ -241,25 +241,29 @@ def create_run(
             created_at=now,
             roles=dict(roles),
         )
-        first = CheckpointRow(
-            run=run,
-            version=0,
-            digest=request.init,
-            parent_version=None,
-            round=None,
-            origin=request.origin,
-            bytes=size,
-            optimizer=None,
-            created_at=now,
-        )
         try:
             with core.store.transaction() as tx:
                 tx.insert_run(row)
-                tx.insert_checkpoint(first)
+                tx.insert_checkpoint(first_version(row, size))
         except Conflict:  # the name of a Flower run, or of a run that another replica has created just now
             refused.add(run)
             continue
         return row
+
+
+def first_version(row: RunRow, size: int) -> CheckpointRow:
+    """Version 0 of the line of this run. ``size``: bytes of its blob."""
+    return CheckpointRow(
+        run=row.run,
+        version=0,
+        digest=row.init,
+        parent_version=None,
+        round=None,
+        origin=row.origin,
+        bytes=size,
+        optimizer=None,
+        created_at=row.created_at,
+    )
 
 
 def begin_run(core: Core, log: RunLog) -> None:

@@ -23,7 +23,7 @@ from coordinator.store.bodies import beginning_of, finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.flower import FlowerReader, FlowerWriter
-from coordinator.store.gateway import Query
+from coordinator.store.gateway import Query, R
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.rows import (
     ApiKeyRow,
@@ -220,6 +220,10 @@ _ROWS_BY_ROUND = Query(
 
 class Reader(InsightReader, FlowerReader):
     """Reads, usable inside a transaction (seeing its own writes) and outside (seeing committed data)."""
+
+    def of_run(self, row: type[R], run: str) -> list[R]:
+        """All rows of this class that name the run, in order of their key."""
+        return self._all(row, {"run": run})
 
     def run(self, run: str) -> RunRow | None:
         return self._get(RunRow, run)

@@ -1,15 +1,16 @@
 """Checks a database against the invariants, and names every violation. Reads only.
 
-Two accounts of the log are held against the stored rows. One is the engine's own: the log is folded by ``step`` from
-the plan, and what it gives is compared with what is stored, field by field. The other does without ``step``, so that a
-bug of the engine cannot hide itself. All rows are read in one transaction, so a coordinator may run meanwhile.
+Two accounts of the log are held against the stored rows. One is a replay: ``step`` folds the log from the plan,
+``records.write`` writes what it gives into an empty database, and all tables are compared, column by column
+(``tables.py``, which lists what no log determines). The other uses neither, so that a bug of theirs cannot hide itself.
+All rows are read in one transaction, so a coordinator may run meanwhile.
 
 ========  ========================================================================================================
 1         a device counts at most once per round and per version, and no update counts in two rounds
 2         the checkpoints of a run form a line
 3         a commit names exactly the updates in the log; each update of an abandoned round, or attempt, has its
           refusal recorded; a round without any was advanced by its owner, and the audit says so
-4         a round ended once: its row, its checkpoint and the log agree
+4         a round ended once: its row, its checkpoint and the log agree, also about when
 5         every blob that the rows need is there, with its bytes: checkpoints, the lists of who waited, updates that
           are not yet counted or under retention, the server optimizer's states that may be read again
 8         the log has no gap
@@ -18,10 +19,13 @@ evidence  a checkpoint was made of the parent, the server optimizer's state and 
           the commit's digests of the bytes that were read say; of a secure round, of its header, survivors and sum
 quorum    a round was committed with at least its quorum, of devices that were selected
 lease     fences only rise, and a datacenter round was committed under the last one that was granted, with its bytes
+claims    a device has an assignment in one round, which is open and for which it was selected; in a round that waits
+          for updates each selected device has one that has neither sent its update nor left
+score     the scores of evaluators are those that they sent last
 plan      the plan is the one of the digest to which the devices agreed
 log       each event can be read, follows from the state before it, and changes something
-rows      rounds, checkpoints, contributions, refusals, assignments, audit and scores are those that the log gives
-snapshot  the snapshot is the state after its event, and of the round under way
+rows      all tables of the run hold the rows that the log gives
+snapshot  the snapshot is of the round under way; that it is the state after its event is one of the rows
 draw      each cohort is the draw from the list of who waited, by seed and round
 fleet     who was selected is registered, and who had a lease is registered
 identity  certificates are of their holder, key and class, and signed by an authority whose key was given; revocation

@@ -131,11 +131,12 @@ def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, Device
         for digest in state.round.secure.blobs:
             still = _is_open(run, state.round.number)
             yield WantedBlob(digest, state.round.number, f"a message of the round, {short(digest)},", still=still)
-    for number, row in replay.expected.rounds.items():
-        if number <= forgotten or row.status not in TERMINAL or row.kind != "federated":
+    for row in replay.store.rounds(run, forgotten, state.round_number):
+        if row.status not in TERMINAL or row.kind != "federated":
             continue
-        retained += [(number, item.device, item.digest) for item in replay.expected.contributions.get(number, [])]
-        refused = replay.expected.refusals.get(number, [])
+        number = row.round
+        retained += [(number, item.device, item.digest) for item in replay.store.contributions(run, number)]
+        refused = replay.store.refusals(run, number)
         retained += [(number, item.device, item.digest) for item in refused if item.digest and item.kind == "abandoned"]
     for number, device, digest in retained:
         if (known := devices.get(device)) is None or not known.simulated:
@@ -168,4 +169,5 @@ def forgotten_rounds(replay: Replay) -> int:
     """The last round whose updates the plan's retention allowed to be deleted; 0 for none that counted any."""
     state = replay.state
     forgotten = state.round_number - (state.round is not None) - state.plan.retention.rounds
-    return max((number for number in replay.expected.contributions if number <= forgotten), default=0)
+    numbers = range(forgotten, 0, -1)
+    return next((number for number in numbers if replay.store.contributions(replay.run, number)), 0)

@@ -60,6 +60,9 @@ class IdentityChecks:
                 )
         yield from self._lists(reader, keys, recorded, audited)
         yield from audited.keys(reader)
+        for name, count in Counter(claim.device for claim in reader.claims()).items():
+            if count > 1:
+                yield _violation(f"device {name} has {count} assignments, and may have one")
         for waiting in reader.waiting(_NEVER):
             if waiting.device not in caps:
                 yield _violation(f"{waiting.device} waits, and is not registered")

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, get_args, get_origin, get_type_hints
 
+from coordinator.store.declared import TABLES
 from coordinator.store.port import Reader
 from coordinator.verify.violation import RunViolation
 
@@ -28,25 +29,10 @@ def latest_round(reader: Reader, run: str) -> int:
 def wrong_kinds(reader: Reader, run: str) -> Iterator[RunViolation]:
     """The fields of a run's rows, and of all devices and workers, that hold a value of another kind."""
     latest = latest_round(reader, run)
-    counts = reader.rows_by_round(run)
-    for table, numbers in counts.items():
-        for number in numbers:
-            if not isinstance(number, int):
-                yield RunViolation("rows", latest, f"a row of {table} names {number!r} as its round")
-    known = sorted(number for number in counts["contributions"] if isinstance(number, int))
     tables: dict[str, Callable[[], Sequence[Any]]] = {
-        "runs": lambda: [reader.run(run)],
-        "checkpoints": lambda: reader.checkpoints(run),
-        "rounds": lambda: reader.rounds(run, 0, _ALL),
-        "contributions": lambda: [row for number in known for row in reader.contributions(run, number)],
-        "refusals": lambda: reader.refusals_in_order(run),
-        "assignments": lambda: reader.claims(run),
-        "metrics": lambda: reader.metrics(run),
-        "audit": lambda: reader.audit(run),
-        "devices": lambda: reader.devices(_ALL),
-        "workers": reader.workers,
-        "events": lambda: reader.events(run, 0, _ALL),
+        about.name: partial(reader.of_run, about.row, run) for about in TABLES.values() if "run" in about.names
     }
+    tables |= {"devices": lambda: reader.devices(_ALL), "workers": reader.workers}
     for table, read in tables.items():
         try:
             rows = read()

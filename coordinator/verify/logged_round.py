@@ -16,6 +16,10 @@ class LoggedRound:
     cohort: set[str] = field(default_factory=set)
     reported: dict[str, str] = field(default_factory=dict)
     """Acknowledged updates by device: of a secure round the masked vectors of its last attempt."""
+    left: set[str] = field(default_factory=set)
+    """Devices that withdrew, or whose update was refused."""
+    drawn_at: float | None = None
+    committed_at: float | None = None
     given_up: set[tuple[str, str]] = field(default_factory=set)
     """(device, digest) of masked vectors of devices that were excluded, and of attempts that failed; of updates that
     were lost on the disk."""
@@ -29,11 +33,15 @@ class LoggedRound:
     """Digest of the server optimizer's state, as the commit names it."""
     evidence: dict[str, str] = field(default_factory=dict)
     """What the commit says of the bytes that its checkpoint was made of."""
+    workers: set[str] = field(default_factory=set)
+    """Those that had a lease of the round."""
     holder: tuple[str, int] | None = None
     """(worker, fence) of a datacenter round's last lease."""
     taken: tuple[str, int, str] | None = None
     """(worker, fence, digest) of its result."""
 
+    scores: dict[tuple[int, str, str], tuple[float, int, float]] = field(default_factory=dict)
+    """(version, source, name) -> (value, examples, time) of evaluators' scores, which name no round."""
     secure: LoggedSecure = field(default_factory=LoggedSecure)
 
     def add(self, event: EventRow) -> None:
@@ -42,6 +50,7 @@ class LoggedRound:
         match event.kind:
             case "Drawn":
                 self.cohort = {device for device, _ in body["cohort"]}
+                self.drawn_at = event.at
             case "Reported" | "Masked":
                 self.reported.setdefault(body["device"], body["digest"])
                 self.given_up.discard((body["device"], body["digest"]))  # lost, and sent again
@@ -51,17 +60,25 @@ class LoggedRound:
                 self.reported = {}
             case "Faulted" | "UpdateLost" if body["device"] in self.reported:
                 self.given_up.add((body["device"], self.reported.pop(body["device"])))
+            case "Withdrew" | "UpdateRefused":
+                self.left.add(body["device"])
             case "Advanced":
                 self.advanced = True
             case "Committed":
                 self.commits += 1
+                self.committed_at = event.at
                 self.committed = body["digest"]
                 self.optimizer = body.get("optimizer")
                 self.evidence = body.get("evidence", {})
+            case "Scored":
+                for name, value in body["metrics"].items():
+                    self.scores[body["version"], body["source"], name] = (value, body["examples"], event.at)
             case "Leased":
+                self.workers.add(body["worker"])
                 self.holder = (body["worker"], body["fence"])
             case "Delivered":
                 self.commits += 1
+                self.committed_at = event.at
                 self.committed = body["digest"]
                 self.taken = (body["worker"], body["fence"], body["digest"])
                 self.optimizer = body.get("optimizer")

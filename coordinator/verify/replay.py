@@ -1,28 +1,31 @@
-"""Folds a run's log by the engine's ``step`` from the plan, and collects the rows that the events give.
+"""Replays a run's log into an empty database: the engine's ``step`` folds it from the plan, and ``records.write``
+writes the records of each event, as it did in the coordinator.
 
 Each event must have an effect, as each event that the runtime appends has one: it changes the state, or is recorded.
-One that the engine refuses was not appended by it. After the second such event, or one that cannot be read, the fold
-says nothing any more about what follows, and stops.
+One that the engine refuses was not appended by it. After the second such event, or one that cannot be read, applied or
+stored, the replay says nothing any more about what follows, and stops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine import state as states
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.runtime import records
-from coordinator.store.port import EventRow, RunRow
-from coordinator.verify.expected import ExpectedRows
+from coordinator.runtime.run_creation import first_version
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import DeviceRow, EventRow, RunRow, StoreError
 from coordinator.verify.violation import RunViolation
 
 _MOST_REFUSED = 2
-"""Refused events after which the fold stops."""
+"""Refused events after which the replay stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,18 @@ class DrawnCohort:
 
 
 class Replay:
-    """``add`` takes the next event and yields what is wrong with it."""
+    """``add`` takes the next event and yields what is wrong with it; ``store`` has the rows that the events gave."""
 
-    def __init__(self, row: RunRow, plan: Plan) -> None:
+    def __init__(self, row: RunRow, plan: Plan, size: int) -> None:
+        """``size``: of the first version's blob, which is in no event. StoreError for a row that cannot be written."""
         self._row = row
+        self.run = row.run
         self.state: RunState = rounds.begin(row.run, plan, row.init)
-        self.expected = ExpectedRows(row)
-        self.at_snapshot: RunState | None = None
-        """The state after the event that the stored snapshot names."""
+        self.store = MemoryStore()
+        self.at_snapshot = self.state
+        """The state after the event that the stored snapshot names; where there is none, the first one."""
+        self.round_at: dict[float, int] = {}
+        """Time of a score or of an owner's act, whose rows name no round -> the round in which it was recorded."""
         self.draws: list[DrawnCohort] = []
         self.examples: list[tuple[int, str, int]] = []
         """(round, device, examples) as selected and as reported."""
@@ -52,21 +59,20 @@ class Replay:
         self.fences = 0
         """Commits that were made under a fence, or failed under one."""
         self.whole = True
-        """False: the fold has stopped."""
+        """False: the replay has stopped."""
         self._refused = 0
+        begun = replace(row, name=plan.name, plan_digest=plan.digest)
+        with self.store.transaction() as tx:
+            tx.insert_run(replace(begun, seq=0, fence=0, snapshot_seq=0, snapshot=None, refusals=0))
+            tx.insert_checkpoint(first_version(row, size))
 
     @property
     def round_number(self) -> int:
         return self.state.round_number
 
-    def add(self, row: EventRow) -> Iterator[RunViolation]:
+    def add(self, row: EventRow, event: ev.Event) -> Iterator[RunViolation]:
+        """``event``: what the row says."""
         if not self.whole:
-            return
-        try:
-            event = ev.from_json(row.kind, row.at, row.body)
-        except (ValueError, TypeError) as error:
-            self.whole = False
-            yield RunViolation("log", self.round_number, f"event {row.seq} cannot be read: {_first_line(error)}")
             return
         before = self.state
         try:
@@ -83,12 +89,31 @@ class Replay:
             why = against.reason if against is not None else "it changes nothing"
             yield RunViolation("log", _round_of(event, before), f"event {row.seq}, {row.kind}, does not fit: {why}")
             return
+        try:
+            self._write(row, following, recorded)
+        except StoreError as error:
+            self.whole = False
+            what = f"the rows of event {row.seq}, {row.kind}, cannot be stored: {error}"
+            yield RunViolation("log", _round_of(event, before), what)
+            return
         self.state = following
-        self.expected.round_number = before.round_number or following.round_number
-        records.write(self.expected, self._row.run, recorded)
-        self._note(event)
         if row.seq == self._row.snapshot_seq:
             self.at_snapshot = following
+        if any(isinstance(record, fx.RecordMetrics | fx.RecordAudit) for _, record in recorded):
+            self.round_at[event.at] = before.round_number or following.round_number
+        self._note(event)
+
+    def _write(self, row: EventRow, following: RunState, recorded: Sequence[tuple[float, fx.Record]]) -> None:
+        is_snapshot = row.seq == self._row.snapshot_seq
+        if not recorded and not is_snapshot:
+            return
+        with self.store.transaction(self.run) as tx:
+            for device in {name for _, claim in recorded if isinstance(claim, fx.Claim) for name in claim.devices}:
+                if tx.device(device) is None:
+                    tx.insert_device(_registered(device))
+            records.write(tx, self.run, recorded)
+            if is_snapshot:
+                tx.snapshot(self.run, row.seq, states.to_json(following))
 
     def _note(self, event: ev.Event) -> None:
         if isinstance(event, ev.Drawn):
@@ -102,10 +127,11 @@ class Replay:
             self.fences += 1
 
 
+def _registered(device: str) -> DeviceRow:
+    """The row that an assignment needs: no log says how a device was registered."""
+    return DeviceRow(device=device, key_id=None, certificate="", label="", examples_cap=0, enrolled_at=0.0)
+
+
 def _round_of(event: Any, state: RunState) -> int:
     """The round that an event names, or during which it happened."""
     return getattr(event, "round", state.round_number)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

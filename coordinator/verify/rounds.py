@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from coordinator.engine.evidence import sum_digest, updates_digest
 from coordinator.engine.plan import Plan
 from coordinator.folding.refold import short
-from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RoundRow
+from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RoundRow
+from coordinator.store.rows import SPENT
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.secure import against_secure
 from coordinator.verify.violation import RunViolation
@@ -72,6 +73,12 @@ class RoundChecks:
             yield RunViolation("4", row.round, f"the log commits {took}, and version {checkpoint.version} is {names}")
         if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
             yield RunViolation("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
+        if {row.closed_at, checkpoint.created_at} != {logged.committed_at}:
+            made = f"it ended at {row.closed_at} with version {checkpoint.version} of {checkpoint.created_at}"
+            yield RunViolation("4", row.round, f"{made}, and the log commits it at {logged.committed_at}")
+        if row.kind != "datacenter" and not logged.advanced and row.collecting_at != logged.drawn_at:
+            drawn = f"its cohort was drawn at {logged.drawn_at}"
+            yield RunViolation("4", row.round, f"{drawn}, and its row says {row.collecting_at}")
         yield from self._check_carried(row, logged, checkpoint)
         yield from self._check_evidence(row, logged, counted, checkpoint)
         if row.kind == "datacenter":
@@ -89,6 +96,59 @@ class RoundChecks:
             yield from against_secure(row.round, logged.secure, {item.device for item in counted})
         if row.kind == "federated":
             self.summed[row.round] = counted
+
+    def claims(self, rounds: Mapping[int, RoundRow]) -> Iterator[RunViolation]:
+        """An assignment is of a selected device, in a round that is open; and of a round that waits for updates each
+        device has one that has neither sent its update nor left. ``rounds``: those that are stored."""
+        claimed: dict[int, set[str]] = {}
+        for claim in self._store.claims(self._run):
+            row, logged = rounds.get(claim.round), self._log.get(claim.round, LoggedRound())
+            claimed.setdefault(claim.round, set()).add(claim.device)
+            name = f"{claim.device} has an assignment"
+            if row is None or row.status != "open":
+                yield RunViolation("claims", claim.round, f"{name}, and the round is not open")
+            elif claim.device not in logged.cohort:
+                yield RunViolation("claims", claim.round, f"{name}, and was not selected")
+            elif claim.attempt != row.attempt:
+                yield RunViolation("claims", claim.round, f"{name} in attempt {claim.attempt}, of {row.attempt}")
+        for number, row in rounds.items():
+            if (row.kind, row.status, row.closed_at) != ("federated", "open", None) or row.collecting_at is None:
+                continue
+            logged = self._log.get(number, LoggedRound())
+            for device in sorted(logged.cohort - logged.reported.keys() - logged.left - claimed.get(number, set())):
+                yield RunViolation("claims", number, f"{device} was selected, and has no assignment")
+
+    def refusals(self, rounds: Mapping[int, RoundRow]) -> Iterator[RunViolation]:
+        """Each refusal is of somebody who took part in its round, and none of an update that counts: its device got a
+        receipt, also when it sent the same bytes again. ``rounds``: those that are stored."""
+        by_round: dict[int, list[RefusalRow]] = {}
+        for refusal in self._store.refusals_in_order(self._run):
+            by_round.setdefault(refusal.round, []).append(refusal)
+        for number, refused in by_round.items():
+            logged = self._log.get(number, LoggedRound())
+            counts = {(item.device, item.digest) for item in self._store.contributions(self._run, number)}
+            for row in refused:
+                if (row.device, row.digest) in counts:
+                    yield RunViolation("3", number, f"the update of {row.device} counts, and a refusal of it is stored")
+                if number not in rounds:
+                    yield RunViolation("3", number, f"a refusal of {row.device} is stored, and there is no such round")
+                elif rounds[number].kind != "datacenter" and row.device not in logged.cohort | logged.workers:
+                    yield RunViolation("3", number, f"a refusal of {row.device} is stored, which was not selected")
+
+    def scores_and_marks(self, now: int) -> Iterator[RunViolation]:
+        """The scores of evaluators are those that they sent last, and who has signed is marked as spent. ``now``: the
+        latest round."""
+        rows = self._store.metrics(self._run)
+        found = {(row.version, row.source, row.name): (row.value, row.examples, row.at) for row in rows}
+        for key, sent in self._log.get(0, LoggedRound()).scores.items():
+            if found.get(key) != sent:
+                version, source, name = key
+                what = f"the score {name} of version {version} is {found.get(key)}, and {source} sent {sent}"
+                yield RunViolation("score", now, what)
+        spent = {mark.device for mark in self._store.marks_of_run(self._run) if mark.kind == SPENT}
+        for number, logged in self._log.items():
+            for device in sorted(logged.secure.signed - spent):
+                yield RunViolation("secure", number, f"{device} has signed a list, and is not marked as spent")
 
     def _check_carried(self, row: RoundRow, logged: LoggedRound, checkpoint: CheckpointRow) -> Iterator[RunViolation]:
         """The server optimizer's state is the one in the log; a round without training carries it over."""
@@ -136,7 +196,7 @@ class RoundChecks:
 
     def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[RunViolation]:
         """Each of these acknowledged updates, which do not count, must have a refusal with its reason."""
-        refused = {(item.device, item.digest) for item in self._store.refusals(self._run, round)}
+        refused = {(item.device, item.digest) for item in self._store.refusals(self._run, round) if item.reason}
         for device, digest in sorted(acknowledged):
             if (device, digest) not in refused:
                 yield RunViolation(

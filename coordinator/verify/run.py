@@ -13,7 +13,7 @@ from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
-from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow
+from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow, StoreError
 from coordinator.verify.chains import EventChain, RefusalChain
 from coordinator.verify.draws import against_draw
 from coordinator.verify.files import (
@@ -31,13 +31,15 @@ from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.messages import WithMessages, against_messages
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
-from coordinator.verify.rows import differing_rows
 from coordinator.verify.secure import LoggedSecure, against_leftovers
+from coordinator.verify.tables import differing_tables
 from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
 _TOLD_EVERY = 500
 """Events between two words of progress."""
+_HIGHEST_FENCE = 1 << 40
+"""Each commit raises the fence by one, and so does each attempt that failed."""
 
 OnProgress = Callable[[str, int, int], None]
 """Takes what is checked now, how much of it is, and how much there is of it."""
@@ -81,7 +83,12 @@ class RunChecks:
             return
         if self.plan.digest != row.plan_digest:
             yield RunViolation("plan", latest, "its plan is another one than the digest to which its devices agreed")
-        replay = self.replay = Replay(row, self.plan)
+        self._line = reader.checkpoints(row.run)
+        try:
+            replay = self.replay = Replay(row, self.plan, self._line[0].bytes if self._line else 0)
+        except StoreError as error:
+            yield RunViolation("rows", latest, f"its row cannot be stored: {error}")
+            return
         log: dict[int, LoggedRound] = {}
         yield from self._log(reader, replay, log)
         if replay.whole and replay.state.round_number and replay.state.roles != row.roles:
@@ -89,7 +96,6 @@ class RunChecks:
         refusals = RefusalChain(row)
         yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
         self.heads += [refusals.head] if refusals.head is not None else []
-        self._line = reader.checkpoints(row.run)
         yield from against_line(self._line)
         rounds: list[RoundRow] = []
         for number in sorted(counts["rounds"]):
@@ -103,8 +109,14 @@ class RunChecks:
         checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
+        stored = {item.round: item for item in rounds}
+        yield from checks.refusals(stored)
+        yield from checks.claims(stored)
+        yield from checks.scores_and_marks(replay.round_number)
         self._summed = checks.summed
-        yield from differing_rows(reader, row, replay, rounds, self._line)
+        yield from differing_tables(reader, replay, rounds)
+        if replay.whole:
+            yield from self._against_state(replay)
         devices = devices_of(reader, replay)
         yield from against_fleet(reader, replay, devices)
         self._wanted = list(wanted_blobs(row, replay, self._line, devices))
@@ -169,7 +181,8 @@ class RunChecks:
             last = seq
             if seq % _TOLD_EVERY == 0:
                 self._progress(f"{self.row.run}: events", seq, self.row.seq)
-            if event is None or not _is_readable(event):
+            happened = None if event is None else _read(event)
+            if event is None or happened is None:
                 yield RunViolation("log", replay.round_number or 1, f"event {seq} cannot be read")
                 replay.whole = False
                 chain.skip()
@@ -180,7 +193,7 @@ class RunChecks:
                 yield RunViolation("chain", number, f"event {seq}, {event.kind}, does not continue the chain of links")
             if seq in wanted:
                 named[seq] = (event, number)
-            yield from replay.add(event)
+            yield from replay.add(event, happened)
             if event.kind == "Leased":
                 if body["fence"] <= fence:
                     yield RunViolation("lease", body["round"], f"its fence {body['fence']} was issued before")
@@ -195,6 +208,20 @@ class RunChecks:
         for head in self._heads:
             event, number = named.get(head.seq, (None, now))
             yield from against_head(head, event, number, last)
+
+    def _against_state(self, replay: Replay) -> Iterator[RunViolation]:
+        """What of the run's row has bounds: commits that failed raise its fence too, and a round that opens writes a
+        snapshot."""
+        row, now = self.row, replay.round_number
+        if row.fence < replay.fences:
+            yield RunViolation(
+                "rows", now, f"the run's fence is {row.fence}, and {replay.fences} commits each raised it"
+            )
+        elif row.fence > _HIGHEST_FENCE:
+            yield RunViolation("rows", now, f"the run's fence is {row.fence}, which no coordinator reaches")
+        found = replay.at_snapshot
+        if (found.round_number, found.round is None) != (now, replay.state.round is None):
+            yield RunViolation("snapshot", now, f"the snapshot is of round {found.round_number}, and the run at {now}")
 
     def _stored_round(self, reader: Reader, number: int, rounds: list[RoundRow]) -> Iterator[RunViolation]:
         try:
@@ -224,9 +251,8 @@ def _events(reader: Reader, run: str) -> Iterator[tuple[int, EventRow | None]]:
         after, limit = page[-1].seq, limit
 
 
-def _is_readable(event: EventRow) -> bool:
+def _read(row: EventRow) -> ev.Event | None:
     try:
-        ev.from_json(event.kind, event.at, event.body)
+        return ev.from_json(row.kind, row.at, row.body)
     except (ValueError, TypeError):
-        return False
-    return True
+        return None

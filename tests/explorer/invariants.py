@@ -61,7 +61,7 @@ INVARIANTS: dict[str, str] = {
     "retention": "Raw updates are stored until their round's end plus the plan's retention, and no longer.",
     "log": "A run's log follows the rules.",
     "rows": "The rows are those that the log gives.",
-    "snapshot": "The snapshot is the state after its event.",
+    "snapshot": "The snapshot is of the round under way.",
     "fleet": "Who was selected is enrolled; who had a lease is registered.",
     "plan": "The plan is the one of the digest to which the devices agreed.",
     "chain": "Each event and refusal continues the chain of links.",

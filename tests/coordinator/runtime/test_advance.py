@@ -272,6 +272,6 @@ def test_verify_names_an_audit_that_somebody_removed(tmp_path: Path) -> None:
     assert [(wrong.invariant, wrong.what) for wrong in verify(store, world.blobs)] == [
         ("audit", "its last row is 1, and 2 were recorded"),
         ("3", "the owner advanced it, and the audit does not say so"),
-        ("rows", "the audit lacks an action that the log gives: advance"),
+        ("rows", "audit, action advance: the row is not stored, and the log gives it"),
     ]
     store.close()

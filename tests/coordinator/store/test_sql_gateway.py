@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.store import open_store, sql_gateway
-from coordinator.store.port import AuthorityRow, ContributionRow, Reader, StoreError
+from coordinator.store.port import AuthorityRow, ContributionRow, Reader, RoundRow, StoreError
 from coordinator.store.rows import MessageRow
 from coordinator.store.sql import SqlStore
 from coordinator.store.sql_gateway import DatabaseConnection, SqliteConnection, SqlReads
@@ -61,6 +61,7 @@ class Through(SqlReads, Reader):
 
 
 GIVEN: dict[str, Any] = {
+    "row": RoundRow,
     "run": "r1",
     "round": 1,
     "device": "d1",

@@ -48,6 +48,39 @@ def abandoned_rounds_are_called_committed(record: Record) -> Record:
     return record
 
 
+def rounds_end_a_second_later(record: Record) -> Record:
+    if isinstance(record, fx.RecordRound) and record.status == "committed" and record.closed_at is not None:
+        return replace(record, closed_at=record.closed_at + 1)
+    return record
+
+
+def cohorts_are_drawn_a_second_later(record: Record) -> Record:
+    if isinstance(record, fx.RecordRound) and record.collecting_at is not None:
+        return replace(record, collecting_at=record.collecting_at + 1)
+    return record
+
+
+def refusals_have_no_reason(record: Record) -> Record:
+    return replace(record, reason="") if isinstance(record, fx.RecordRefusal) else record
+
+
+def assignments_end_too_early(record: Record) -> Record:
+    """That of the device of the round under way that trains ends with that of another one."""
+    if isinstance(record, fx.Release) and record.round == 6 and record.devices is not None:
+        return replace(record, devices=None)
+    return record
+
+
+def scores_are_higher(record: Record) -> Record:
+    if not isinstance(record, fx.RecordMetrics):
+        return record
+    return replace(record, metrics={name: value + 0.01 for name, value in record.metrics.items()})
+
+
+def scores_are_forgotten(record: Record) -> Record | None:
+    return None if isinstance(record, fx.RecordMetrics) else record
+
+
 BUGS: dict[Bug, set[str]] = {
     refusals_are_forgotten: {"3"},
     refusals_name_no_update: {"3"},
@@ -55,6 +88,12 @@ BUGS: dict[Bug, set[str]] = {
     weights_are_one_too_many: {"evidence"},
     the_last_update_is_forgotten: {"3"},
     abandoned_rounds_are_called_committed: {"4"},
+    rounds_end_a_second_later: {"4"},
+    cohorts_are_drawn_a_second_later: {"4"},
+    refusals_have_no_reason: {"3"},
+    assignments_end_too_early: {"claims"},
+    scores_are_higher: {"score"},
+    scores_are_forgotten: {"score"},
 }
 """A bug, and the invariants that must name it."""
 

@@ -55,6 +55,53 @@ def test_a_doctoring_is_named_with_run_and_round(
     assert all(wrong.what for wrong in found)
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        (
+            "UPDATE rounds SET body = json_set(body, '$.funnel.withdrawn', 1) WHERE round = 4",
+            "rounds, round 4: body.funnel.withdrawn is 1, and the log gives 0",
+        ),
+        (
+            "UPDATE rounds SET body = json_set(body, '$.version', json('true')) WHERE round = 1",
+            "rounds, round 1: body.version is True, and the log gives 1",
+        ),
+        (
+            "UPDATE contributions SET version = 7 WHERE round = 4",
+            ": version is 7, and the log gives 3",
+        ),
+        (
+            "UPDATE checkpoints SET origin = 'me' WHERE version = 3",
+            "checkpoints, version 3: origin is 'me', and the log gives 'round 4'",
+        ),
+        (
+            "UPDATE runs SET snapshot = json_set(snapshot, '$.fence', 9)",
+            "runs: snapshot.fence is 9, and the log gives 2",
+        ),
+        (
+            "UPDATE runs SET name = 'other'",
+            "runs: name is 'other', and the log gives 'marks'",
+        ),
+        (
+            "DELETE FROM metrics WHERE name = 'loss'",
+            "metrics, version 3, source evaluator, name loss: the row is not stored, and the log gives it",
+        ),
+        (
+            "UPDATE refusals SET reason = 'no' WHERE round = 2",
+            "reason is 'no', and the log gives 'the round was abandoned",
+        ),
+    ],
+)
+def test_a_deviation_is_named_by_table_key_and_column_with_both_values(
+    histories: dict[int, Path], statement: str, what: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(histories[5], tmp_path / "data"))
+    with doctored(folder) as doctor:
+        doctor.sql(statement)
+    found = [wrong.what for wrong in violations(folder)]
+    assert any(what in text for text in found), found
+
+
 def test_a_datacenter_round_that_changes_the_server_optimizers_state_is_named(
     histories: dict[int, Path], tmp_path: Path
 ) -> None:
