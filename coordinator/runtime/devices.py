@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from client_sdk.protocol.devices import (
     Assignment,
@@ -21,6 +22,7 @@ from client_sdk.protocol.devices import (
     LoggedEvent,
     Outcome,
     Receipt,
+    UpdateReport,
     Wait,
 )
 from client_sdk.protocol.problems import ProblemError, problem
@@ -32,8 +34,8 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import membership
 from coordinator.engine.reasons import printable
 from coordinator.engine.state import RunState
+from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
-from coordinator.runtime.arrived_update import ArrivedUpdate, reported_event
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet, PoolPlace
 from coordinator.runtime.outcomes import Outcomes
@@ -43,6 +45,19 @@ from coordinator.store.port import DeviceRow, StoreError
 SOON_S = (0.0, 1.0)
 """When a process of a device comes back whose hold another process has ended: that shows whether both are alive."""
 _NEVER_IN_CLEAR = "this round is secure: a device sends its update masked, never in clear"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedUpdate:
+    """A validated update with its device."""
+
+    device: DeviceRow
+    report: UpdateReport
+    digest: str
+    size: int
+    at: float | None = None
+    """Unix time of its arrival in seconds; None: now."""
+    treated: Treated = UNTREATED
 
 
 class DeviceRequests:
@@ -210,7 +225,7 @@ class DeviceRequests:
         def reported(at: float) -> ev.Reported:
             if not still_there():  # the same bytes under another request were refused meanwhile
                 raise problem("busy", "the update's bytes were removed again: send them once more", retry_after_s=1)
-            return reported_event(arrived, at if arrived.at is None else arrived.at)
+            return _reported(arrived, at if arrived.at is None else arrived.at)
 
         entered = self._core.enter(arrived.report.run, reported)
         return lambda: _receipt(arrived, entered())
@@ -254,6 +269,32 @@ def _terms(state: RunState) -> SecureTask | None:
     aggregation = state.plan.aggregation
     terms = secure.terms(aggregation, state.roles)
     return task_of(terms, weighting=aggregation.weighting)
+
+
+def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:
+    report, most = arrived.report, arrived.device.examples_cap
+    score = report.held_out
+    share = min(1.0, most / score.examples) if score else 1.0
+    """Of its held-out examples those that the device may claim."""
+    return ev.Reported(
+        at=at,
+        round=report.round,
+        attempt=report.attempt,
+        device=arrived.device.device,
+        digest=arrived.digest,
+        bytes=arrived.size,
+        examples=min(report.examples, most),
+        steps=report.work.steps,
+        steps_planned=report.work.steps_planned,
+        complete=report.work.complete,
+        metrics=dict(report.metrics),
+        held_out=dict(score.metrics) if score else {},
+        held_out_examples=min(score.examples, most) if score else 0,
+        held_out_weights={name: weight * share for name, weight in score.weights.items()} if score else {},
+        held_out_states={name: [one * share for one in state] for name, state in score.states.items()} if score else {},
+        seconds=(report.fetch_s, report.train_s, report.encode_s),
+        treated=replace(arrived.treated, capped=report.examples > most),
+    )
 
 
 def _receipt(arrived: ArrivedUpdate, effects: Sequence[fx.Effect]) -> Receipt:

@@ -34,8 +34,8 @@ from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.actions import Keep
 from coordinator.requests import TABLE, Body, Direct, Held, Request
-from coordinator.runtime.arrived_update import ArrivedUpdate
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.store.port import DeviceRow
 from simulation.engines.port import Done, Result
 

@@ -20,7 +20,7 @@ from client_sdk.protocol.problems import Problem, ProblemError
 from coordinator.access import Operator
 from coordinator.requests import TABLE, Credentials, Held, NotYet, Permission, Request, Table, identify
 from coordinator.requests.devices import CHECK_IN, STARTED
-from coordinator.runtime.arrived_update import ArrivedUpdate
+from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.runtime.identities import Registrant, SignedBy
 from coordinator.service import create_app
 from coordinator.settings import Settings
