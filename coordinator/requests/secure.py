@@ -43,7 +43,7 @@ from coordinator.requests.entry import (
     Uncommitted,
 )
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.secure_wakes import Place, place_of
+from coordinator.runtime.core import Place, place_of
 from coordinator.runtime.signals import secure_key
 from coordinator.secure.arrived import ArrivedMessage
 from coordinator.store.port import DeviceRow

@@ -9,7 +9,7 @@ from coordinator.engine import rounds
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import Member, RunState, altered
-from coordinator.runtime.secure_wakes import SecureWakes
+from coordinator.runtime.core import SecureWakes
 from coordinator.runtime.signals import secure_key
 
 PLAN = Plan.parse(
