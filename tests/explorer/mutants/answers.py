@@ -130,7 +130,7 @@ def _uncapped_report() -> Patches:
     """An update counts with all held-out examples that the device says it has."""
     count = DeviceRequests.count
 
-    def uncapped(self: DeviceRequests, device: Any, *update: Any, **more: Any) -> Any:
-        return count(self, replace(device, examples_cap=2**31), *update, **more)
+    def uncapped(self: DeviceRequests, arrived: Any, **more: Any) -> Any:
+        return count(self, replace(arrived, device=replace(arrived.device, examples_cap=2**31)), **more)
 
     return [(DeviceRequests, "count", uncapped)]
