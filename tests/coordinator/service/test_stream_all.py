@@ -112,7 +112,7 @@ def test_a_snapshot_and_then_patches_that_lead_to_the_views_of_the_api(served: S
         assert screen.runs["red"]["status"] == "paused"
         message = served.world.message().model_copy(update={"learners": {"tests:blue": "1"}})
         for row in served.world.rows:
-            await asyncio.to_thread(served.world.coordinator.devices.check_in, row, message)
+            await asyncio.to_thread(served.world.coordinator.devices.check_in(row, message))
         await asyncio.to_thread(served.world.settle)
         await screen.until(lambda: screen.runs["blue"]["phase"] == "collecting")
         await asyncio.to_thread(served.world.create, name="green")

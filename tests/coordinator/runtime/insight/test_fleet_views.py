@@ -357,10 +357,10 @@ def test_what_a_device_says_of_itself_is_shown_as_it_says_it_now() -> None:
     world = World(2)
     world.create()
     said = CheckIn(examples=10, learners={LEARNER: "1"}, facts=DeviceFacts(sdk="0.3.1"))
-    world.coordinator.devices.check_in(world.rows[0], said)
+    world.coordinator.devices.check_in(world.rows[0], said)()
     world.check_in(1)
     assert [shown(world, number).facts for number in (0, 1)] == [{"sdk": "0.3.1"}, {}]
-    world.coordinator.devices.check_in(world.rows[0], said.changed(facts=DeviceFacts()))
+    world.coordinator.devices.check_in(world.rows[0], said.changed(facts=DeviceFacts()))()
     assert shown(world, 0).facts == {}
 
 
