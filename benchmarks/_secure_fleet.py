@@ -20,7 +20,7 @@ from benchmarks._wire import ServerProcess
 from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.http.operator import OperatorClient
 from client_sdk.http.transport import open_http
 from client_sdk.identity import DeviceKey
@@ -148,10 +148,10 @@ class Member:
         self.notes, self.told = Notes(), []
         stop = threading.Event()
 
-        def heard(happening: Happening) -> None:
-            self.told.append(happening.text)
-            on_told(happening.text)
-            if vanishes and happening.text.startswith(vanishes):
+        def heard(notice: Notice) -> None:
+            self.told.append(notice.text)
+            on_told(notice.text)
+            if vanishes and notice.text.startswith(vanishes):
                 stop.set()
 
         http = self.notes.http(self._server.url)
@@ -164,7 +164,7 @@ class Member:
             signer=self.key,
             http=http,
             pacing=Pacing(withdrawn_s=(0.0, 0.1)),
-            on_happening=heard,
+            on_notice=heard,
         ) as client:
             client.run(rounds=1, stop=stop)
         http.close()

@@ -42,7 +42,7 @@ from client_sdk.secagg.statement import require_signed
 from coordinator.blobs import Spool
 from coordinator.cli import app as command
 from coordinator.requests import TABLE, Table, devices, secure
-from coordinator.requests.entry import Attempt, Direct, RoundNumber, Uncommitted
+from coordinator.requests.entry import Attempt, Direct, PendingCommit, RoundNumber
 from coordinator.requests.secure import ExchangeName
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.group_commit import GroupCommit
@@ -262,7 +262,7 @@ class Empty:
         round: RoundNumber,
         attempt: Attempt,
         stage: ExchangeName,
-    ) -> protocol.Noted | Uncommitted:
+    ) -> protocol.Noted | PendingCommit:
         signed = bytes.fromhex(message.body) if stage == "mask" else body.handle.read()
         bound = self._bound["header" if stage == "advertise" else "roster"]
         require_signed(self._public(device), bytes.fromhex(message.signature), bound, stage, signed, device.device)
@@ -273,7 +273,7 @@ class Empty:
         self._came(to, stage)
         return protocol.Noted()
 
-    def _stored(self, to: Coordinator, exchange: str, content: bytes) -> Uncommitted:
+    def _stored(self, to: Coordinator, exchange: str, content: bytes) -> PendingCommit:
         """Makes a message durable as a row, together with those that come meanwhile. The rows stay."""
         run = to.core.logs()[0].run
 
@@ -293,7 +293,7 @@ class Empty:
             self._came(to, exchange)
             return protocol.Noted()
 
-        return Uncommitted(run, settle)
+        return PendingCommit(run, settle)
 
     def _public(self, device: DeviceRow) -> str:
         """The device's public key in hexadecimal."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from client_sdk.device.storage import FileStorage as FileStorage
     from client_sdk.device.storage import MemoryStorage as MemoryStorage
     from client_sdk.http.client import Client as Client
-    from client_sdk.http.client import Happening as Happening
+    from client_sdk.http.client import Notice as Notice
     from client_sdk.http.operator import OperatorClient as OperatorClient
     from client_sdk.identity import DeviceKey as DeviceKey
     from client_sdk.learners import Catalogue as Catalogue
@@ -47,7 +47,7 @@ _HOMES = {
     "Client": "client_sdk.http.client",
     "DeviceKey": "client_sdk.identity",
     "FileStorage": "client_sdk.device.storage",
-    "Happening": "client_sdk.http.client",
+    "Notice": "client_sdk.http.client",
     "LearnerTrainer": "client_sdk.learners",
     "MemoryStorage": "client_sdk.device.storage",
     "OperatorClient": "client_sdk.http.operator",
@@ -74,9 +74,9 @@ __all__ = [
     "Client",
     "DeviceKey",
     "FileStorage",
-    "Happening",
     "LearnerTrainer",
     "MemoryStorage",
+    "Notice",
     "OperatorClient",
     "Pacing",
     "Policy",

@@ -19,7 +19,7 @@ from client_sdk.terminal import fail, say, say_json, spoken_by
 
 if TYPE_CHECKING:
     from client_sdk.flower.notices import FlowerNotice
-    from client_sdk.http.notices import Happening
+    from client_sdk.http.notices import Notice
 
 AppDir = Annotated[
     Path | None,
@@ -65,7 +65,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
     app = folder.app
     log_plainly("quorate.device")
 
-    def show(notice: FlowerNotice | Happening) -> None:
+    def show(notice: FlowerNotice | Notice) -> None:
         if as_json:
             say_json({"device": joining.name, **asdict(notice)})
         else:
@@ -88,7 +88,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
             label=joining.label,
             secure_only=joining.secure_only,
             stop=stop,
-            on_happening=show,
+            on_notice=show,
         ) as port:
             journal = NodeJournal(place)
             if not as_json:

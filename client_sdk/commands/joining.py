@@ -23,7 +23,7 @@ from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
 
 if TYPE_CHECKING:
     from client_sdk.device.storage import FileStorage
-    from client_sdk.http.client import Happening
+    from client_sdk.http.client import Notice
     from client_sdk.learners import Catalogue, Trainer
     from client_sdk.protocol.devices import Policy
 
@@ -196,7 +196,7 @@ class Joining:
             who=self.who,
             policy=self.policy(),
             label=self.label,
-            on_happening=self._print_json if as_json else lambda happening: say(str(happening)),
+            on_notice=self._print_json if as_json else lambda notice: say(str(notice)),
         ) as client:
             if not as_json:
                 say(f"{who} has {trainer.examples} examples and talks to {client.coordinator}. Ctrl-C stops it.")
@@ -216,8 +216,8 @@ class Joining:
         """The content of ``who_file``, read afresh for each enrolment: such proofs are short-lived."""
         return self.who_file.read_text("utf-8").strip() if self.who_file is not None else ""
 
-    def _print_json(self, happening: Happening) -> None:
-        say_json({"device": self.name, **asdict(happening)})
+    def _print_json(self, notice: Notice) -> None:
+        say_json({"device": self.name, **asdict(notice)})
 
 
 def takes_joining(command: Callable[..., R]) -> Callable[..., R]:

@@ -22,7 +22,7 @@ from client_sdk.device.requests import Pacing
 from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.http.certifying import Who
 from client_sdk.http.driver import DeviceDriver
-from client_sdk.http.notices import Happening
+from client_sdk.http.notices import Notice
 from client_sdk.http.transport import until
 from client_sdk.identity import Signer
 from client_sdk.protocol.flower import FlowerError, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
@@ -63,7 +63,7 @@ class HttpFlowerPort(DeviceDriver):
         http: httpx2.Client | None = None,
         pacing: Pacing | None = None,
         stop: Event | None = None,
-        on_happening: Callable[[Happening], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
         self._files = FlowerFiles(folder)
         super().__init__(
@@ -74,7 +74,7 @@ class HttpFlowerPort(DeviceDriver):
             who=who,
             signer=signer,
             http=http,
-            on_happening=on_happening,
+            on_notice=on_notice,
         )
         if stop is not None:
             self._stop = stop

@@ -47,7 +47,7 @@ from client_sdk.device.session import participate
 from client_sdk.extensions import installed_version
 from client_sdk.http.certifying import Who
 from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
-from client_sdk.http.notices import Happening as Happening
+from client_sdk.http.notices import Notice as Notice
 from client_sdk.http.revocations import fetch_list, fetch_revocations
 from client_sdk.http.training import train
 from client_sdk.http.transport import Interrupted
@@ -66,7 +66,7 @@ class Client(DeviceDriver):
     from an operator of the authority, until the device has a certificate; ``who``: what the authority asks for beside
     it, where it does (an attestation, an OIDC token), or a function that gets it. ``signer`` holds the device's key in
     place of the storage. ``http``: a client that is shared with others (``transport.open_http``); None: one of its own.
-    ``on_happening`` is called from the thread that runs. ``chance`` draws from [0, 1) for the jitter of waits. Keys and
+    ``on_notice`` is called from the thread that runs. ``chance`` draws from [0, 1) for the jitter of waits. Keys and
     the secrets of secure rounds come from the operating system, and from nothing that a caller could seed.
     ValueError where ``coordinator`` is not an http or https URL, or the token is none.
     """
@@ -85,7 +85,7 @@ class Client(DeviceDriver):
         http: httpx2.Client | None = None,
         hold_s: float = 25.0,
         pacing: Pacing | None = None,
-        on_happening: Callable[[Happening], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
         chance: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(
@@ -95,7 +95,7 @@ class Client(DeviceDriver):
             who=who,
             signer=signer,
             http=http,
-            on_happening=on_happening,
+            on_notice=on_notice,
             chance=chance,
         )
         self._trainer = trainer

@@ -38,7 +38,7 @@ from client_sdk.device.performing import perform_stored
 from client_sdk.device.record import Record, Storage
 from client_sdk.http.certifying import Certifier, Who
 from client_sdk.http.exchange import DeviceFiles, Exchange
-from client_sdk.http.notices import Happening, of_saved
+from client_sdk.http.notices import Notice, of_saved
 from client_sdk.http.signing import RequestSigner
 from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.http.urls import check_url
@@ -69,7 +69,7 @@ class DeviceDriver:
         who: Who | str = "",
         signer: Signer | None = None,
         http: httpx2.Client | None = None,
-        on_happening: Callable[[Happening], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
         chance: Callable[[], float] | None = None,
     ) -> None:
         self.coordinator = check_url(coordinator)
@@ -78,7 +78,7 @@ class DeviceDriver:
         self._signer = signer
         self._own_http = http is None
         self._http = http if http is not None else open_http(self.coordinator)
-        self._on_happening = on_happening
+        self._on_notice = on_notice
         self._chance = chance if chance is not None else SystemRandom().random
         self._signing = RequestSigner(self.coordinator, self._now, os.urandom)
         self._exchange = Exchange(self._http, self.coordinator, files or storage, self._now, self._signing)
@@ -124,8 +124,8 @@ class DeviceDriver:
         match action:
             case Save() | Keep() | Load():
                 if isinstance(action, Save):
-                    for happening in of_saved(action.record, self._record, action.joined):
-                        self._emit(happening)
+                    for notice in of_saved(action.record, self._record, action.joined):
+                        self._emit(notice)
                 stored = perform_stored(self._storage, action, self._now())
                 if isinstance(action, Save):
                     self._use(action.record)
@@ -177,7 +177,7 @@ class DeviceDriver:
 
     def _notify(self, kind: str, text: str, about: Assignment | Lease | None = None) -> None:
         run, number = (about.run, about.round) if about is not None else (None, None)
-        self._emit(Happening(kind=kind, text=text, run=run, round=number))
+        self._emit(Notice(kind=kind, text=text, run=run, round=number))
 
     def _notify_once(self, kind: str, reason: str, text: str) -> None:
         """Send the notice, unless it is the same as the last one, less than REPEAT_NOTICE_S ago."""
@@ -186,8 +186,8 @@ class DeviceDriver:
             self._notify(kind, text)
             self._last_trouble = (reason, self._now())
 
-    def _emit(self, happening: Happening) -> None:
+    def _emit(self, notice: Notice) -> None:
         self._last_trouble = ("", 0.0)
-        log.debug("%s", happening)
-        if self._on_happening is not None:
-            self._on_happening(happening)
+        log.debug("%s", notice)
+        if self._on_notice is not None:
+            self._on_notice(notice)

@@ -10,7 +10,7 @@ from client_sdk.device.record import Joined, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class Notice:
     """A notice for people: one plain sentence, and the round that it is about. ``str`` of it is one line."""
 
     kind: str
@@ -26,7 +26,7 @@ class Happening:
         return where + self.text
 
 
-def of_saved(record: Record, before: Record, joined: Joined | None) -> list[Happening]:
+def of_saved(record: Record, before: Record, joined: Joined | None) -> list[Notice]:
     """The notices of one save, by what it changed."""
     found = []
     if record.certificate and record.certificate != before.certificate:
@@ -38,21 +38,21 @@ def of_saved(record: Record, before: Record, joined: Joined | None) -> list[Happ
             "withdrawn": f"Withdrew: {joined.reason}",
             "dropped": f"The round went on without this device: {joined.reason}",
         }[joined.result]
-        found.append(Happening(kind=joined.result, text=text, run=joined.run, round=joined.round))
+        found.append(Notice(kind=joined.result, text=text, run=joined.run, round=joined.round))
     elif record.assignment is not None and before.assignment is None:
         work = record.assignment
         how = "Selected to train" if work.secure is None else "Selected for a secure round of"
         text = f"{how} {work.task.learner}; {work.report_within_s:.0f} s to report."
-        found.append(Happening(kind="assigned", text=text, run=work.run, round=work.round))
+        found.append(Notice(kind="assigned", text=text, run=work.run, round=work.round))
     return found
 
 
-def _certified(encoded: str, before: str) -> Happening:
+def _certified(encoded: str, before: str) -> Notice:
     certificate = Certificate.parse(bytes.fromhex(encoded))
     until = date_of(certificate.not_after)
     if before:
-        return Happening(kind="renewed", text=f"Has a new certificate, which is valid until {until}.")
-    return Happening(kind="enrolled", text=f"Enrolled as {certificate.id}; the certificate is valid until {until}.")
+        return Notice(kind="renewed", text=f"Has a new certificate, which is valid until {until}.")
+    return Notice(kind="enrolled", text=f"Enrolled as {certificate.id}; the certificate is valid until {until}.")
 
 
 def date_of(at: float) -> str:

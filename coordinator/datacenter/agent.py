@@ -141,7 +141,7 @@ def join(
                 trainer,
                 enrolment_token=token,
                 label=label,
-                on_happening=output.of_worker,
+                on_notice=output.of_worker,
                 hold_s=hold_s,
             )
         )

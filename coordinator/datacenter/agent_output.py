@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from client_sdk.commands.long_running import say_stopped
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.protocol.workers import Lease
 from client_sdk.terminal import say, say_json
 from coordinator.datacenter.preflight import PreflightReport
@@ -21,10 +21,10 @@ class AgentOutput:
         self._as_json = as_json
         self._throttle = ProgressThrottle()
 
-    def of_worker(self, happening: Happening) -> None:
+    def of_worker(self, notice: Notice) -> None:
         """Print an event of the worker. ``of_job`` prints the events of training."""
-        if happening.kind not in ("training", "progress"):
-            self._print(happening.kind, happening.text, happening.run, happening.round)
+        if notice.kind not in ("training", "progress"):
+            self._print(notice.kind, notice.text, notice.run, notice.round)
 
     def of_job(self, lease: Lease, message: dict[str, Any]) -> None:
         """Print a message of a training, in the thread that trains."""

@@ -21,10 +21,10 @@ from flwr.serverapp import Grid
 from client_sdk.flower import flwr_private
 from client_sdk.flower.records import Encoded, sealed, views_of
 from client_sdk.protocol.flower import PUSH_LIMIT, FlowerMessage, FlowerNodes, FlowerRunView, PullReplies
-from coordinator.flower.happenings import MessagesPushed, NodesAwaited, OnHappening, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.messages import MessageIds, SentMessage, groups_of, incoming, nobody, outgoing, pushes
 from coordinator.flower.patience import Patience, StillAway
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, OnServerAppEvent, ReplyTaken
 
 HOLD_S = 25.0
 """How long one request for replies is held."""
@@ -55,7 +55,7 @@ class QuorateGrid(Grid):
         link: FlowerLink,
         run: FlowerRunView,
         patience: Patience,
-        on_happening: OnHappening,
+        on_event: OnServerAppEvent,
         *,
         quorum: Quorum | None = None,
         longest_wait_s: float = math.inf,
@@ -64,7 +64,7 @@ class QuorateGrid(Grid):
     ) -> None:
         """``longest_wait_s``: for replies, where the ServerApp would wait longer. ``after_push``: called when messages
         are durable, before ``push_messages`` returns."""
-        self._link, self._view, self._patience, self._tell = link, run, patience, on_happening
+        self._link, self._view, self._patience, self._tell = link, run, patience, on_event
         self._quorum, self._longest_wait_s = quorum, longest_wait_s
         self._after_push, self._clock = after_push, clock
         self._contents = OutgoingContents(lambda content: patience.ask(partial(link.upload, run.run, content)))
@@ -73,7 +73,7 @@ class QuorateGrid(Grid):
         """Messages whose replies have not been handed over."""
         self._nowhere = set[str]()
         """Messages to nodes that do not exist, which the coordinator has not got: each is answered here."""
-        self._waiting = WaitingForNodes(on_happening, clock)
+        self._waiting = WaitingForNodes(on_event, clock)
         self._lock = RLock()
         self._run = flwr_private.run_of(run.number, run.app.name, run.app.version, run.app.digest, run.config)
 
@@ -199,7 +199,7 @@ class WaitingForNodes:
     """Tells once that the ServerApp waits for more devices than there are, which it does by asking for the nodes again
     and again, and once more when their number has changed."""
 
-    def __init__(self, tell: OnHappening, clock: Callable[[], float]) -> None:
+    def __init__(self, tell: OnServerAppEvent, clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
         self._lock = Lock()
         self._sending = 0

@@ -16,9 +16,9 @@ from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunView, FlowerState
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import OutgoingContents, QuorateGrid, Quorum
-from coordinator.flower.happenings import Happening, MessagesPushed, OnHappening, Remark, ReplyTaken
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.patience import Patience, StillAway
+from coordinator.flower.server_app_events import MessagesPushed, OnServerAppEvent, Remark, ReplyTaken, ServerAppEvent
 from coordinator.flower.tally import first_line
 
 REASON_LIMIT = 2000
@@ -74,7 +74,7 @@ def run_server_app(
     app: AppFolder,
     request: CreateFlowerRun,
     link: FlowerLink,
-    on_happening: OnHappening,
+    on_event: OnServerAppEvent,
     *,
     waits: Waits | None = None,
     stop: Event | None = None,
@@ -86,13 +86,13 @@ def run_server_app(
     """
     waits = waits or Waits()
     server_app = load_server_app(app)
-    patience = Patience(lambda text: on_happening(Remark(text)), stop=stop)
+    patience = Patience(lambda text: on_event(Remark(text)), stop=stop)
     run = _created(link, request)
-    state, earlier = SavedState(link, run, patience), EarlierStart(run, on_happening)
+    state, earlier = SavedState(link, run, patience), EarlierStart(run, on_event)
 
-    def tell(happening: Happening) -> None:
-        on_happening(happening)
-        earlier.happened(happening)
+    def tell(event: ServerAppEvent) -> None:
+        on_event(event)
+        earlier.happened(event)
 
     flwr_private.create_messages_as(flwr_private.SERVER_NODE, run.number)
     context = Context(
@@ -164,7 +164,7 @@ class EarlierStart:
     """What people hear about a ServerApp that was started before: how much of it is served again, and where it ends. It
     follows what is pushed until the first message that no earlier start had pushed."""
 
-    def __init__(self, run: FlowerRunView, tell: OnHappening) -> None:
+    def __init__(self, run: FlowerRunView, tell: OnServerAppEvent) -> None:
         """``run``: as it was found when this start began."""
         self._earlier, self._tell = run.messages, tell
         self._known = self._served = 0
@@ -178,18 +178,18 @@ class EarlierStart:
                 )
             )
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, event: ServerAppEvent) -> None:
         """Take in what the Grid tells."""
         text = None
         with self._lock:
             if self._over:
                 return
-            if isinstance(happening, ReplyTaken):
-                self._served += happening.known
-            elif isinstance(happening, MessagesPushed):
-                self._known += happening.known
-                self._over = happening.known < happening.messages
-                text = self._ended(happening) if self._over else None
+            if isinstance(event, ReplyTaken):
+                self._served += event.known
+            elif isinstance(event, MessagesPushed):
+                self._known += event.known
+                self._over = event.known < event.messages
+                text = self._ended(event) if self._over else None
         if text is not None:
             self._tell(Remark(text))
 

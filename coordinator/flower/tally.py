@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import assert_never
 
-from coordinator.flower.happenings import Happening, MessagesPushed, NodesAwaited, Remark, ReplyTaken
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Remark, ReplyTaken, ServerAppEvent
 
 EVERY_S = 2.0
 """Between two lines about one group that is under way."""
@@ -66,20 +66,20 @@ class RunTally:
         self._replies = self._errors = 0
         self._lock = Lock()
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, event: ServerAppEvent) -> None:
         """Take in what the Grid tells, from any thread."""
         with self._lock:
-            match happening:
+            match event:
                 case MessagesPushed():
-                    self._pushed(happening)
+                    self._pushed(event)
                 case ReplyTaken():
-                    self._replied(happening)
+                    self._replied(event)
                 case NodesAwaited():
-                    self._say(awaited(happening.nodes, happening.ineligible, self._simulation))
+                    self._say(awaited(event.nodes, event.ineligible, self._simulation))
                 case Remark():
-                    self._say(happening.text)
+                    self._say(event.text)
                 case _:
-                    assert_never(happening)
+                    assert_never(event)
 
     def end(self) -> Totals:
         """Say the last line; the totals."""

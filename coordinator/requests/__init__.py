@@ -6,7 +6,7 @@ It is synchronous and has no sockets. The caller is resolved first (``callers``)
 """
 
 from coordinator.requests.callers import Caller, Credentials, Permission, check_credentials, identify
-from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, Request, Shape, Uncommitted
+from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, PendingCommit, Request, Shape
 from coordinator.requests.table import TABLE, Table
 
 __all__ = [
@@ -18,11 +18,11 @@ __all__ = [
     "Entry",
     "Held",
     "NotYet",
+    "PendingCommit",
     "Permission",
     "Request",
     "Shape",
     "Table",
-    "Uncommitted",
     "check_credentials",
     "identify",
 ]

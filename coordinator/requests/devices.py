@@ -25,8 +25,8 @@ from coordinator.requests.entry import (
     Entry,
     Held,
     NotYet,
+    PendingCommit,
     RoundNumber,
-    Uncommitted,
 )
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.fleet import PoolPlace
@@ -54,7 +54,7 @@ def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
     return Noted()
 
 
-def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Uncommitted:
+def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> PendingCommit:
     """The device is available for training. Held open until there is an assignment, or until `hold_s` has passed.
 
     A repeated check-in returns the same assignment, so a lost answer costs nothing.
@@ -65,7 +65,7 @@ def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> Uncommitte
         found = checked_in()
         return NotYet(found) if isinstance(found, PoolPlace) else found
 
-    return Uncommitted("", answered)
+    return PendingCommit("", answered)
 
 
 def waits_for(device: DeviceRow, message: CheckIn) -> str:
@@ -88,7 +88,7 @@ def leave(to: Coordinator, device: DeviceRow, message: CheckIn, hold: PoolPlace)
     to.devices.stop_waiting(hold)
 
 
-def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> Uncommitted:
+def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> PendingCommit:
     """The device has the checkpoint and begins to train. It is shown to people only: losing this request loses
     nothing."""
     entered = to.devices.started(device.device, run, round, message.attempt)
@@ -97,7 +97,7 @@ def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId,
         entered()
         return Noted()
 
-    return Uncommitted(run, noted)
+    return PendingCommit(run, noted)
 
 
 def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber, attempt: Attempt) -> int:
@@ -106,13 +106,13 @@ def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber,
 
 def update(
     to: Coordinator, device: DeviceRow, body: Spool, *, run: RunId, round: RoundNumber, attempt: Attempt
-) -> Uncommitted:
+) -> PendingCommit:
     """The device's update: safetensors with an UpdateReport in its metadata. Streamed, never held in memory.
 
     An acknowledged update is durable. The same bytes again get the same receipt; other bytes are refused
     (*duplicate*): the first update counts. `Content-Digest` is checked where the request has it.
     """
-    return Uncommitted(run, to.devices.report(device, run, round, attempt, body))
+    return PendingCommit(run, to.devices.report(device, run, round, attempt, body))
 
 
 def withdraw(to: Coordinator, device: DeviceRow, message: Withdrawal, *, run: RunId, round: RoundNumber) -> Noted:

@@ -8,7 +8,7 @@
     Body     one call returns the limit before the first byte of a long body is read; another handles the stored body.
              Where the body counts already, one call returns the answer without it
 
-The main function of an entry may return ``Uncommitted`` in place of its answer.
+The main function of an entry may return ``PendingCommit`` in place of its answer.
 
 The functions of a shape are called as ``function(coordinator, caller, message, ..., **path)``, without the message
 where the entry has none. The parameters in the path and in the query are keyword-only parameters.
@@ -60,7 +60,7 @@ class NotYet:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncommitted:
+class PendingCommit:
     """An answer that acknowledges what is queued for a transaction and not durable yet."""
 
     run: str
@@ -215,17 +215,17 @@ class Request:
         """Calls a function of the entry's shape with the caller, the message and the path of this request. What its
         answer acknowledges is durable."""
         answer = self.begin(step, coordinator, *more)
-        return answer.settle() if isinstance(answer, Uncommitted) else answer
+        return answer.settle() if isinstance(answer, PendingCommit) else answer
 
     def begin(self, step: Handler, coordinator: Coordinator, *more: Any) -> Any:
-        """The same; but the answer may be ``Uncommitted``, for who settles it together with others."""
+        """The same; but the answer may be ``PendingCommit``, for who settles it together with others."""
         if self.entry.message is None:
             return step(coordinator, self.caller, *more, **self.path)
         return step(coordinator, self.caller, self.message, *more, **self.path)
 
     def act(self, coordinator: Coordinator, *more: Any) -> Any:
         """Calls the main function of the entry's shape. The audit has the request before it is carried out; and after
-        it, what it created, or that it was refused. The answer of what is not audited may be ``Uncommitted``."""
+        it, what it created, or that it was refused. The answer of what is not audited may be ``PendingCommit``."""
         call, audited = self.entry.shape.main, self.entry.audited
         if audited is None:
             return self.begin(call, coordinator, *more)

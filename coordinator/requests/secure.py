@@ -39,8 +39,8 @@ from coordinator.requests.entry import (
     Direct,
     Entry,
     Held,
+    PendingCommit,
     RoundNumber,
-    Uncommitted,
 )
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Place, place_of
@@ -106,7 +106,7 @@ def secure_message(
     round: RoundNumber,
     attempt: Attempt,
     stage: ExchangeName,
-) -> Uncommitted:
+) -> PendingCommit:
     """The device's message of an exchange, with its signature in the header `Quorate-Secure`. The body is the message;
     of *mask* it is the packed vector, streamed, and the message is in the header.
 
@@ -132,7 +132,7 @@ def secure_message(
             entered()
         return Noted()
 
-    return Uncommitted(run, noted)
+    return PendingCommit(run, noted)
 
 
 def secure_answer(

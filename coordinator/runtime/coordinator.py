@@ -33,6 +33,7 @@ from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.insight.insight import Insight
 from coordinator.runtime.issuer import issuer_of
 from coordinator.runtime.operators import OperatorRequests
+from coordinator.runtime.run_errors import RunErrors
 from coordinator.runtime.secure_authority import PresentAuthority
 from coordinator.runtime.secure_rounds import SecureRuns
 from coordinator.runtime.signals import Signals
@@ -40,7 +41,6 @@ from coordinator.runtime.signing import SignedRequests, Verify
 from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.runtime.tracing import Traces
-from coordinator.runtime.troubles import Troubles
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
 from coordinator.secure.opening import MakeMasker
@@ -65,7 +65,7 @@ class Coordinator:
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
-        troubles: Troubles | None = None,
+        run_errors: RunErrors | None = None,
         traces: Traces | None = None,
         authority: PinnedAuthority | None = None,
         verify: Verify = RequestSignature.require_signed,
@@ -82,7 +82,7 @@ class Coordinator:
             entropy=entropy,
             sums=sums,
             extensions=extensions,
-            troubles=troubles,
+            run_errors=run_errors,
             traces=traces,
         )
         clock, known = self.core.clock, self.core.settings
@@ -104,20 +104,20 @@ class Coordinator:
 
     def recover(self) -> None:
         """After a start: issues pending actions again. MissingExtension where a run of the store cannot continue on
-        this installation. A run whose log cannot be read is noted in ``core.troubles``; the others are recovered."""
+        this installation. A run whose log cannot be read is noted in ``core.run_errors``; the others are recovered."""
         self.core.require_extensions()
         self.identities.record_authority()
         self._time.recover()
 
     def tick(self) -> float | None:
         """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
-        none. A run for which that fails is noted in ``core.troubles``, and the deadlines of the others are handled."""
+        none. A run for which that fails is noted in ``core.run_errors``; the deadlines of the others are handled."""
         try:
             self.secure.free()
             self.identities.list()  # whom a list revokes that another replica has taken leaves the pool
             return min((at for at in (self._time.tick(), self.flower.tick()) if at is not None), default=None)
         except StoreError as error:
-            self.core.failures.note(error)
+            self.core.storage_errors.note(error)
             raise
 
     def take_task(self, *, openings: bool | None = None) -> Task | None:
@@ -139,14 +139,14 @@ class Coordinator:
             with nullcontext() if traces is None else traces.performing(*task):
                 self._actions.perform(task)
         except Exception as error:
-            self.core.failures.note(error)
+            self.core.storage_errors.note(error)
             raise
 
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
         found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
-        troubles = self.core.troubles.all()
+        troubles = self.core.run_errors.all()
         found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
         damaged = self.core.blobs.damaged()
         found |= {"damaged": damaged} if damaged else {}

@@ -25,11 +25,11 @@ from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
-from coordinator.runtime.failures import Failures
+from coordinator.runtime.run_errors import RunErrors
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals, secure_key
+from coordinator.runtime.storage_errors import StorageErrors
 from coordinator.runtime.tracing import Traces
-from coordinator.runtime.troubles import Troubles
 from coordinator.settings import Settings
 from coordinator.store.port import Store
 
@@ -57,7 +57,7 @@ class Core:
         entropy: Entropy = secrets.token_bytes,
         sums: MakeSums = SpooledSums,
         extensions: FindExtensions = installed,
-        troubles: Troubles | None = None,
+        run_errors: RunErrors | None = None,
         traces: Traces | None = None,
     ) -> None:
         self.store = store
@@ -68,8 +68,8 @@ class Core:
         self.entropy = entropy
         self._sums = sums
         self.extensions = extensions
-        self.failures = Failures(self.clock)
-        self.troubles = troubles or Troubles()
+        self.storage_errors = StorageErrors(self.clock)
+        self.run_errors = run_errors or RunErrors()
         self.traces = traces
         self._lock = threading.Lock()
         self._logs: dict[str, RunLog] = {}
@@ -116,7 +116,7 @@ class Core:
             try:
                 state = self.log(run).catch_up()
             except ValueError as error:
-                self.troubles.note(run, error)
+                self.run_errors.note(run, error)
                 continue
             if state.over:
                 continue

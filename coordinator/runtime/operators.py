@@ -76,7 +76,7 @@ class OperatorRequests:
             try:
                 found.append(self.run(run))
             except ValueError as error:
-                self._core.troubles.note(run, error)
+                self._core.run_errors.note(run, error)
         return sorted(found, key=lambda view: (view.created_at, view.run))
 
     def run_ids(self) -> list[str]:
@@ -88,7 +88,7 @@ class OperatorRequests:
         if self._is_flower(run):
             return self._flower.views.run(run)
         found = self._found(run)
-        trouble = self._core.troubles.of(run)
+        trouble = self._core.run_errors.of(run)
         if found is None:
             view = views.unreadable_run_view(self._core.store, self._row(run), trouble)
             return view.changed(clock=self._clocks.of(self._core.store, run))
@@ -141,14 +141,14 @@ class OperatorRequests:
         try:
             return self._core.log(run).caught_up()
         except ValueError as error:
-            self._core.troubles.note(run, error)
+            self._core.run_errors.note(run, error)
             return None
 
     def _readable(self, run: str) -> RunState:
         """The newest state of a run that shall be changed; ProblemError where its log cannot be read."""
         found = self._found(run)
         if found is None:
-            raise problem("conflict", f"this coordinator cannot handle run {run}: {self._core.troubles.of(run)}")
+            raise problem("conflict", f"this coordinator cannot handle run {run}: {self._core.run_errors.of(run)}")
         return found[0]
 
     def pause(self, run: str) -> RunView:
@@ -220,7 +220,7 @@ class OperatorRequests:
         view = views.round_view(self._core.store, row, state, authorities)
         if view.status != "open" or state is None or state.round is None or row.round != state.round.number:
             return view
-        parts = (self._core.troubles.of_actions(row.run), self._standstill.of_round(state))
+        parts = (self._core.run_errors.of_actions(row.run), self._standstill.of_round(state))
         return view.model_copy(update={"reason": "; ".join(part for part in parts if part) or view.reason})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:

@@ -25,6 +25,7 @@ from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
 from coordinator.requests.entry import OCTETS, About, Beside
 from coordinator.runtime import log_context
 from coordinator.runtime.signing import Arrived
+from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service, caller_name
 from coordinator.service.declaring import declared
 from coordinator.service.describing import BINARY, extras
@@ -32,7 +33,6 @@ from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
 from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
 from coordinator.service.session_cookie import require_proof, with_session, without_session
-from coordinator.service.settling import Settling
 from coordinator.service.signatures import arrived, bearer
 from coordinator.service.uploads import Uploads, announced_digest
 
@@ -43,16 +43,16 @@ query."""
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
     """Returns a route for each entry, in order."""
-    settling = Settling(service)
-    holds = Holds(service, settling)
+    batches = CommitBatches(service)
+    holds = Holds(service, batches)
     prefix = service.settings.prefix
-    return [_route(entry, _respond(service, uploads, holds, settling, entry), prefix) for entry in entries]
+    return [_route(entry, _respond(service, uploads, holds, batches, entry), prefix) for entry in entries]
 
 
 # ------------------------------------------------------------ one function for each shape
 
 
-def _respond(service: Service, uploads: Uploads, holds: Holds, settling: Settling, entry: Entry[Shape]) -> Respond:
+def _respond(service: Service, uploads: Uploads, holds: Holds, batches: CommitBatches, entry: Entry[Shape]) -> Respond:
     coordinator, shape = service.coordinator, entry.shape
 
     def request(given: Arrived | str, message: Any, path: dict[str, Any]) -> Request:
@@ -61,9 +61,9 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, settling: Settlin
 
     async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         def act() -> Any:
-            return settling.alone(request(given, message, path).act(coordinator))
+            return batches.alone(request(given, message, path).act(coordinator))
 
-        return await settling.together(await service.work(act))
+        return await batches.together(await service.work(act))
 
     async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -84,10 +84,10 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, settling: Settlin
             return answer
 
         def finish(spool: Spool) -> Any:
-            return settling.alone(asked.act(coordinator, spool))
+            return batches.alone(asked.act(coordinator, spool))
 
         taken = await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
-        return await settling.together(taken)
+        return await batches.together(taken)
 
     return {Direct: direct, Held: held, Body: body}[type(shape)]
 

@@ -30,7 +30,7 @@ from simulation.engines.port import CannotTrain, Done, Job
 from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
-"""Failures that real devices have too: the device withdraws, and the round goes on."""
+"""StorageErrors that real devices have too: the device withdraws, and the round goes on."""
 
 
 @dataclass(frozen=True, slots=True)

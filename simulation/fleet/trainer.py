@@ -13,7 +13,7 @@ from threading import Event, Lock
 import httpx2
 
 from client_sdk.data import Examples
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Assignment
 from client_sdk.protocol.names import Route
@@ -85,20 +85,20 @@ class RoundTimes:
         """Seconds between the starts of the last two rounds."""
         return self._round_s
 
-    def note(self, happening: Happening) -> None:
+    def note(self, notice: Notice) -> None:
         """Learn from an event of a device: work in round n shows that earlier rounds are over, a refusal in round n
         that n is over."""
-        run, number = happening.run, happening.round
+        run, number = notice.run, notice.round
         if run is None or number is None:
             return
         with self._lock:
-            if happening.kind == "assigned" and number > self._newest.get(run, 0):
+            if notice.kind == "assigned" and number > self._newest.get(run, 0):
                 now = self._clock()
                 if self._newest.get(run) == number - 1:
                     self._round_s = now - self._opened_at[run]
                 self._newest[run], self._opened_at[run] = number, now
                 self._over[run] = max(number - 1, self._over.get(run, 0))
-            elif happening.kind in ("refused", "dropped"):
+            elif notice.kind in ("refused", "dropped"):
                 self._over[run] = max(number, self._over.get(run, 0))
 
     def is_over(self, run: str, number: int) -> bool:

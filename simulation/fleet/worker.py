@@ -32,7 +32,7 @@ from client_sdk.device.checkpoint_cache import CheckpointCache, Download, Memory
 from client_sdk.device.record import Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.http.transport import open_http
 from client_sdk.learners import Catalogue, catalogue_for
 from client_sdk.protocol.devices import CheckpointRef, Policy, SecureBounds
@@ -140,7 +140,7 @@ class FleetTally(BaseModel):
     enrolled: int = 0
     """Devices that have a certificate, from this start or an earlier one."""
     kinds: dict[str, int] = {}
-    """Happenings by kind: see ``Happening``; and ``vanished``."""
+    """Notices by kind: see ``Notice``; and ``vanished``."""
     fatal: str | None = None
 
     @property
@@ -227,9 +227,9 @@ class FleetWorker:
     def _take_part(self, number: int, storage: Storage, trainer: FleetTrainer, vanishes: VanishesInExchanges) -> float:
         """Take part until stopped or vanished. Returns how long the device stays away, in round durations."""
 
-        def note(happening: Happening) -> None:
-            self._round_times.note(happening)
-            self._count(number, happening.kind)
+        def note(notice: Notice) -> None:
+            self._round_times.note(notice)
+            self._count(number, notice.kind)
 
         record = storage.load()
         if record is not None and record.registered is not None and record.coordinator == self._orders.coordinator:
@@ -247,7 +247,7 @@ class FleetWorker:
                     http=http,
                     hold_s=HOLD_S,
                     pacing=PACING,
-                    on_happening=note,
+                    on_notice=note,
                 )
                 client.run(stop=self._stop)
         except Vanished as vanished:

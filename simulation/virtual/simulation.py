@@ -36,7 +36,7 @@ from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.held_list import list_row
 from coordinator.runtime.insight.fleet_views import class_of as class_in
-from coordinator.runtime.troubles import RaisedTroubles
+from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
 from coordinator.store.port import AuditRow
@@ -139,7 +139,7 @@ class Simulation:
                 settings=_SETTINGS,
                 entropy=_entropy(seed),
                 sums=sums_of(self.engine),
-                troubles=RaisedTroubles(),
+                run_errors=RaisedRunErrors(),
                 authority=None if authority is None else authority.pinned,
                 masker=primitives.masker,
             )

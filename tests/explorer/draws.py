@@ -15,7 +15,7 @@ from coordinator.store.port import EventRow, Reader, WaitingRow
 from tests.explorer import invariants
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.offers import fits
 
 EVER = float("-inf")
@@ -27,7 +27,7 @@ def free(reader: Reader) -> list[WaitingRow]:
     return [row for row in reader.waiting(EVER) if reader.claim(row.device) is None]
 
 
-def eligible(run: Followed, rows: Iterable[WaitingRow], unfit: Container[str] | None = None) -> list[WaitingRow]:
+def eligible(run: TrackedRun, rows: Iterable[WaitingRow], unfit: Container[str] | None = None) -> list[WaitingRow]:
     """The rows of devices that the run may use. ``unfit``: those that it may not; None: by the log so far."""
     left_out = run.unfit if unfit is None else unfit
     fit = (row for row in rows if row.device not in left_out)
@@ -40,7 +40,7 @@ def _learners(offer: str) -> frozenset[str]:
     return frozenset(json.loads(offer)["learners"])
 
 
-def drawn(durable: Durable, run: Followed, event: EventRow, waiting: list[WaitingRow]) -> None:
+def drawn(durable: Durable, run: TrackedRun, event: EventRow, waiting: list[WaitingRow]) -> None:
     """Checks the draw of this event. ``waiting``: the unclaimed rows of the pool before it, expired ones too."""
     body, cohort = event.body, run.plan["cohort"]
     pool = sorted((row.device, row.examples) for row in eligible(run, waiting, run.left_out) if row.expires > event.at)

@@ -106,7 +106,7 @@ class CenterFollowing(Following):
 
 
 @dataclass(slots=True)
-class Followed(SecureFollowing, CenterFollowing):
+class TrackedRun(SecureFollowing, CenterFollowing):
     """One run, by its log."""
 
     def follow(self, event: EventRow) -> list[RoundEnding]:

@@ -215,7 +215,7 @@ class FollowedRun:
 
 
 class Following(FollowedRun, ABC):
-    """What the parts of the model need of each other: ``follow.Followed`` has them all."""
+    """What the parts of the model need of each other: ``follow.TrackedRun`` has them all."""
 
     __slots__ = ()
 

@@ -23,7 +23,7 @@ from coordinator.store.port import RoundRow
 from coordinator.verify import verify
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.marks import Made, Register, marks_in, next_model, what_went_wrong
 from tests.explorer.request import SentRequest
 from tests.explorer.round_ending import RoundEnding, means, scores_of
@@ -76,7 +76,7 @@ NUMBERS = {what.partition(".")[0]: name for name, what in INVARIANTS.items() if 
 """The names by their numbers in docs/invariants.md."""
 
 
-def begun(durable: Durable, run: Followed) -> None:
+def begun(durable: Durable, run: TrackedRun) -> None:
     """A visible run has its first checkpoint."""
     first = durable.store.checkpoint(run.run, 0)
     if first is None or first.parent_version is not None:
@@ -85,7 +85,7 @@ def begun(durable: Durable, run: Followed) -> None:
     whole(durable, first.digest, first.bytes, "the first checkpoint")
 
 
-def round_ended(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
+def round_ended(register: Register, durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     """Checks all rows about a round that has ended."""
     store, number = durable.store, ending.round
     row = store.round(run.run, number)
@@ -131,7 +131,7 @@ def round_ended(register: Register, durable: Durable, run: Followed, ending: Rou
         refolded(register, durable, run, ending)
 
 
-def trained(register: Register, run: Followed, ending: RoundEnding) -> None:
+def trained(register: Register, run: TrackedRun, ending: RoundEnding) -> None:
     """The committed model is, byte for byte, what was trained in this round under its last lease."""
     made = register.results.get(ending.digest, set())
     if (run.run, ending.round, ending.lease[2]) not in made:
@@ -140,7 +140,7 @@ def trained(register: Register, run: Followed, ending: RoundEnding) -> None:
         )
 
 
-def refolded(register: Register, durable: Durable, run: Followed, ending: RoundEnding) -> None:
+def refolded(register: Register, durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     """The committed model equals the sum of its updates, each once, computed here again."""
     rule = run.plan["aggregation"]
     parent = durable.store.checkpoint(run.run, ending.version - 1)
@@ -173,7 +173,7 @@ def capped(durable: Durable, ending: RoundEnding, device: str, made: Made) -> No
         raise Broken("draw", f"{device} counts with {counted} examples in round {ending.round}; its cap is {most}")
 
 
-def rows_agree(durable: Durable, run: Followed, *, moved: bool = True) -> None:
+def rows_agree(durable: Durable, run: TrackedRun, *, moved: bool = True) -> None:
     """The rows that change with the log: the claims, and, where the run has ``moved`` to another phase, the open round
     and the end of the line."""
     store = durable.store
@@ -191,7 +191,7 @@ def rows_agree(durable: Durable, run: Followed, *, moved: bool = True) -> None:
         raise Broken("line", f"the line of {run.run} does not end at version {run.version}")
 
 
-def spooled(durable: Durable, run: Followed, only: str | None = None) -> None:
+def spooled(durable: Durable, run: TrackedRun, only: str | None = None) -> None:
     """The bytes of every update that may yet count are on the disk."""
     if run.phase not in ("collecting", "committing"):
         return
@@ -200,7 +200,7 @@ def spooled(durable: Durable, run: Followed, only: str | None = None) -> None:
             whole(durable, digest, None, f"{device}'s update of round {run.round}", "ack-durable")
 
 
-def whole_blobs(durable: Durable, run: Followed) -> None:
+def whole_blobs(durable: Durable, run: TrackedRun) -> None:
     line = durable.store.checkpoints(run.run)
     if [(row.version, row.parent_version) for row in line] != [(n, n - 1 if n else None) for n in range(len(line))]:
         raise Broken("line", f"the checkpoints of {run.run} are no line: {[row.version for row in line]}")
@@ -209,7 +209,7 @@ def whole_blobs(durable: Durable, run: Followed) -> None:
     whole_state(durable, run)
 
 
-def whole_state(durable: Durable, run: Followed) -> None:
+def whole_state(durable: Durable, run: TrackedRun) -> None:
     """The newest state of the server optimizer, which the next round reads, is on the disk."""
     if run.plan["aggregation"]["server_optimizer"] == "average":
         return
@@ -239,7 +239,7 @@ def fetched(request: SentRequest, body: bytes) -> None:
         )
 
 
-def record(device: str, history: Iterable[Joined], run_of: Callable[[str], Followed], *, lies: bool) -> None:
+def record(device: str, history: Iterable[Joined], run_of: Callable[[str], TrackedRun], *, lies: bool) -> None:
     """Checks the record of a device: a receipt in it belongs to a counted or recorded update. What it was refused as
     late does not count, unless it ``lies``: a round that has lost an update is open again, and takes the same bytes
     from a second request."""
@@ -265,7 +265,7 @@ def leases(
     worker: str,
     history: Sequence[Ended],
     delivered: dict[tuple[str, int, int], str],
-    run_of: Callable[[str], Followed],
+    run_of: Callable[[str], TrackedRun],
 ) -> None:
     """Checks what a worker was answered about its leases: a result with a receipt is committed."""
     for ended in history:
@@ -280,7 +280,7 @@ def leases(
             raise Broken("receipt", f"{worker} got an answer that its result of round {lease.round} does not count")
 
 
-def retained(register: Register, durable: Durable, run: Followed, ended: int) -> None:
+def retained(register: Register, durable: Durable, run: TrackedRun, ended: int) -> None:
     """No raw update lies on the disk longer than its round and the plan's retention. ``ended``: the last round that
     ended long enough ago.
     """
@@ -300,7 +300,7 @@ def retained(register: Register, durable: Durable, run: Followed, ended: int) ->
             )
 
 
-def optimizer_states(durable: Durable, run: Followed, ended: int) -> None:
+def optimizer_states(durable: Durable, run: TrackedRun, ended: int) -> None:
     """The server optimizer's states with which updates were folded are deleted with these."""
     if run.plan["aggregation"]["server_optimizer"] == "average":
         return
@@ -313,14 +313,14 @@ def optimizer_states(durable: Durable, run: Followed, ended: int) -> None:
             raise Broken("retention", f"{what} is stored after round {ended}")
 
 
-def recorded_once(durable: Durable, run: Followed, round: int, device: str) -> None:
+def recorded_once(durable: Durable, run: TrackedRun, round: int, device: str) -> None:
     """A refused body that was not read is recorded once, however often it is sent."""
     rows = [row for row in durable.store.refusals(run.run, round) if row.device == device and row.digest is None]
     if len(rows) > 1:
         raise Broken("named", f"{device} was refused in round {round} of {run.run}, recorded {len(rows)} times")
 
 
-def linked(durable: Durable, run: Followed) -> None:
+def linked(durable: Durable, run: TrackedRun) -> None:
     """Each event has the link of the one before, its number, its time and its content, computed here again."""
     identity = [run.row.run, run.row.name, run.row.plan_digest, run.row.init, run.row.origin, run.row.created_at]
     link = hashlib.sha256(LOG + _text(identity)).digest()
@@ -335,7 +335,7 @@ def _text(body: Any) -> bytes:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def still_retained(durable: Durable, run: Followed) -> None:
+def still_retained(durable: Durable, run: TrackedRun) -> None:
     """The updates of the plan's last rounds are still there: none is deleted early."""
     ended = run.round - (run.phase != "idle")
     for number in range(max(1, ended - int(run.plan["retention"]["rounds"]) + 1), ended + 1):
@@ -353,7 +353,7 @@ def verified(durable: Durable) -> None:
         raise Broken(NUMBERS.get(wrong.invariant, wrong.invariant), f"verify: round {wrong.round}: {wrong.what}")
 
 
-def _shown(durable: Durable, run: Followed, ending: RoundEnding, row: RoundRow) -> None:
+def _shown(durable: Durable, run: TrackedRun, ending: RoundEnding, row: RoundRow) -> None:
     """The public record of a federated round, and the scores by its devices of the model that they received."""
     reports, body = [event.body for event in ending.reports.values()], row.body
     began = (ending.began | ending.invalid | ending.reported.keys()) - ending.withdrawn
@@ -377,7 +377,7 @@ def _shown(durable: Durable, run: Followed, ending: RoundEnding, row: RoundRow) 
         _scored(durable, run, ending)
 
 
-def _scored(durable: Durable, run: Followed, ending: RoundEnding) -> None:
+def _scored(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     """The devices' scores are of the version that they received, the parent."""
     scored = scores_of(ending)
     found = [row for row in durable.store.metrics(run.run) if row.source == "devices" and row.version >= ending.version]
@@ -391,7 +391,7 @@ def _scored(durable: Durable, run: Followed, ending: RoundEnding) -> None:
         raise Broken("public", f"the scores of version {ending.version - 1} of {run.run} have other examples")
 
 
-def _same(run: Followed, ending: RoundEnding, found: Any, wanted: dict[str, float]) -> None:
+def _same(run: TrackedRun, ending: RoundEnding, found: Any, wanted: dict[str, float]) -> None:
     close = found.keys() == wanted.keys() and all(math.isclose(found[name], wanted[name]) for name in wanted)
     if not close:
         raise Broken("public", f"round {ending.round} of {run.run}: its metrics are {found}, not {wanted}")

@@ -20,7 +20,7 @@ from client_sdk.protocol.workers import WorkerRegistered, WorkerRegistration
 from tests.explorer import invariants
 from tests.explorer.device import ExplorerDevice
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.holders import DAY_S, Holder, certificate_of, holder_of
 from tests.explorer.request import Answer
 from tests.explorer.watch import InvariantWatch
@@ -127,7 +127,7 @@ class Liar:
         message = Registration(certificate=certificate.encoded.hex(), label="a liar")
         self._send("POST", Route.REGISTER, {}, Registered, message=message, answered=_require_refused)
 
-    def _update(self, run: Followed, round: int, *, attempt: int = 0, body_round: int | None = None) -> None:
+    def _update(self, run: TrackedRun, round: int, *, attempt: int = 0, body_round: int | None = None) -> None:
         world, device = self._world, self._device
         body = world.register.body_of(
             number=device.number,

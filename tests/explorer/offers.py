@@ -1,6 +1,6 @@
 """Checks what devices and workers are offered: assignments, leases, outcomes.
 
-Each check compares an answer with the run's log (``Followed``) and with the durable rows at the moment of the answer,
+Each check compares an answer with the run's log (``TrackedRun``) and with the durable rows at the moment of the answer,
 so the caller leaves out answers that were suspended on the way.
 """
 
@@ -15,7 +15,7 @@ from client_sdk.protocol.workers import DatacenterTask, Lease, LeaseRenewed, Wor
 from client_sdk.tensors import SHORT_HEADER
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.world import World
 
 HEARTBEATS = 4
@@ -24,7 +24,7 @@ SOON = (0.0, 1.0)
 """Seconds until the next request of a peer that some run may use."""
 
 
-def assigned(world: World, run: Followed, device: str, answer: Assignment, now: float) -> None:
+def assigned(world: World, run: TrackedRun, device: str, answer: Assignment, now: float) -> None:
     """An assignment is of the round that collects, to a device of its cohort that it waits for, from the round's
     parent, until the round's deadline. ``now``: by the clock of the replica."""
     _require("assignment's round", (answer.round, "collecting"), (run.round, run.phase))
@@ -39,7 +39,7 @@ def assigned(world: World, run: Followed, device: str, answer: Assignment, now: 
         raise Broken("offer", f"{device} was given {answer.report_within_s} s; the deadline is in {possible} s")
 
 
-def leased(run: Followed, worker: str, poll: WorkerPoll, answer: Lease, now: float) -> None:
+def leased(run: TrackedRun, worker: str, poll: WorkerPoll, answer: Lease, now: float) -> None:
     """A lease is from the round's parent, for the plan's time, until the round is given up, and for a worker with the
     plan's data."""
     section = run.plan["datacenter"]
@@ -57,7 +57,7 @@ def leased(run: Followed, worker: str, poll: WorkerPoll, answer: Lease, now: flo
         raise Broken("offer", f"{worker} was given {answer.within_s} s; round {run.round} is given up in {left_s} s")
 
 
-def renewed(run: Followed, answer: LeaseRenewed, now: float) -> None:
+def renewed(run: TrackedRun, answer: LeaseRenewed, now: float) -> None:
     """A heartbeat is told when its lease ends."""
     left_s = max(0.0, run.lease_ends_at - now)
     if abs(answer.ends_in_s - left_s) > 1e-6:
@@ -69,7 +69,7 @@ def renewed(run: Followed, answer: LeaseRenewed, now: float) -> None:
         )
 
 
-def waits(world: World, runs: Iterable[Followed], message: CheckIn | WorkerPoll, answer: Wait) -> None:
+def waits(world: World, runs: Iterable[TrackedRun], message: CheckIn | WorkerPoll, answer: Wait) -> None:
     """Who has no work asks again at once where a run may use it, and otherwise as slowly as the settings say."""
     window, settings = (answer.min_s, answer.max_s), world.settings
     if window not in (SOON, (settings.pace_min_s, settings.pace_max_s)) or not answer.reason:
@@ -94,7 +94,7 @@ def serves(plan: dict[str, Any], poll: WorkerPoll) -> bool:
     return plan["datacenter"]["data"] in poll.data and plan["task"]["learner"] in poll.learners
 
 
-def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> None:
+def outcome(durable: Durable, run: TrackedRun, device: str, answer: Outcome) -> None:
     """An outcome is what the log says of this device in this round."""
     number, digest, version, reason = answer.round, None, None, answer.reason
     _require("outcome's device", answer.device, device)
@@ -126,7 +126,7 @@ def outcome(durable: Durable, run: Followed, device: str, answer: Outcome) -> No
         raise Broken("offer", f"the outcome of {device} in round {number} has the reason {answer.reason!r}")
 
 
-def _offered(run: Followed, checkpoint: CheckpointRef, plan_digest: str, task: Task) -> None:
+def _offered(run: TrackedRun, checkpoint: CheckpointRef, plan_digest: str, task: Task) -> None:
     offered = (checkpoint.version, checkpoint.digest, checkpoint.bytes)
     _require("offered checkpoint", offered, (run.version, run.digest, run.size))
     _require("offered plan", plan_digest, run.row.plan_digest)

@@ -19,7 +19,7 @@ from client_sdk.tensors import to_bytes
 from coordinator.runtime.coordinator import Coordinator
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.marks import first_model
 from tests.explorer.replica import Replica
 from tests.explorer.watch import InvariantWatch
@@ -105,7 +105,7 @@ class ExplorerOperator:
                 self._ask("resume", lambda coordinator, name=run.run: coordinator.operators.resume(name))
             self.advance(run)
 
-    def advance(self, run: Followed) -> None:
+    def advance(self, run: TrackedRun) -> None:
         """The owner advances a run that is exhausted, and only such a one."""
         if not self._world.shape.secure:
             return
@@ -243,6 +243,6 @@ def padded(body: bytes) -> bytes:
     return struct.pack("<Q", length + 8) + body[8 : 8 + length] + b" " * 8 + body[8 + length :]
 
 
-def _may(action: str, run: Followed) -> bool:
+def _may(action: str, run: TrackedRun) -> bool:
     """Whether this request is not refused in the run's condition."""
     return not run.over and not run.ending and run.status == REQUIRED.get(action, run.status)

@@ -19,9 +19,9 @@ from coordinator.runtime import sweeping
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Task
 from coordinator.runtime.identities import PinnedAuthority
+from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import Verify
-from coordinator.runtime.troubles import RaisedTroubles
 from coordinator.store.port import Store, StoreError
 from tests.explorer.disk import FaultyBlobs
 from tests.explorer.durable import Durable
@@ -119,7 +119,7 @@ class Replica(Process):
                 signals=HttpSignals(self) if world.shape.http else ReplicaSignals(self),
                 settings=world.settings,
                 entropy=world.chance.entropy(f"entropy {self.name}"),
-                troubles=RaisedTroubles(),
+                run_errors=RaisedRunErrors(),
                 authority=PinnedAuthority(trusted()),
                 verify=verify,
             )

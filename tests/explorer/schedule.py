@@ -38,7 +38,7 @@ from tests.explorer.secure import checks as secure_checks
 from tests.explorer.secure.quick_crypto import quick_crypto
 from tests.explorer.shape import Shape
 from tests.explorer.stacks import Stacks
-from tests.explorer.wakes import CALM_S, Wakes
+from tests.explorer.wakeup_checks import CALM_S, WakeupChecks
 from tests.explorer.watch import InvariantWatch
 from tests.explorer.worker import ExplorerWorker
 from tests.explorer.world import BEGINNING, World
@@ -79,7 +79,7 @@ class Schedule:
         self.workers: list[ExplorerWorker] = []
         self.replicas: list[Replica] = []
         self.durable: Durable
-        self.wakes: Wakes
+        self.wakes: WakeupChecks
         self.watch: InvariantWatch
         self.network: Network
         self.operator: ExplorerOperator
@@ -107,7 +107,7 @@ class Schedule:
             crypto_of(shape),
         ):
             self.stacks = Stacks(self._loop)
-            self.wakes = Wakes(world, self.durable, self.replicas)
+            self.wakes = WakeupChecks(world, self.durable, self.replicas)
             self.watch = InvariantWatch(world, self.durable, self.wakes)
             for number in range(shape.replicas):
                 replica = Replica(world, self.durable, self.watch, self.stacks, number)

@@ -20,7 +20,7 @@ from coordinator.store.port import EventRow
 from tests.explorer import admission, draws, invariants, offers
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.request import SentRequest
 from tests.explorer.secure import checks as secure_checks
 from tests.explorer.secure.follow_secure import SECURE_EVENTS
@@ -34,8 +34,8 @@ RECORDED = ("late", "duplicate", "withdrawn", "invalid-update")
 class PhaseWatch(Protocol):
     """What is required of a phase after its beginning."""
 
-    def moved(self, run: Followed) -> None: ...
-    def pool_grew(self, runs: Sequence[Followed]) -> None: ...
+    def moved(self, run: TrackedRun) -> None: ...
+    def pool_grew(self, runs: Sequence[TrackedRun]) -> None: ...
 
 
 class InvariantWatch:
@@ -45,7 +45,7 @@ class InvariantWatch:
         self.world = world
         self.durable = durable
         self.phases = phases
-        self.runs: dict[str, Followed] = {}
+        self.runs: dict[str, TrackedRun] = {}
         self.marks: dict[bytes, dict[str, str]] = {}
         """Who contributes to which model no more: see ``FollowedRun.marks``."""
         self.written = True
@@ -91,7 +91,7 @@ class InvariantWatch:
         for row in self.durable.store.runs():
             if row.run not in self.runs:
                 flips = self.durable.flips
-                run = self.runs[row.run] = Followed(
+                run = self.runs[row.run] = TrackedRun(
                     row, clocks_jump=self._clocks_jump, flipped={} if flips is None else flips.right, marks=self.marks
                 )
                 self.changes += 1
@@ -99,13 +99,13 @@ class InvariantWatch:
                 run.tensors = tensors_of(invariants.read(self.durable, run.digest))
                 self._read(run)
 
-    def run(self, name: str) -> Followed:
+    def run(self, name: str) -> TrackedRun:
         """Returns the model of this run, which another replica may have found before the operator got an answer."""
         if name not in self.runs:
             self.discover()
         return self.runs[name]
 
-    def _read(self, run: Followed) -> None:
+    def _read(self, run: TrackedRun) -> None:
         first = (run.round, run.phase)
         for event in self.durable.store.events(run.run, run.head, 1_000_000):
             before, failed = (run.round, run.phase), run.failed
@@ -136,13 +136,13 @@ class InvariantWatch:
                     run.tensors = tensors_of(invariants.read(self.durable, run.digest))
         invariants.rows_agree(self.durable, run, moved=(run.round, run.phase) != first)
 
-    def _require_model(self, run: Followed) -> None:
+    def _require_model(self, run: TrackedRun) -> None:
         """No round is drawn on a model that is known to be damaged."""
         flips = self.durable.flips
         if flips is not None and flips.is_marked(run.digest) and self._is_alone:
             raise Broken("whole-blob", f"round {run.round} of {run.run} begins, and its model {run.digest} is damaged")
 
-    def _look_at_secure(self, run: Followed, event: EventRow) -> None:
+    def _look_at_secure(self, run: TrackedRun, event: EventRow) -> None:
         world = self.world
         secure_checks.hidden(world.vectors, self.durable, [json.dumps(event.body), *world.taken_log()])
         left_out = world.dishonest | world.authority.left_out.keys() | world.authority.short
@@ -151,7 +151,7 @@ class InvariantWatch:
         if event.kind == "Opened":
             secure_checks.opened(world.vectors, self.durable, run)
 
-    def _log(self, run: Followed, event: EventRow) -> None:
+    def _log(self, run: TrackedRun, event: EventRow) -> None:
         if self.world.trace is not None:
             about = {
                 name: event.body[name]

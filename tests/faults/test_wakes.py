@@ -12,7 +12,7 @@ from simulation.virtual.agenda import Agenda
 from tests.explorer.faults import Broken
 from tests.explorer.plans import DATA, LEARNER
 from tests.explorer.search import play
-from tests.explorer.wakes import Wakes
+from tests.explorer.wakeup_checks import WakeupChecks
 from tests.faults.corpus import Known
 
 
@@ -27,7 +27,7 @@ def wait_while_a_round_is_leasing(data: tuple[str, ...]) -> None:
     run: Any = SimpleNamespace(
         run="a", plan=plan, round=1, attempt=0, phase="leasing", deadline=1e9, quorum=1, fewest=1, lease_ends_at=1e9
     )
-    Wakes(cast("Any", world), cast("Any", None), cast("Any", [replica])).moved(run)
+    WakeupChecks(cast("Any", world), cast("Any", None), cast("Any", [replica])).moved(run)
     while agenda.next_at < 10.0:
         do, arguments = agenda.take()
         do(*arguments)

@@ -15,7 +15,7 @@ from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.data import Examples
 from client_sdk.device.checkpoint_cache import WrongBytes
 from client_sdk.device.storage import read_history
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.learners import Catalogue, LearnerError
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
 from client_sdk.protocol.secure import SecureTask
@@ -113,37 +113,35 @@ def test_a_share_is_from_0_to_1(name: str, value: float):
 # ------------------------------------------------------------ times of rounds
 
 
-def happening(kind: str, number: int | None, run: str | None = "r") -> Happening:
-    return Happening(kind=kind, text="", run=run, round=number)
+def notice(kind: str, number: int | None, run: str | None = "r") -> Notice:
+    return Notice(kind=kind, text="", run=run, round=number)
 
 
 def test_work_in_a_round_says_that_earlier_ones_are_over():
     now = [10.0]
     round_times = RoundTimes(lambda: now[0])
     assert round_times.round_s == FIRST_GUESS_S
-    round_times.note(happening("waiting", None, None))
-    round_times.note(happening("assigned", 1))
+    round_times.note(notice("waiting", None, None))
+    round_times.note(notice("assigned", 1))
     assert not round_times.is_over("r", 1)
     now[0] = 13.5
-    round_times.note(happening("assigned", 2))
+    round_times.note(notice("assigned", 2))
     assert round_times.is_over("r", 1)
     assert not round_times.is_over("r", 2)
     assert not round_times.is_over("other", 1)
     assert round_times.round_s == 3.5
     now[0] = 99.0
-    round_times.note(happening("assigned", 2))
-    round_times.note(
-        happening("assigned", 5)
-    )  # rounds 3 and 4 were not seen here: nothing is learned of their duration
+    round_times.note(notice("assigned", 2))
+    round_times.note(notice("assigned", 5))  # rounds 3 and 4 were not seen here: nothing is learned of their duration
     assert round_times.round_s == 3.5
 
 
 def test_a_refusal_says_that_its_round_is_over():
     round_times = RoundTimes()
-    round_times.note(happening("assigned", 4))
-    round_times.note(happening("receipt", 4))
+    round_times.note(notice("assigned", 4))
+    round_times.note(notice("receipt", 4))
     assert not round_times.is_over("r", 4)
-    round_times.note(happening("refused", 4))
+    round_times.note(notice("refused", 4))
     assert round_times.is_over("r", 4)
 
 
@@ -160,7 +158,7 @@ def test_waiting_for_the_end_of_a_round_ends_by_time_and_by_stop():
     assert 5.0 <= now[0] < 5.5
     stop.set()
     assert not round_times.wait_over("r", 1, 5.0, stop)
-    round_times.note(happening("assigned", 2))
+    round_times.note(notice("assigned", 2))
     assert round_times.wait_over("r", 1, 0.0, stop)
 
 
@@ -313,7 +311,7 @@ def test_a_late_device_holds_its_update_until_the_round_is_over():
         def wait(self, timeout: float | None = None) -> bool:
             now[0] += timeout or 0.0
             if now[0] > 3.0:
-                round_times.note(happening("assigned", 2))
+                round_times.note(notice("assigned", 2))
             return super().wait(timeout)
 
     train(trainer(FleetHabits(slow=0, vanish=0, late=1), round_times, Ends()), 1)

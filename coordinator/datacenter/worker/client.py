@@ -27,7 +27,7 @@ from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing
 from client_sdk.http.certifying import Who
 from client_sdk.http.driver import DeviceDriver
-from client_sdk.http.notices import Happening
+from client_sdk.http.notices import Notice
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
@@ -73,11 +73,9 @@ class DatacenterWorker(DeviceDriver):
         http: httpx2.Client | None = None,
         hold_s: float = 25.0,
         pacing: Pacing | None = None,
-        on_happening: Callable[[Happening], None] | None = None,
+        on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
-        super().__init__(
-            coordinator, folder, enrolment_token=enrolment_token, who=who, http=http, on_happening=on_happening
-        )
+        super().__init__(coordinator, folder, enrolment_token=enrolment_token, who=who, http=http, on_notice=on_notice)
         self.instance = os.urandom(8).hex()
         self._files = folder
         self._trainer = trainer

@@ -13,7 +13,7 @@ import numpy as np
 from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Policy
 from tests.coordinator.service.conftest import Server
@@ -35,7 +35,7 @@ class Crowd:
         learner: str,
         learners: Sequence[Any],
         policy: Policy,
-        on: Callable[[int, Happening], None] = lambda slot, happening: None,
+        on: Callable[[int, Notice], None] = lambda slot, notice: None,
     ) -> None:
         self._server, self._learner, self._learners = server, learner, learners
         self._policy, self._on = policy, on
@@ -66,7 +66,7 @@ class Crowd:
         trainer = LearnerTrainer(Catalogue({self._learner: self._learners[slot]}, installed=()), data)
         settings: dict[str, Any] = {"enrolment_token": self._server.token, "policy": self._policy}
         settings |= {"pacing": Pacing(retry_s=0.2, retry_most_s=2.0)}
-        settings |= {"on_happening": lambda happening: self._on(slot, happening)}
+        settings |= {"on_notice": lambda notice: self._on(slot, notice)}
         try:
             with Client(self._server.url, MemoryStorage(), trainer, **settings) as client:
                 client.run(stop=self.stops[slot])

@@ -15,7 +15,7 @@ import numpy as np
 from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.http.transport import open_http
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import Policy, SecureBounds
@@ -39,7 +39,7 @@ class SecureFleet:
         self.networks = networks or {}
         self.stops = [threading.Event() for _ in learners]
         self.storages: dict[int, FileStorage] = {}
-        self.told: list[tuple[int, Happening]] = []
+        self.told: list[tuple[int, Notice]] = []
         self.threads: list[threading.Thread] = []
         for slot in range(len(learners)):
             self.begin(slot)
@@ -54,7 +54,7 @@ class SecureFleet:
         trainer = LearnerTrainer(Catalogue({LEARNER: self.learners[slot]}, installed=()), data)
         settings: dict[str, Any] = {"enrolment_token": self.server.token, "policy": POLICY}
         settings |= {"pacing": Pacing(retry_s=0.05, retry_most_s=0.3)}
-        settings |= {"on_happening": lambda happening: self.told.append((slot, happening))}
+        settings |= {"on_notice": lambda notice: self.told.append((slot, notice))}
         with FileStorage(self.folder / f"d{slot}", durable=False) as storage, open_http(self.server.url) as http:
             self.storages[slot] = storage
             if slot in self.networks:

@@ -14,7 +14,7 @@ import pytest
 
 from client_sdk.device.actions import Sleep
 from client_sdk.device.storage import FileStorage
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import (
     DIGEST_HEADER,
@@ -30,9 +30,9 @@ from tests.client_sdk.http.http_script import CHECKPOINT, HttpScript, script, se
 
 
 def test_two_rounds_over_http(tmp_path: Path) -> None:
-    found: list[Happening] = []
+    found: list[Notice] = []
     with serving(script(rounds=2)) as server, FileStorage(tmp_path) as storage:
-        with client(server, storage, on_happening=found.append, label="ward 7") as device:
+        with client(server, storage, on_notice=found.append, label="ward 7") as device:
             began = time.monotonic()
             assert device.run(rounds=2) == 2
             took_s = time.monotonic() - began
@@ -46,7 +46,7 @@ def test_two_rounds_over_http(tmp_path: Path) -> None:
     assert report.fetch_s + report.train_s + report.encode_s < took_s
     delta = from_bytes(first)["w"]
     np.testing.assert_array_equal(delta, (np.float32(1) - np.arange(6, dtype=np.float32)) * np.float32(0.1))
-    assert [happening.kind for happening in found] == [
+    assert [notice.kind for notice in found] == [
         "enrolled",
         "waiting",
         *["assigned", "training", "trained", "receipt"] * 2,
@@ -87,12 +87,12 @@ def test_a_device_that_dies_goes_on_from_its_folder(tmp_path: Path, kind: str) -
         trained.append(1)
         return train(model, data, task)
 
-    def die(happening: Happening) -> None:
-        if happening.kind == kind:
+    def die(notice: Notice) -> None:
+        if notice.kind == kind:
             raise Crash
 
     with serving(script(rounds=2)) as server:
-        with FileStorage(tmp_path) as storage, client(server, storage, on_happening=die, learner=counted) as device:
+        with FileStorage(tmp_path) as storage, client(server, storage, on_notice=die, learner=counted) as device:
             with pytest.raises(Crash):
                 device.run(rounds=2)
         with FileStorage(tmp_path) as storage, client(server, storage, learner=counted) as device:
@@ -105,20 +105,20 @@ def test_a_device_that_dies_goes_on_from_its_folder(tmp_path: Path, kind: str) -
 
 
 def test_an_unreachable_coordinator_is_reported_once_and_asked_until_it_answers() -> None:
-    found: list[Happening] = []
+    found: list[Notice] = []
     with serving(script()) as gone:
         port = gone.port
     running: list[HttpScript] = []
 
-    def come_back(happening: Happening) -> None:
-        found.append(happening)
-        if happening.kind == "trouble":
+    def come_back(notice: Notice) -> None:
+        found.append(notice)
+        if notice.kind == "trouble":
             threading.Timer(0.2, lambda: running.append(HttpScript(gone.script, port))).start()
 
-    with client(gone, on_happening=come_back) as device:
+    with client(gone, on_notice=come_back) as device:
         assert device.run(rounds=1) == 1
     running[0].close()
-    troubles = [happening.text for happening in found if happening.kind == "trouble"]
+    troubles = [notice.text for notice in found if notice.kind == "trouble"]
     assert len(troubles) == 1
     assert f"The coordinator at {gone.url} cannot be reached" in troubles[0]
     assert "\n" not in troubles[0]
@@ -127,7 +127,7 @@ def test_an_unreachable_coordinator_is_reported_once_and_asked_until_it_answers(
 def test_trouble_that_lasts_is_reported_again_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[float] = []
     asleep = Sleep(min_s=0, max_s=0, reason="It is full.", trouble=True)
-    with serving(script()) as server, client(server, on_happening=lambda _: found.append(now)) as device:
+    with serving(script()) as server, client(server, on_notice=lambda _: found.append(now)) as device:
         monkeypatch.setattr(device, "_now", lambda: now)
         for now in (1000.0, 1059.5, 1061.0, 1100.0):  # noqa: B007
             device._perform(asleep)
@@ -161,7 +161,7 @@ def test_a_connection_lost_inside_the_upload_sends_the_same_bytes_again(tmp_path
 
 
 def test_a_connection_gone_stale_is_no_trouble() -> None:
-    found: list[Happening] = []
+    found: list[Notice] = []
     with serving(script()) as server:
         seen: set[str] = set()
 
@@ -172,10 +172,10 @@ def test_a_connection_gone_stale_is_no_trouble() -> None:
             return cut(handler)
 
         server.accident = each_first_time
-        with client(server, on_happening=found.append) as device:
+        with client(server, on_notice=found.append) as device:
             device.run(rounds=1)
     assert len(seen) == 5
-    assert [happening.text for happening in found if happening.kind == "trouble"] == []
+    assert [notice.text for notice in found if notice.kind == "trouble"] == []
 
 
 def test_a_checkpoint_that_broke_off_is_fetched_from_where_it_was(tmp_path: Path) -> None:
@@ -282,8 +282,8 @@ def test_no_caller_can_give_the_secrets_of_a_device() -> None:
 
 
 def test_a_long_wait_in_a_secure_round_is_said_again_with_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Happening] = []
-    with serving(script()) as server, client(server, on_happening=told.append) as device:
+    told: list[Notice] = []
+    with serving(script()) as server, client(server, on_notice=told.append) as device:
         for at in (100.0, 130.0, 161.0, 170.0, 222.0):
             monkeypatch.setattr(device, "_now", lambda at=at: at)
             device._notify_wait("Waiting for the shares.")

@@ -12,7 +12,7 @@ import pytest
 
 from client_sdk.device.record import StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.protocol.devices import CheckIn, Policy, Task
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.secagg.memory import Memory
@@ -97,14 +97,14 @@ def test_an_assignment_with_an_unknown_field_is_declined() -> None:
 
     coordinator.handle = newer  # type: ignore[method-assign]
     stop = threading.Event()
-    found: list[Happening] = []
+    found: list[Notice] = []
 
-    def tell(happening: Happening) -> None:
-        found.append(happening)
-        if happening.kind == "trouble":
+    def tell(notice: Notice) -> None:
+        found.append(notice)
+        if notice.kind == "trouble":
             stop.set()
 
-    with serving(coordinator) as server, client(server, on_happening=tell) as device:
+    with serving(coordinator) as server, client(server, on_notice=tell) as device:
         device.run(stop=stop)
     (reason,) = coordinator.rounds[0].withdrawn
     assert "task.quantum" in reason

@@ -14,7 +14,7 @@ import pytest
 
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.http import transport
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.http.transport import Interrupted, open_http, until
 from client_sdk.protocol.devices import Task
 from client_sdk.update import Update
@@ -46,11 +46,11 @@ def test_stop_ends_a_long_poll_within_a_second_and_the_coordinator_sees_it() -> 
 def test_stop_ends_a_sleep_at_once() -> None:
     stop = threading.Event()
 
-    def tell(happening: Happening) -> None:
-        if happening.text == "No round needs this device now.":
+    def tell(notice: Notice) -> None:
+        if notice.text == "No round needs this device now.":
             stop.set()
 
-    with serving(script(rounds=0)) as server, client(server, hold_s=0, on_happening=tell) as device:
+    with serving(script(rounds=0)) as server, client(server, hold_s=0, on_notice=tell) as device:
         assert within(2.0, lambda: device.run(stop=stop)) == 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.devices import Policy, SecureBounds, Task
 from client_sdk.tensors import Tensors
@@ -72,8 +72,8 @@ def play(server: Server, devices: int, vanishing: dict[str, int], drop: int, exc
     """One round. ``vanishing``: a notice -> which client stops when it gives it."""
     run = create(server, plan(devices, drop, exchange_s), {"w": np.zeros(VALUES, np.float32)})
 
-    def stop(slot: int, happening: Happening) -> None:
-        if any(slot == who and text in happening.text for text, who in vanishing.items()):
+    def stop(slot: int, notice: Notice) -> None:
+        if any(slot == who and text in notice.text for text, who in vanishing.items()):
             crowd.stops[slot].set()
 
     policy = Policy(secure_only=True, secure=SecureBounds(smallest_cohort=64))

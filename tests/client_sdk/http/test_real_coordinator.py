@@ -21,7 +21,7 @@ from client_sdk.data import Data, Examples
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import FileStorage
 from client_sdk.http import evaluator
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.http.leave import leave
 from client_sdk.http.operator import OperatorClient
 from client_sdk.http.rotating import rotate
@@ -86,7 +86,7 @@ class Fleet:
         self.server = server
         self.folder = folder
         self.stop = threading.Event()
-        self.happenings: list[tuple[int, Happening]] = []
+        self.notices: list[tuple[int, Notice]] = []
         self.threads = [threading.Thread(target=self._live, args=(slot,)) for slot in range(DEVICES)]
         for thread in self.threads:
             thread.start()
@@ -102,7 +102,7 @@ class Fleet:
                 trainer,
                 enrolment_token=self.server.token,
                 pacing=QUICK,
-                on_happening=lambda happening: self.happenings.append((slot, happening)),
+                on_notice=lambda notice: self.notices.append((slot, notice)),
             ) as client,
         ):
             client.run(stop=self.stop)
@@ -224,13 +224,13 @@ def test_the_list_is_served_on_and_a_device_takes_no_older_one_also_after_a_rest
     trainer = LearnerTrainer(Catalogue({LEARNER: Mark(0)}, installed=()), ([0], [0]))
     stop = threading.Event()
 
-    def seen(happening: Happening) -> None:
-        if happening.kind == "waiting":
+    def seen(notice: Notice) -> None:
+        if notice.kind == "waiting":
             stop.set()
 
     with FileStorage(tmp_path / "d") as storage:
         with Client(
-            real.url, storage, trainer, enrolment_token=real.token, on_happening=seen, hold_s=0, pacing=QUICK
+            real.url, storage, trainer, enrolment_token=real.token, on_notice=seen, hold_s=0, pacing=QUICK
         ) as client:
             client.run(stop=stop)
             first = client.revocations()
@@ -256,7 +256,7 @@ def test_a_device_rotates_its_key_and_leaves_a_real_coordinator(real: Server, tm
             trainer,
             enrolment_token=real.token,
             label="ward 7",
-            on_happening=lambda happening: stop.set() if happening.kind == "waiting" else None,
+            on_notice=lambda notice: stop.set() if notice.kind == "waiting" else None,
             hold_s=0,
         ) as client:
             client.run(stop=stop)

@@ -14,7 +14,7 @@ from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.device.actions import Answered, Send
 from client_sdk.device.record import Record
 from client_sdk.device.storage import MemoryStorage
-from client_sdk.http.client import Client, Happening
+from client_sdk.http.client import Client, Notice
 from client_sdk.http.exchange import Exchange
 from client_sdk.http.signing import RequestSigner
 from client_sdk.http.transport import open_http
@@ -114,8 +114,8 @@ def test_the_header_of_a_workers_result_is_signed_too() -> None:
 @pytest.mark.parametrize("ahead_s", [-30 * HOUR_S, 30 * HOUR_S])
 def test_a_device_whose_clock_is_wrong_learns_the_difference_for_signatures_only(ahead_s: float) -> None:
     storage = MemoryStorage()
-    found: list[Happening] = []
-    with serving(script(rounds=2)) as server, client(server, storage, on_happening=found.append) as device:
+    found: list[Notice] = []
+    with serving(script(rounds=2)) as server, client(server, storage, on_notice=found.append) as device:
         device._clock_offset += ahead_s
         began = device._now()
         assert device.run(rounds=2) == 2
@@ -123,7 +123,7 @@ def test_a_device_whose_clock_is_wrong_learns_the_difference_for_signatures_only
     wrong = len(server.headers) - len(server.signatures)
     assert wrong == 1, "the first request was signed twice, and no other one"
     assert abs(device._signing.clock.ahead_s + ahead_s) < 5
-    assert not [happening for happening in found if happening.kind == "trouble"]
+    assert not [notice for notice in found if notice.kind == "trouble"]
     for entry in storage.history():
         assert entry.joined_at >= began
 
@@ -219,7 +219,7 @@ def test_a_proof_that_cannot_be_had_or_sent_ends_the_device_with_a_sentence(leng
 
 
 def test_an_authority_that_does_not_answer_is_asked_until_it_does() -> None:
-    found: list[Happening] = []
+    found: list[Notice] = []
     with authority() as own, serving(script()) as server:
         server.script.authority = own
         refusals = iter([problem("busy", "The authority restarts.")] * 2)
@@ -230,21 +230,21 @@ def test_an_authority_that_does_not_answer_is_asked_until_it_does() -> None:
                 raise trouble
 
         own.interfere = interfere
-        with client(server, enrolment_token=own.text, on_happening=found.append) as device:
+        with client(server, enrolment_token=own.text, on_notice=found.append) as device:
             assert device.run(rounds=1) == 1
     assert found[0].text.startswith("The authority restarts. Trying again in")
     assert found[1].kind == "enrolled"
 
 
 def test_a_renewal_that_fails_is_told_and_the_device_goes_on() -> None:
-    found: list[Happening] = []
+    found: list[Notice] = []
     storage = MemoryStorage()
     with serving(script(rounds=2)) as server:
         with authority() as own:
             server.script.authority = own
             with client(server, storage, enrolment_token=own.text) as device:
                 device.run(rounds=1)
-        with client(server, storage, enrolment_token=None, on_happening=found.append) as device:
+        with client(server, storage, enrolment_token=None, on_notice=found.append) as device:
             device._clock_offset += 50 * DAY_S
             server.now = device._now
             assert device.run(rounds=1) == 1
@@ -264,9 +264,7 @@ def test_a_request_that_was_signed_for_one_coordinator_is_refused_by_another() -
 
         middle.accident = catch
         stop = threading.Event()
-        with client(
-            middle, on_happening=lambda happening: stop.set() if happening.kind == "trouble" else None
-        ) as device:
+        with client(middle, on_notice=lambda notice: stop.set() if notice.kind == "trouble" else None) as device:
             device.run(stop=stop)
         sent, body = caught[0]
         with open_http(server.url) as http:

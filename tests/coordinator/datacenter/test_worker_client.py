@@ -17,7 +17,7 @@ import pytest
 from client_sdk.device.actions import Certify, Reply
 from client_sdk.device.requests import Pacing
 from client_sdk.device.storage import read_record
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.workers import Lease
@@ -89,7 +89,7 @@ class Center:
         }
         self.run = self.operator.create_run(body, init).run
         self.trainer = Trainer(folder, run, steps)
-        self.happenings: list[Happening] = []
+        self.notices: list[Notice] = []
         self.folder = WorkerFolder(folder / "worker")
         self.worker = DatacenterWorker(
             server.url,
@@ -98,11 +98,11 @@ class Center:
             enrolment_token=server.worker_token,
             label=run,
             pacing=QUICK,
-            on_happening=self.happenings.append,
+            on_notice=self.notices.append,
         )
 
     def kinds(self) -> list[str]:
-        return [happening.kind for happening in self.happenings]
+        return [notice.kind for notice in self.notices]
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_run_that_is_stopped_stops_the_training(center: Callable[..., Center])
     thread.join(10)
     assert not thread.is_alive()
     assert dc.trainer.halted
-    assert dc.happenings[-1].text.startswith("The lease of round 1 of halted is lost: ")
+    assert dc.notices[-1].text.startswith("The lease of round 1 of halted is lost: ")
 
 
 def test_a_restarted_worker_takes_its_round_over(server: Server, center: Callable[..., Center], tmp_path: Path) -> None:
@@ -220,12 +220,12 @@ def test_a_second_agent_with_the_same_certificate_waits_for_the_first_and_says_s
     threads = [threading.Thread(target=dc.worker.run, kwargs={"stop": stops[0]})]
     threads[0].start()
     until(lambda: bool(dc.trainer.leases))
-    trainer, answer = Trainer(tmp_path, dc.run), list[Happening]()
+    trainer, answer = Trainer(tmp_path, dc.run), list[Notice]()
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(tmp_path / "worker" / "record.json", other)
     with DatacenterWorker(
-        server.url, WorkerFolder(other), trainer, pacing=QUICK, hold_s=0.5, on_happening=answer.append
+        server.url, WorkerFolder(other), trainer, pacing=QUICK, hold_s=0.5, on_notice=answer.append
     ) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
         threads[1].start()
@@ -272,7 +272,7 @@ def test_a_worker_that_an_operator_revoked_is_refused_and_its_key_is_for_its_own
 
 
 def test_a_trouble_that_lasts_is_told_once_and_says_when_it_is_tried_again(tmp_path: Path) -> None:
-    told: list[Happening] = []
+    told: list[Notice] = []
     with authority("worker") as own, WorkerFolder(tmp_path) as folder:
         with DatacenterWorker(
             "http://127.0.0.1:9",
@@ -280,12 +280,12 @@ def test_a_trouble_that_lasts_is_told_once_and_says_when_it_is_tried_again(tmp_p
             Trainer(tmp_path, "none"),
             enrolment_token=own.text,
             pacing=QUICK,
-            on_happening=told.append,
+            on_notice=told.append,
         ) as worker:
             stop = threading.Event()
             threading.Timer(1.0, stop.set).start()
             assert worker.run(stop=stop) == 0
-    assert [happening.kind for happening in told] == ["enrolled", "trouble"]
+    assert [notice.kind for notice in told] == ["enrolled", "trouble"]
     assert "cannot be reached" in told[1].text
     assert "Trying again in 0 s." in told[1].text
 

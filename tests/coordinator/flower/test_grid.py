@@ -24,8 +24,8 @@ from client_sdk.protocol.flower import (
 )
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import QuorateGrid, Quorum
-from coordinator.flower.happenings import Happening, MessagesPushed, NodesAwaited, Remark, ReplyTaken
 from coordinator.flower.patience import Patience
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Remark, ReplyTaken, ServerAppEvent
 from coordinator.settings import Settings
 from tests.client_sdk.flower.test_records import told
 from tests.flower.fake_link import APP, MemoryLink, echo
@@ -39,13 +39,13 @@ class Run:
     def __init__(self, link: MemoryLink, **options: object) -> None:
         from client_sdk.protocol.flower import CreateFlowerRun
 
-        self.link, self.told = link, list[Happening]()
+        self.link, self.told = link, list[ServerAppEvent]()
         flwr_private.create_messages_as(flwr_private.SERVER_NODE, NUMBER)
         view = link.create(CreateFlowerRun(run="trial", app=APP))
         self.patience = Patience(lambda text: self.told.append(Remark(text)), sleep=lambda _: None)
         self.grid = QuorateGrid(link, view, self.patience, self.told.append, **options)  # type: ignore[arg-type]
 
-    def of(self, kind: type[Happening]) -> list[Happening]:
+    def of(self, kind: type[ServerAppEvent]) -> list[ServerAppEvent]:
         return [one for one in self.told if isinstance(one, kind)]
 
 

@@ -11,8 +11,8 @@ from client_sdk.flower.app import AppError, read_app
 from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, FlowerMessage, FlowerRunView
 from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.flower.happenings import Happening, Remark
 from coordinator.flower.server_app import ServerAppRaised, run_server_app
+from coordinator.flower.server_app_events import Remark, ServerAppEvent
 from tests.flower.fake_link import MemoryLink
 from tests.flower.folders import write_app
 
@@ -43,7 +43,7 @@ COUNTS = (
 
 def start(folder: Path, link: MemoryLink, **config: object) -> tuple[FlowerRunView, list[str]]:
     app = read_app(folder)
-    told: list[Happening] = []
+    told: list[ServerAppEvent] = []
     request = CreateFlowerRun(run="trial", app=app.app, config=app.run_config([f"{k}={v}" for k, v in config.items()]))
     view = run_server_app(app, request, link, told.append)
     return view, [one.text for one in told if isinstance(one, Remark)]

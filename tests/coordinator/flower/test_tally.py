@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.flower.happenings import MessagesPushed, NodesAwaited, Remark, ReplyTaken
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Remark, ReplyTaken
 from coordinator.flower.tally import GroupLine, RunTally, Totals, awaited, first_line
 
 

@@ -30,15 +30,15 @@ from coordinator.blobs import DiskFull, FileBlobs
 from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
-from coordinator.runtime.failures import Failures
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import Arrived
+from coordinator.runtime.storage_errors import StorageErrors
 from coordinator.service import create_app
+from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
-from coordinator.service.settling import Settling
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, StoreError, StoreFull
 from tests.coordinator.certified import signature
@@ -81,7 +81,7 @@ class Scripted:
         self.asked: list[str] = []
         self.failure: Exception | None = None
         self.limit = 1 << 20
-        self.failures = Failures(SystemClock())
+        self.failures = StorageErrors(SystemClock())
         self.clock = SystemClock()
         self.core = self.devices = self.operators = self.workers = self.access = self.identities = self.signed = self
         self.insight = self.system = self
@@ -322,7 +322,7 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
-        holds = Holds(service, Settling(service))
+        holds = Holds(service, CommitBatches(service))
 
         never = asyncio.Event()
 

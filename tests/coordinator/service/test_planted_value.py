@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from client_sdk.device import secure_attempt
-from client_sdk.http.client import Happening
+from client_sdk.http.client import Notice
 from client_sdk.protocol.devices import Policy, SecureBounds, Task
 from client_sdk.protocol.names import Route
 from client_sdk.secagg.actions import Primitives
@@ -146,8 +146,8 @@ class Pause:
         self.reached = threading.Semaphore(0)
         self.go_on = threading.Event()
 
-    def __call__(self, slot: int, happening: Happening) -> None:
-        if MASKED in happening.text and not self.go_on.is_set():
+    def __call__(self, slot: int, notice: Notice) -> None:
+        if MASKED in notice.text and not self.go_on.is_set():
             self.reached.release()
             self.go_on.wait(60)
 

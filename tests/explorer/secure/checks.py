@@ -21,7 +21,7 @@ from coordinator.store.port import EventRow
 from tests.explorer import invariants
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.marks import Lanes, marks_in, moved
 from tests.explorer.round_ending import RoundEnding
 from tests.explorer.secure.account import EXCHANGES, SecureAccount
@@ -33,7 +33,7 @@ _MOST = 1000
 """Rows of the audit that are read at once."""
 
 
-def spooled(durable: Durable, run: Followed) -> None:
+def spooled(durable: Durable, run: TrackedRun) -> None:
     """Everything that the round under way needs is on the disk."""
     if run.secure is not None:
         rows, what = durable.store.messages(run.run, run.secure.blobs), f"a message of round {run.round} of {run.run}"
@@ -78,7 +78,7 @@ def _silent(vectors: Vectors, texts: Iterable[str]) -> None:
                 raise Broken("unmasked", f"a text of the coordinator holds {whose}: {text[:200]}")
 
 
-def blamed(vectors: Vectors, dishonest: Container[str], run: Followed, event: EventRow) -> None:
+def blamed(vectors: Vectors, dishonest: Container[str], run: TrackedRun, event: EventRow) -> None:
     """Who is barred has dealt shares of another secret; who is left out for what it sent does lie."""
     body: dict[str, Any] = event.body
     if event.kind == "OpeningFailed" and not set(body["lost"]) <= vectors.liars:
@@ -87,7 +87,7 @@ def blamed(vectors: Vectors, dishonest: Container[str], run: Followed, event: Ev
         raise Broken("barred", f"round {body['round']} of {run.run} leaves out {body['device']}: {body['reason']}")
 
 
-def openable(liars: Iterable[str], run: Followed, event: EventRow) -> None:
+def openable(liars: Iterable[str], run: TrackedRun, event: EventRow) -> None:
     """A sum that nobody has spoiled can be opened: an opening fails only where a device of the roster lies."""
     body: dict[str, Any] = event.body
     if event.kind != "OpeningFailed" or body["lost"]:
@@ -98,7 +98,7 @@ def openable(liars: Iterable[str], run: Followed, event: EventRow) -> None:
         raise Broken("liveness", f"{what}: {body['reason']}")
 
 
-def _committed(durable: Durable, run: Followed, ending: RoundEnding) -> None:
+def _committed(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     """The committed model is the parent and the mean of the survivors' vectors, each once."""
     parent = durable.store.checkpoint(run.run, ending.version - 1)
     if parent is None:
@@ -122,7 +122,7 @@ def _committed(durable: Durable, run: Followed, ending: RoundEnding) -> None:
         raise Broken("same-bits", f"round {ending.round} of {run.run} does not give its checkpoint again: {shown}")
 
 
-def opened(vectors: Vectors, durable: Durable, run: Followed) -> None:
+def opened(vectors: Vectors, durable: Durable, run: TrackedRun) -> None:
     """The sum was opened: it is that of the lanes of the survivors, each counted once, and of enough of them."""
     account = run.secure
     if account is None or not account.sum or len(account.total):
@@ -158,7 +158,7 @@ def mean_of(total: NDArray[np.uint64], header: AttemptHeader, survivors: int, el
     return np.array(read(0, elements), np.float32)
 
 
-def deleted(durable: Durable, run: Followed, ended: int) -> None:
+def deleted(durable: Durable, run: TrackedRun, ended: int) -> None:
     """No blob and no message of a secure round is stored longer than the round. ``ended``: the last one that ended long
     enough ago."""
     rows = durable.store.message_rounds(run.run)
@@ -172,7 +172,7 @@ def deleted(durable: Durable, run: Followed, ended: int) -> None:
             raise Broken("retention", f"{len(left)} messages of round {number} of {run.run} are stored after it")
 
 
-def round_ended(durable: Durable, run: Followed, ending: RoundEnding) -> None:
+def round_ended(durable: Durable, run: TrackedRun, ending: RoundEnding) -> None:
     """Checks what a round shows when it has ended, and what it has committed."""
     row = durable.store.round(run.run, ending.round)
     if row is not None:
@@ -181,7 +181,7 @@ def round_ended(durable: Durable, run: Followed, ending: RoundEnding) -> None:
         _committed(durable, run, ending)
 
 
-def _shown(run: Followed, ending: RoundEnding, body: dict[str, Any]) -> None:
+def _shown(run: TrackedRun, ending: RoundEnding, body: dict[str, Any]) -> None:
     """The public record of a secure round has its exchanges as counts, and of no device more than that it was there."""
     account = ending.secure
     wanted: dict[str, Any] = {

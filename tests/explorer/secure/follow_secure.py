@@ -1,6 +1,6 @@
 """Follows the events of secure rounds in a run's log: what each does to the round, its phase and its deadline.
 
-``SecureFollowing`` is a part of ``follow.Followed``. Like it, it is written from the pages and not from the engine.
+``SecureFollowing`` is a part of ``follow.TrackedRun``. Like it, it is written from the pages and not from the engine.
 """
 
 from __future__ import annotations

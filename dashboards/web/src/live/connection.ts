@@ -2,13 +2,13 @@
 // must not hold eight streams: the tab that holds the lock reads the stream and tells the others by a channel. A tab
 // that has been hidden for a while gives the lock to one that is seen.
 import { address, BASE, get, Refusal } from "../api/client";
-import { type Frame, type Happening, type Live, next, NOTHING } from "./state";
+import { type Frame, type Action, type Live, next, NOTHING } from "./state";
 
 const NAME = `quorate-live:${BASE.pathname}`;
 const HIDDEN_MS = 20_000;
 const RETRY_MS = [1000, 2000, 4000, 8000, 15_000];
 
-type Said = { say: "happening"; happening: Happening } | { say: "which" } | { say: "logout" };
+type Said = { say: "action"; action: Action } | { say: "which" } | { say: "logout" };
 
 export class Connection {
   private live: Live = NOTHING;
@@ -58,22 +58,22 @@ export class Connection {
   private heard(said: Said): void {
     if (said.say === "logout") this.onLogout();
     else if (said.say === "which") {
-      if (this.source) this.say({ say: "happening", happening: { kind: "whole", live: this.live } });
-    } else if (!this.source) this.happened(said.happening);
+      if (this.source) this.say({ say: "action", action: { kind: "whole", live: this.live } });
+    } else if (!this.source) this.happened(said.action);
   }
 
   private say(said: Said): void {
     this.channel.postMessage(said);
   }
 
-  private happened(happening: Happening): void {
-    this.live = next(this.live, happening);
+  private happened(action: Action): void {
+    this.live = next(this.live, action);
     for (const listener of this.listeners) listener();
   }
 
-  private tell(happening: Happening): void {
-    this.happened(happening);
-    this.say({ say: "happening", happening });
+  private tell(action: Action): void {
+    this.happened(action);
+    this.say({ say: "action", action });
   }
 
   /** Waits for the lock, and reads the stream while it is held. */

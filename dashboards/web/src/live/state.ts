@@ -16,21 +16,21 @@ export type Frame =
   | { kind: "snapshot"; data: { runs: RunView[] } & Record<string, unknown> }
   | { kind: "patch"; data: { run?: string; patch?: object } & Record<string, unknown> };
 
-export type Happening = { kind: "frame"; frame: Frame } | { kind: "opened" } | { kind: "lost"; at: number } | { kind: "whole"; live: Live };
+export type Action = { kind: "frame"; frame: Frame } | { kind: "opened" } | { kind: "lost"; at: number } | { kind: "whole"; live: Live };
 
 export const NOTHING: Live = { link: { status: "connecting" }, runs: {}, rest: {} };
 
-/** The next state. Pure: time is in the happening. */
-export function next(live: Live, happening: Happening): Live {
-  switch (happening.kind) {
+/** The next state. Pure: time is in the action. */
+export function next(live: Live, action: Action): Live {
+  switch (action.kind) {
     case "whole":
-      return happening.live;
+      return action.live;
     case "opened":
       return live.link.status === "lost" ? { ...live, link: { status: "live" } } : live;
     case "lost":
-      return live.link.status === "lost" ? live : { ...live, link: { status: "lost", since: happening.at } };
+      return live.link.status === "lost" ? live : { ...live, link: { status: "lost", since: action.at } };
     case "frame":
-      return { ...framed(live, happening.frame), link: { status: "live" } };
+      return { ...framed(live, action.frame), link: { status: "live" } };
   }
 }
 

@@ -16,12 +16,12 @@ import httpx2
 import pytest
 
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
-from coordinator.requests import Uncommitted
+from coordinator.requests import PendingCommit
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.run_log import RunLog
-from coordinator.service import create_app, settling
+from coordinator.service import commit_batches, create_app
+from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service
-from coordinator.service.settling import Settling
 from coordinator.settings import Settings
 from coordinator.store.port import StoreError
 from tests.coordinator.service.devices import Signing
@@ -41,7 +41,7 @@ class Run:
         """How many requests have queued their item."""
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
-        self.service, self.settling = service, Settling(service)
+        self.service, self.batches = service, CommitBatches(service)
         self._log: GroupCommit[str, str] = GroupCommit(self._commit)
 
     def _commit(self, items: Sequence[str]) -> list[str | BaseException]:
@@ -52,7 +52,7 @@ class Run:
             raise StoreError("the disk is full")
         return [ValueError(item) if item == "wrong" else item.upper() for item in items]
 
-    def entered(self, item: str) -> Uncommitted:
+    def entered(self, item: str) -> PendingCommit:
         entered = self._log.enter(item)
         self.queued += 1
 
@@ -60,14 +60,14 @@ class Run:
             self.settled_as.append(WHO.get())
             return entered()
 
-        return Uncommitted(self.name, settle)
+        return PendingCommit(self.name, settle)
 
     async def _answer(self, item: str) -> str:
         WHO.set(item)
-        return str(await self.settling.together(await self.service.work(self._taken, item)))
+        return str(await self.batches.together(await self.service.work(self._taken, item)))
 
     def _taken(self, item: str) -> Any:
-        return self.settling.alone(self.entered(item))
+        return self.batches.alone(self.entered(item))
 
     def ask(self, item: str) -> asyncio.Task[str]:
         """A request whose answer waits."""
@@ -88,7 +88,7 @@ class Run:
     @property
     def _waiting(self) -> int | None:
         """None: nobody of the run has had to wait."""
-        found = self.settling._waiting.get(self.name)
+        found = self.batches._waiting.get(self.name)
         return None if found is None else len(found)
 
     async def crowd(self) -> None:
@@ -115,15 +115,15 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
 def test_an_answer_that_waits_for_nothing_is_the_answer() -> None:
     async def scenario() -> None:
         with serving() as service:
-            settling = Settling(service)
-            assert await settling.together(settling.alone("yes")) == "yes"
-            assert await settling.together(settling.alone(None)) is None
+            batches = CommitBatches(service)
+            assert await batches.together(batches.alone("yes")) == "yes"
+            assert await batches.together(batches.alone(None)) is None
 
     play(scenario())
 
 
 def test_who_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "GATHER_S", 3600)
+    monkeypatch.setattr(commit_batches, "GATHER_S", 3600)
 
     async def scenario() -> None:
         with serving() as service:
@@ -154,7 +154,7 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
 def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settling, "GATHER_S", 3.0)
+    monkeypatch.setattr(commit_batches, "GATHER_S", 3.0)
 
     async def scenario() -> None:
         with serving() as service:
@@ -173,14 +173,14 @@ def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pau
 
 def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one comes alone again, the next is not kept waiting."""
-    monkeypatch.setattr(settling, "GATHER_S", 0.2)
+    monkeypatch.setattr(commit_batches, "GATHER_S", 0.2)
 
     async def scenario() -> None:
         with serving() as service:
             run = Run("a", service)
             await run.crowd()
             await run.ask("alone")
-            monkeypatch.setattr(settling, "GATHER_S", 3600)
+            monkeypatch.setattr(commit_batches, "GATHER_S", 3600)
             assert [await run.ask(item) for item in ("x", "y")] == ["X", "Y"]
 
     play(scenario())
@@ -197,7 +197,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             found = await asyncio.gather(first, *others, return_exceptions=True)
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
             assert isinstance(found[2], ValueError)
-            assert service.coordinator.core.failures.recent() == ""
+            assert service.coordinator.core.storage_errors.recent() == ""
             another = Run("b", service)
             first = await another.hold("first")
             disk = another.ask("disk")
@@ -206,7 +206,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             assert await first == "FIRST"
             with pytest.raises(StoreError, match="the disk is full"):
                 await disk
-            assert service.coordinator.core.failures.recent() == "the disk is full"
+            assert service.coordinator.core.storage_errors.recent() == "the disk is full"
             assert await run.ask("again") == "AGAIN"
 
     with caplog.at_level(logging.CRITICAL):
@@ -217,7 +217,7 @@ def test_a_run_does_not_wait_for_another() -> None:
     async def scenario() -> None:
         with serving() as service:
             slow, quick = Run("a", service), Run("b", service)
-            quick.settling = slow.settling
+            quick.batches = slow.batches
             first = await slow.hold("first")
             assert await quick.ask("x") == "X"
             assert not first.done()

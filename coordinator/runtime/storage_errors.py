@@ -19,7 +19,7 @@ _OF_PEERS = (DigestMismatch, Missing, TooLarge)
 """Errors of blobs that say nothing about this machine."""
 
 
-class Failures:
+class StorageErrors:
     """The last one. Safe from any thread."""
 
     def __init__(self, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from coordinator.store.port import StoreError
 _LOG = logging.getLogger("quorate.runs")
 
 
-class Troubles:
+class RunErrors:
     """Safe from any thread. A reason is logged when it is new, not each time that it is noted. ``action``: what failed,
     in words that begin a sentence; empty: the run as a whole."""
 
@@ -70,7 +70,7 @@ class Troubles:
         return {run: "; ".join(reasons) for run, reasons in found.items()}
 
 
-class RaisedTroubles(Troubles):
+class RaisedRunErrors(RunErrors):
     """For drivers that play one run, or look for bugs: every error is raised where it happens."""
 
     def note(self, run: str, error: Exception, action: str = "") -> None:

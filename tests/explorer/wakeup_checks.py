@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tests.explorer.draws import EVER, eligible
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken
-from tests.explorer.follow import Followed
+from tests.explorer.follow import TrackedRun
 from tests.explorer.holds import HeldRequest
 from tests.explorer.offers import serves
 from tests.explorer.replica import Replica
@@ -36,7 +36,7 @@ CALM_S = 20.0
 """Seconds after the storm in which tasks and threads that it delayed may still be late."""
 
 
-class Wakes:
+class WakeupChecks:
     """``replicas`` is filled by the schedule."""
 
     def __init__(self, world: World, durable: Durable, replicas: Sequence[Replica]) -> None:
@@ -44,7 +44,7 @@ class Wakes:
         self._durable = durable
         self._replicas = replicas
 
-    def moved(self, run: Followed) -> None:
+    def moved(self, run: TrackedRun) -> None:
         """A run has come to another phase."""
         self._expect_end(run)
         if self._world.stormy or len(self._replicas) != 1:
@@ -62,7 +62,7 @@ class Wakes:
             case _:
                 pass
 
-    def pool_grew(self, runs: Sequence[Followed]) -> None:
+    def pool_grew(self, runs: Sequence[TrackedRun]) -> None:
         """A device has come to the pool, or a run begins to draw from it."""
         if not self._calm or len(self._replicas) != 1:
             return
@@ -76,12 +76,12 @@ class Wakes:
         world = self._world
         return not world.stormy and world.agenda.now >= world.calm_since + CALM_S
 
-    def calmed(self, runs: Sequence[Followed]) -> None:
+    def calmed(self, runs: Sequence[TrackedRun]) -> None:
         """What the storm has delayed is over: the phases under way last no longer than if they began now."""
         for run in runs:
             self._expect_end(run)
 
-    def _expect_end(self, run: Followed) -> None:
+    def _expect_end(self, run: TrackedRun) -> None:
         cohort = run.plan["cohort"]
         lasts_s = {
             "selecting": cohort["select_s"] + LATE_S,
@@ -95,7 +95,7 @@ class Wakes:
         elif run.phase in ("leasing", "training"):
             self._world.agenda.after(LATE_S, self._require_no_standstill, run, (run.round, run.attempt, run.phase))
 
-    def _require_no_standstill(self, run: Followed, place: tuple[int, int, str]) -> None:
+    def _require_no_standstill(self, run: TrackedRun, place: tuple[int, int, str]) -> None:
         """A lease ends when its heartbeats do, or the round's time. A round that no worker has ends when enough
         devices wait to begin one, after its own wait."""
         if (run.round, run.attempt, run.phase) != place:
@@ -110,36 +110,36 @@ class Wakes:
             raise Broken("liveness", f"round {run.round} of {run.run} is {run.phase}, {late_s:.0f} s after its time")
         self._world.agenda.after(LATE_S, self._require_no_standstill, run, place)
 
-    def _require_ended(self, run: Followed, place: tuple[int, int, str, int], lasts_s: float) -> None:
+    def _require_ended(self, run: TrackedRun, place: tuple[int, int, str, int], lasts_s: float) -> None:
         """A phase ends in its time; a selection may have been missed, which begins it anew."""
         number, _, phase, _ = place
         if _place(run) == place:
             raise Broken("liveness", f"round {number} of {run.run} is {phase} after {lasts_s:.0f} s, in calm weather")
 
-    def _expect(self, run: Followed, held: Sequence[HeldRequest | ServedRequest]) -> None:
+    def _expect(self, run: TrackedRun, held: Sequence[HeldRequest | ServedRequest]) -> None:
         self._world.agenda.after(SOON_S, self._require_woken, run, run.round, run.phase, held)
 
     def _require_woken(
-        self, run: Followed, round: int, phase: str, held: Sequence[HeldRequest | ServedRequest]
+        self, run: TrackedRun, round: int, phase: str, held: Sequence[HeldRequest | ServedRequest]
     ) -> None:
         for one in held:
             if (run.round, run.phase) == (round, phase) and self._replicas[0].held_by(one.peer) is one:
                 raise Broken("liveness", f"{one.peer} waits for work, there is some ({phase}), and it is not woken")
 
-    def _require_drawn(self, run: Followed, round: int, at: float) -> None:
+    def _require_drawn(self, run: TrackedRun, round: int, at: float) -> None:
         if (run.round, run.phase) == (round, "selecting") and self._is_full(run, at):
             raise Broken("liveness", f"enough devices wait for round {round} of {run.run}, and none is drawn")
 
-    def _is_full(self, run: Followed, at: float) -> bool:
+    def _is_full(self, run: TrackedRun, at: float) -> bool:
         return self._waiting_since(run, at) >= int(run.plan["cohort"]["pool"])
 
-    def _waiting_since(self, run: Followed, at: float) -> int:
+    def _waiting_since(self, run: TrackedRun, at: float) -> int:
         """How many devices that the run may use have waited since then, or longer."""
         now = self._replicas[0].now()
         rows = [row for row in self._durable.store.waiting(EVER) if row.since <= at and row.expires > now]
         return len(eligible(run, rows))
 
 
-def _place(run: Followed) -> tuple[int, int, str, int]:
+def _place(run: TrackedRun) -> tuple[int, int, str, int]:
     """(round, attempt, phase, missed selections)"""
     return run.round, run.attempt if run.secure is None else run.secure.attempt, run.phase, run.failed

@@ -45,6 +45,6 @@ class Remark:
     text: str
 
 
-Happening = MessagesPushed | ReplyTaken | NodesAwaited | Remark
-OnHappening = Callable[[Happening], None]
+ServerAppEvent = MessagesPushed | ReplyTaken | NodesAwaited | Remark
+OnServerAppEvent = Callable[[ServerAppEvent], None]
 """Called from any thread."""

@@ -20,17 +20,17 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from coordinator.blobs.port import BlobError
-from coordinator.requests import Uncommitted
+from coordinator.requests import PendingCommit
 from coordinator.service.core import Service
 from coordinator.store.port import StoreError
 
 GATHER_S = 0.25
 """Seconds between two transactions of a run where answers wait for the next one. A device's exchange takes longer."""
 
-_Waiting = tuple[Context, Uncommitted, asyncio.Future[Any]]
+_Waiting = tuple[Context, PendingCommit, asyncio.Future[Any]]
 
 
-class Settling:
+class CommitBatches:
     """The answers that wait in this process, by run."""
 
     def __init__(self, service: Service) -> None:
@@ -45,7 +45,7 @@ class Settling:
     def alone(self, answer: Any) -> Any:
         """Settles the answer in this thread where no other of its run is being settled or waits. Else it is returned as
         it is, for ``together``."""
-        if not isinstance(answer, Uncommitted):
+        if not isinstance(answer, PendingCommit):
             return answer
         with self._lock:
             if answer.run in self._alone or answer.run in self._waiting:
@@ -58,9 +58,9 @@ class Settling:
                 self._alone.discard(answer.run)
 
     async def together(self, answer: Any) -> Any:
-        """The answer itself, once what it acknowledges is durable; raises what ``Uncommitted.settle`` raises.
+        """The answer itself, once what it acknowledges is durable; raises what ``PendingCommit.settle`` raises.
         CancelledError where the service is closed before."""
-        if not isinstance(answer, Uncommitted):
+        if not isinstance(answer, PendingCommit):
             return answer
         loop = asyncio.get_running_loop()
         waiting = (copy_context(), answer, loop.create_future())
@@ -101,7 +101,7 @@ class Settling:
 
     def _note(self, error: Exception) -> None:
         if isinstance(error, BlobError | StoreError):
-            self._service.coordinator.core.failures.note(error)
+            self._service.coordinator.core.storage_errors.note(error)
 
 
 def _settled(batch: Sequence[_Waiting]) -> list[tuple[Any, Exception | None]]:
