@@ -41,7 +41,7 @@ class Run:
         """How many requests have queued their item."""
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
-        self.service, self.batches = service, CommitBatches(service)
+        self.service, self.answers = service, CommitBatches(service)
         self._log: GroupCommit[str, str] = GroupCommit(self._commit)
 
     def _commit(self, items: Sequence[str]) -> list[str | BaseException]:
@@ -64,10 +64,10 @@ class Run:
 
     async def _answer(self, item: str) -> str:
         WHO.set(item)
-        return str(await self.batches.together(await self.service.work(self._taken, item)))
+        return str(await self.answers.together(await self.service.work(self._taken, item)))
 
     def _taken(self, item: str) -> Any:
-        return self.batches.alone(self.entered(item))
+        return self.answers.alone(self.entered(item))
 
     def ask(self, item: str) -> asyncio.Task[str]:
         """A request whose answer waits."""
@@ -88,7 +88,7 @@ class Run:
     @property
     def _waiting(self) -> int | None:
         """None: nobody of the run has had to wait."""
-        found = self.batches._waiting.get(self.name)
+        found = self.answers._waiting.get(self.name)
         return None if found is None else len(found)
 
     async def crowd(self) -> None:
@@ -217,7 +217,7 @@ def test_a_run_does_not_wait_for_another() -> None:
     async def scenario() -> None:
         with serving() as service:
             slow, quick = Run("a", service), Run("b", service)
-            quick.batches = slow.batches
+            quick.answers = slow.answers
             first = await slow.hold("first")
             assert await quick.ask("x") == "X"
             assert not first.done()
