@@ -1,11 +1,12 @@
 """Content-addressed blobs: the port, its errors, and its two implementations (files, memory)."""
 
-from coordinator.blobs.files import FileBlobs
+from coordinator.blobs.files import BlobFolder, FileBlobs
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.port import BlobError, Blobs, Damaged, DigestMismatch, DiskFull, Gone, Missing, Spool, TooLarge
 
 __all__ = [
     "BlobError",
+    "BlobFolder",
     "Blobs",
     "Damaged",
     "DigestMismatch",

@@ -1,4 +1,4 @@
-"""Blocks of a blob and their tags, and a file that checks each block before it gives its bytes.
+"""Blocks of a blob and their tags, and a reader that checks each block before it gives its bytes.
 
 A tag is the GMAC (NIST SP 800-38D: AES-128-GCM of no text) of a block, under a key that is drawn for each blob: what a
 disk does to a block goes unnoticed with a chance of 2^-112 at most, for a tenth of the time of a SHA-256. Whoever can
@@ -14,6 +14,7 @@ import io
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -131,15 +132,29 @@ def blocks_of(size: int) -> int:
     return -(-size // BLOCK)
 
 
-class CheckedFile(io.RawIOBase):
-    """A file whose bytes are given only after the block that they are in was checked. Memory: one block, and a second
-    one while two places are read in turn."""
+class Ranges(NamedTuple):
+    """Stored bytes that are read by ranges: those of a file, or of an object in a store over a network."""
 
-    def __init__(self, file: BinaryIO, digest: str, sums: BlockTags, judge: Judge) -> None:
-        """``judge`` is called where a block does not have its tag: it returns the sums of the file's blocks where the
-        whole has its digest after all, and raises where it does not."""
-        self._file, self._digest, self._sums, self._judge = file, digest, sums, judge
-        self._size = os.fstat(file.fileno()).st_size
+    size: int
+    """In bytes."""
+    read: Callable[[int, int], bytes]
+    """Returns so many bytes (first argument) from a position on (second argument), as ``pread`` does. OSError."""
+    close: Callable[[], object]
+
+    @classmethod
+    def of_file(cls, file: BinaryIO) -> Ranges:
+        return cls(os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno()), file.close)
+
+
+class CheckedFile(io.RawIOBase):
+    """Stored bytes as a file that gives them only after the block that they are in was checked. Memory: one block, and
+    a second one while two places are read in turn."""
+
+    def __init__(self, stored: Ranges, digest: str, sums: BlockTags, judge: Judge) -> None:
+        """``judge`` is called where a block does not have its tag: it returns the sums of the blocks where the whole
+        has its digest after all, and raises where it does not."""
+        self._stored, self._digest, self._sums, self._judge = stored, digest, sums, judge
+        self._size = stored.size
         self._at = 0
         self._held: OrderedDict[int, bytes] = OrderedDict()
 
@@ -177,7 +192,7 @@ class CheckedFile(io.RawIOBase):
 
     def close(self) -> None:
         self._held.clear()
-        self._file.close()
+        self._stored.close()
         super().close()
 
     def _pieces(self, count: int) -> Iterator[memoryview]:
@@ -209,6 +224,6 @@ class CheckedFile(io.RawIOBase):
 
     def _read(self, index: int) -> bytes:
         try:
-            return os.pread(self._file.fileno(), min(BLOCK, self._size - index * BLOCK), index * BLOCK)
+            return self._stored.read(min(BLOCK, self._size - index * BLOCK), index * BLOCK)
         except OSError as error:
             raise BlobError(f"Could not read block {index} of blob {self._digest}: {error.strerror}.") from error

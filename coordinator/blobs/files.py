@@ -36,12 +36,14 @@ from coordinator.blobs.blocks import (
     BlobHash,
     BlockTags,
     CheckedFile,
+    Ranges,
     hash_file,
     read_sums,
     sums_bytes,
 )
 from coordinator.blobs.port import (
     BlobError,
+    Damaged,
     DiskFull,
     check_complete,
     check_digest,
@@ -167,7 +169,67 @@ class FileSpool:
             self._fd = -1
 
 
-class FileBlobs:
+class BlobFolder:
+    """Reads the blobs of a folder of ``FileBlobs``, and changes nothing: no folder is made, no file is swept or marked.
+    What is read is checked."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def has(self, digest: str) -> bool:
+        return is_digest(digest) and os.path.isfile(self._file(digest))  # noqa: PTH113 - see _file
+
+    def open(self, digest: str) -> BinaryIO:
+        name = self._file(digest)
+        with _plain_errors("a blob"):
+            try:
+                file = open(name, "rb", buffering=0)  # noqa: PTH123, SIM115 - see _file; the reader closes it
+            except FileNotFoundError:
+                raise self._gone(digest) from None
+            try:
+                size = os.fstat(file.fileno()).st_size
+                sums = self._sums_of(digest, size) if size else None
+
+                def judge() -> BlockTags:
+                    return self._judge(digest, file)
+
+                return cast("BinaryIO", CheckedFile(Ranges.of_file(file), digest, sums or judge(), judge))
+            except BaseException:
+                file.close()
+                raise
+
+    def write_sums(self, digest: str, found: BlobHash) -> BlockTags:
+        """The sums of a blob that was read as a whole."""
+        return found.end()
+
+    def _sums_of(self, digest: str, size: int) -> BlockTags | None:
+        return read_sums(Path(self._file(digest) + _SUMS), digest, size)
+
+    def _judge(self, digest: str, file: BinaryIO) -> BlockTags:
+        """Reads the whole file. Returns the sums of its blocks where it has its digest. Damaged, BlobError."""
+        with _plain_errors("a blob"), os.fdopen(os.dup(file.fileno()), "rb", buffering=0) as again:
+            again.seek(0)
+            found = hash_file(again)
+            if found.digest == digest:
+                return self.write_sums(digest, found)
+            self._mark(digest, os.fstat(again.fileno()).st_ino)
+        raise damaged(digest)
+
+    def _mark(self, digest: str, inode: int) -> None:
+        """The file of this blob was found damaged."""
+
+    def _gone(self, digest: str) -> BlobError:
+        """The error for a blob that is not there: damaged, or missing."""
+        return damaged(digest) if Path(self._file(digest) + _DAMAGED).exists() else missing(digest)
+
+    def _file(self, digest: str) -> str:
+        """The path as text: every assignment looks it up, and building a ``Path`` costs more than the system call."""
+        if not is_digest(digest):
+            raise missing(digest)
+        return f"{self.folder}/{digest[:2]}/{digest}"
+
+
+class FileBlobs(BlobFolder):
     """The Blobs port over files ``<folder>/<first two digits>/<digest>``.
 
     Folders have mode 0700 and files 0600, because updates are private.
@@ -182,8 +244,8 @@ class FileBlobs:
     ) -> None:
         """``durable``: False syncs nothing, for blobs that may be lost when the machine loses power. ``notice`` is told
         which blob was found damaged, and which is repaired."""
+        super().__init__(folder)
         self._notice = notice
-        self.folder = Path(folder)
         self._durable = durable
         self._lock = threading.Lock()
         self._repaired: set[str] = set()
@@ -231,25 +293,6 @@ class FileBlobs:
 
     def spool(self, limit: int | None = None) -> FileSpool:
         return FileSpool(self, limit)
-
-    def open(self, digest: str) -> BinaryIO:
-        name = self._file(digest)
-        with _plain_errors("a blob"):
-            try:
-                file = open(name, "rb", buffering=0)  # noqa: PTH123, SIM115 - see _file; the reader closes it
-            except FileNotFoundError:
-                raise self._gone(digest) from None
-            try:
-                size = os.fstat(file.fileno()).st_size
-                sums = self._sums_of(digest, size) if size else None
-
-                def judge() -> BlockTags:
-                    return self._judge(digest, file)
-
-                return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge))
-            except BaseException:
-                file.close()
-                raise
 
     def size(self, digest: str) -> int:
         with _plain_errors("a blob"):
@@ -310,20 +353,7 @@ class FileBlobs:
 
     def _sums_of(self, digest: str, size: int) -> BlockTags | None:
         known = self._sums.get(digest)
-        if known is not None and known.covers(size):
-            return known
-        return read_sums(Path(self._file(digest) + _SUMS), digest, size)
-
-    def _judge(self, digest: str, file: BinaryIO) -> BlockTags:
-        """Reads the whole file. Returns the sums of its blocks, written anew, where it has its digest; otherwise marks
-        the blob damaged. Damaged, BlobError."""
-        with _plain_errors("a blob"), os.fdopen(os.dup(file.fileno()), "rb", buffering=0) as again:
-            again.seek(0)
-            found = hash_file(again)
-            if found.digest == digest:
-                return self.write_sums(digest, found)
-            self._mark(digest, os.fstat(again.fileno()).st_ino)
-        raise damaged(digest)
+        return known if known is not None and known.covers(size) else super()._sums_of(digest, size)
 
     def _mark(self, digest: str, inode: int) -> None:
         """Renames the file that was found damaged, unless another one has its name by now."""
@@ -346,15 +376,11 @@ class FileBlobs:
             self._notice(f"blob {digest} is damaged: what is stored has another SHA-256; it is kept as {kept}")
 
     def _gone(self, digest: str) -> BlobError:
-        """The error for a blob that is not there: damaged, or missing."""
-        if not Path(self._file(digest) + _DAMAGED).exists():
-            return missing(digest)
-        with self._lock:
-            self._damaged.add(digest)
-        return damaged(digest)
-
-    def has(self, digest: str) -> bool:
-        return is_digest(digest) and os.path.isfile(self._file(digest))  # noqa: PTH113 - see _file
+        error = super()._gone(digest)
+        if isinstance(error, Damaged):
+            with self._lock:
+                self._damaged.add(digest)
+        return error
 
     def delete(self, digest: str) -> None:
         if is_digest(digest):
@@ -377,12 +403,6 @@ class FileBlobs:
             with suppress(FileNotFoundError):
                 if os.stat(self._file(digest)).st_mtime < at:  # noqa: PTH116 - see _file
                     yield digest
-
-    def _file(self, digest: str) -> str:
-        """The path as text: every assignment looks it up, and building a ``Path`` costs more than the system call."""
-        if not is_digest(digest):
-            raise missing(digest)
-        return f"{self.folder}/{digest[:2]}/{digest}"
 
 
 @contextmanager

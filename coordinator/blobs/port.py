@@ -114,8 +114,9 @@ class Blobs(Protocol):
         ...
 
     def open(self, digest: str) -> BinaryIO:
-        """The bytes as a file object, which stays readable when the blob is deleted. Missing, Damaged; reads from it
-        raise Damaged too, before any wrong byte is given."""
+        """The bytes as a file object, which seeks and stays readable when the blob is deleted. It need not be a file of
+        this machine: ``blocks.CheckedFile`` reads any ranges. Missing, Damaged; reads from it raise Damaged too, before
+        any wrong byte is given."""
         ...
 
     def size(self, digest: str) -> int:

@@ -68,7 +68,7 @@ def verify(
     that were written down elsewhere before. Give them by --head, or give the histories of devices by --receipts.
     Without any, the last line says that this was not checked.
     """
-    from coordinator.folding.refold import BlobFolder
+    from coordinator.blobs import BlobFolder
     from coordinator.verify import AuditHead, AuditWitness, CannotVerify
     from coordinator.verify import verify as check
 

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 from client_sdk.tensors import Roles, TensorError
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
-from coordinator.blobs.blocks import BlockTags, CheckedFile, hash_file, read_sums
-from coordinator.blobs.port import damaged, is_digest, missing
 from coordinator.engine.aggregation.registry import Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
@@ -81,39 +78,3 @@ def hashed(blobs: Readable, digest: str) -> tuple[str, int]:
             digesting.update(piece)
             size += len(piece)
     return digesting.hexdigest(), size
-
-
-class BlobFolder:
-    """The blobs of a folder of ``FileBlobs``, read only: no folder is made, no file is swept or marked. What is read is
-    checked likewise."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def has(self, digest: str) -> bool:
-        return is_digest(digest) and (self._folder / digest[:2] / digest).is_file()
-
-    def open(self, digest: str) -> BinaryIO:
-        if not is_digest(digest):
-            raise missing(digest)
-        path = self._folder / digest[:2] / digest
-        try:
-            file = path.open("rb", buffering=0)
-        except FileNotFoundError:
-            was = path.with_name(f"{digest}.damaged").exists()
-            raise damaged(digest) if was else missing(digest) from None
-
-        def judge() -> BlockTags:
-            file.seek(0)
-            found = hash_file(file)
-            if found.digest != digest:
-                raise damaged(digest)
-            return found.end()
-
-        try:
-            size = path.stat().st_size
-            sums = read_sums(path.with_name(f"{digest}.sums"), digest, size) if size else None
-            return cast("BinaryIO", CheckedFile(file, digest, sums or judge(), judge))
-        except BaseException:
-            file.close()
-            raise

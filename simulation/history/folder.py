@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.blobs import BlobError, FileBlobs
+from coordinator.blobs import BlobError, BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE, FolderError, database_url, locked
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import Store, StoreError, open_store
 from coordinator.store.port import Reader
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from coordinator.blobs import BlobError, Damaged, FileBlobs, Missing, blocks
-from coordinator.blobs.blocks import BLOCK, BlobHash
+from coordinator.blobs import BlobError, BlobFolder, Damaged, FileBlobs, Missing, blocks
+from coordinator.blobs.blocks import BLOCK, BlobHash, BlockTags, CheckedFile, Ranges
+from coordinator.blobs.port import damaged
 
 DATA = os.urandom(2 * BLOCK + 1000)
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -337,3 +338,57 @@ def test_a_blob_that_another_process_has_repaired_is_named_when_it_is_damaged_ag
             file.read()
         assert [f"{digest} is damaged" in line for line in lines] == [True] * times
         FileBlobs(blobs.folder).put(SHORT)
+
+
+def test_a_folder_of_blobs_is_read_and_not_changed(tmp_path: Path) -> None:
+    digest = FileBlobs(tmp_path / "blobs").put(b"some bytes")
+    before = sorted(tmp_path.rglob("*"))
+    blobs = BlobFolder(tmp_path / "blobs")
+    assert blobs.has(digest)
+    with blobs.open(digest) as file:
+        assert file.read() == b"some bytes"
+    for absent in ("0" * 64, "../" + digest, ""):
+        assert not blobs.has(absent)
+        with pytest.raises(BlobError):
+            blobs.open(absent)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("size", [10, (1 << 20) + 10])
+def test_a_folder_of_blobs_gives_no_wrong_byte_and_marks_nothing(tmp_path: Path, size: int) -> None:
+    blobs = FileBlobs(tmp_path)
+    digest = blobs.put(bytes(size))
+    flip(file_of(blobs, digest), size - 1)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(Damaged, match=digest), BlobFolder(tmp_path).open(digest) as file:
+        file.read()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_bytes_that_are_no_file_are_read_by_ranges_and_checked() -> None:
+    """As an object store would give them: a part of a blob costs the blocks that it lies in, and no others."""
+    data, asked, closed = os.urandom(5 * BLOCK + 7), list[tuple[int, int]](), list[bool]()
+    hashed = BlobHash()
+    hashed.update(memoryview(data))
+
+    def read(count: int, at: int) -> bytes:
+        asked.append((count, at))
+        return stored[at : at + count]
+
+    def judge() -> BlockTags:
+        raise damaged(hashed.digest)
+
+    stored = data
+    ranges = Ranges(len(data), read, lambda: closed.append(True))
+    with CheckedFile(ranges, hashed.digest, hashed.end(), judge) as file:
+        file.seek(2 * BLOCK - 3)
+        assert file.read(6) == data[2 * BLOCK - 3 : 2 * BLOCK + 3]
+        assert asked == [(BLOCK, BLOCK), (BLOCK, 2 * BLOCK)]
+        file.seek(-7, os.SEEK_END)
+        assert file.read() == data[-7:]
+        assert asked[2:] == [(7, 5 * BLOCK)]
+        stored = data[:-1] + bytes([data[-1] ^ 1])
+        file.seek(5 * BLOCK)
+        with pytest.raises(Damaged, match=hashed.digest):
+            file.read()
+    assert closed == [True]

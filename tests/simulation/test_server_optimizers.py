@@ -11,11 +11,10 @@ import pytest
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import Tensors, read_header
 from client_sdk.update import Update
-from coordinator.blobs import FileBlobs
+from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
 from coordinator.engine.plan_file import PlanError
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import verify
 from simulation import History, simulate

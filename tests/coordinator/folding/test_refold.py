@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
-from coordinator.blobs import BlobError, Damaged, FileBlobs, MemoryBlobs
+from coordinator.blobs import BlobError, MemoryBlobs
 from coordinator.engine.aggregation.registry import BUILT_IN
 from coordinator.engine.effects import Contribution
 from coordinator.folding.aggregator import NewCheckpoint
-from coordinator.folding.refold import BlobFolder, Readable, differences, short
+from coordinator.folding.refold import Readable, differences, short
 from tests.coordinator.folding.test_aggregator import Bench, vector
-from tests.coordinator.test_blocks import file_of, flip
 
 MOMENTUM = {"server_optimizer": "fedavgm", "server_learning_rate": 0.5}
 
@@ -89,28 +87,3 @@ def test_updates_that_cannot_be_read_are_one_sentence(
 
 def test_a_digest_is_shown_by_twelve_digits() -> None:
     assert (short("0123456789abcdef" * 4), short(None)) == ("0123456789ab", "none")
-
-
-def test_a_folder_of_blobs_is_read_and_not_changed(tmp_path: Path) -> None:
-    digest = FileBlobs(tmp_path / "blobs").put(b"some bytes")
-    before = sorted(tmp_path.rglob("*"))
-    blobs = BlobFolder(tmp_path / "blobs")
-    assert blobs.has(digest)
-    with blobs.open(digest) as file:
-        assert file.read() == b"some bytes"
-    for absent in ("0" * 64, "../" + digest, ""):
-        assert not blobs.has(absent)
-        with pytest.raises(BlobError):
-            blobs.open(absent)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize("size", [10, (1 << 20) + 10])
-def test_a_folder_of_blobs_gives_no_wrong_byte_and_marks_nothing(tmp_path: Path, size: int) -> None:
-    blobs = FileBlobs(tmp_path)
-    digest = blobs.put(bytes(size))
-    flip(file_of(blobs, digest), size - 1)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(Damaged, match=digest), BlobFolder(tmp_path).open(digest) as file:
-        file.read()
-    assert sorted(tmp_path.rglob("*")) == before

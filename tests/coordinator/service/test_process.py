@@ -18,8 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from coordinator.authority.inside import inside_authority
-from coordinator.blobs import BlobError
-from coordinator.folding.refold import BlobFolder
+from coordinator.blobs import BlobError, BlobFolder
 from coordinator.key_file import made_or_read
 from coordinator.service import process
 from coordinator.settings import Settings

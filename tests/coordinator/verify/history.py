@@ -22,9 +22,8 @@ from typing import Any
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import MetricReport
 from client_sdk.tensors import to_bytes
-from coordinator.blobs import FileBlobs
+from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import Violation, verify
 from tests.coordinator.runtime.test_workers import SECTION, Center

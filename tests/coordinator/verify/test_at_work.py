@@ -8,9 +8,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from coordinator.blobs import FileBlobs
+from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import verify
 from tests.coordinator.world import World

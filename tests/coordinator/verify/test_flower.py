@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk.protocol.flower import FlowerError
-from coordinator.blobs import FileBlobs
-from coordinator.folding.refold import BlobFolder
+from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.runtime.flower.retention import ENDED_S
 from coordinator.store.sql import SqlStore
 from coordinator.verify import verify

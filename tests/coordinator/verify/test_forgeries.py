@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from client_sdk.tensors import to_bytes
-from coordinator.blobs import FileBlobs
+from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import chain, open_store
 from coordinator.store.port import RefusalRow
 from coordinator.verify import Violation, verify

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.protocol.devices import LoggedEvent
+from coordinator.blobs import BlobFolder
 from coordinator.cli import app
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import chain, open_store
 from coordinator.store.port import EventRow, RefusalRow
 from coordinator.verify import BadHead, Head, of_history, parsed, verify

@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from client_sdk.tensors import to_bytes
-from coordinator.blobs import FileBlobs
+from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.cli import app
-from coordinator.folding.refold import BlobFolder
 from coordinator.store import open_store
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_workers import Center
