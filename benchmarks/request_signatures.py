@@ -38,6 +38,7 @@ from coordinator.public_url import PublicUrl
 from coordinator.requests import Permission
 from coordinator.requests.callers import check_credentials, identify
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.runtime.identities import PinnedAuthority
 from coordinator.service.hosts import Hosts
 from coordinator.service.signatures import arrived, note_arrival, note_body
@@ -106,7 +107,7 @@ def _coordinator(publics: list[bytes], now: float) -> Coordinator:
     """A coordinator in memory, with devices of these keys and a list on which none of them is."""
     issuer = Issuer(DeviceKey.create(), AuthorityPolicy(url="https://authority.example"))
     pinned = PinnedAuthority(issuer.trusted, "https://authority.example")
-    coordinator = Coordinator(MemoryStore(), MemoryBlobs(), authority=pinned)
+    coordinator = Coordinator(Core(MemoryStore(), MemoryBlobs()), authority=pinned)
     revoked = [hashlib.sha256(bytes(2) + bytes([number])).digest()[:16] for number in range(200)]
     coordinator.identities.take_list(issuer.revocations(None, revoked, now).encoded)
     for number, public in enumerate(publics):

@@ -18,6 +18,7 @@ from typing import Any
 
 from coordinator.blobs import FileBlobs
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore
@@ -33,7 +34,7 @@ def text() -> str:
     """The file's content."""
     with TemporaryDirectory() as folder:
         settings = Settings(data=Path(folder))
-        coordinator = Coordinator(MemoryStore(), FileBlobs(settings.blobs_folder), settings=settings)
+        coordinator = Coordinator(Core(MemoryStore(), FileBlobs(settings.blobs_folder), settings=settings))
         document = create_app(coordinator, settings).openapi()
     return json.dumps(reduced(document), indent=1, sort_keys=True) + "\n"
 

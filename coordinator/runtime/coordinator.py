@@ -12,40 +12,30 @@ clock, the fault explorer makes one call at a time with crashes in between.
 
 from __future__ import annotations
 
-import secrets
 from contextlib import nullcontext
 
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.secagg.masks import Masker
 from coordinator.access import OperatorAccess
-from coordinator.blobs import Blobs
-from coordinator.folding.aggregator import MakeSums
-from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.actions import Actions
-from coordinator.runtime.clock import Clock
 from coordinator.runtime.commits import Commits
-from coordinator.runtime.core import Core, Entropy, Task
+from coordinator.runtime.core import Core, Task
 from coordinator.runtime.devices import DeviceRequests
-from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.insight.insight import Insight
 from coordinator.runtime.issuer import issuer_of
 from coordinator.runtime.operators import OperatorRequests
-from coordinator.runtime.run_errors import RunErrors
 from coordinator.runtime.secure_authority import PresentAuthority
 from coordinator.runtime.secure_rounds import SecureRuns
-from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import SignedRequests, Verify
 from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
-from coordinator.runtime.tracing import Traces
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
 from coordinator.secure.opening import MakeMasker
-from coordinator.settings import Settings
-from coordinator.store.port import Store, StoreError
+from coordinator.store.port import StoreError
 
 __all__ = ["Coordinator", "Task"]
 
@@ -56,68 +46,50 @@ class Coordinator:
 
     def __init__(
         self,
-        store: Store,
-        blobs: Blobs,
+        core: Core,
         *,
-        clock: Clock | None = None,
-        signals: Signals | None = None,
-        settings: Settings | None = None,
-        entropy: Entropy = secrets.token_bytes,
-        sums: MakeSums = SpooledSums,
-        extensions: FindExtensions = installed,
-        run_errors: RunErrors | None = None,
-        traces: Traces | None = None,
         authority: PinnedAuthority | None = None,
         verify: Verify = RequestSignature.require_signed,
         masker: MakeMasker = Masker,
     ) -> None:
         """``authority``: whose certificates are taken; None: nobody can register. ``verify``: how signatures of
         requests are verified; ``masker``: what sums are unmasked with."""
-        self.core = Core(
-            store,
-            blobs,
-            clock=clock,
-            signals=signals,
-            settings=settings,
-            entropy=entropy,
-            sums=sums,
-            extensions=extensions,
-            run_errors=run_errors,
-            traces=traces,
-        )
-        clock, known = self.core.clock, self.core.settings
-        self.access = OperatorAccess(store, clock.now, entropy, *issuer_of(known, clock.now))
-        self.identities = Identities(store, clock, self.core.signals, self.access.audit, known.examples_cap, authority)
-        self.signed = SignedRequests(self.identities, clock.now, verify=verify)
-        self.fleet = Fleet(store, clock, self.core.signals, known)
-        uncertain = UncertainUpdates(self.core)
-        self.devices = DeviceRequests(self.core, self.fleet, uncertain)
-        self._standstill = Standstill(self.core, self.fleet, self.identities)
-        self.flower = FlowerRuns(self.core)
-        self.operators = OperatorRequests(self.core, self._standstill, self.flower)
-        self.insight = Insight(self.core, self.fleet, self.identities)
-        self.workers = WorkerRequests(self.core, self.fleet, self.identities)
-        commits = Commits(self.core)
-        self.secure = SecureRuns(self.core, PresentAuthority(self.identities, clock), commits, masker)
-        self._actions = Actions(self.core, self.fleet, commits, self.secure)
-        self._time = Timekeeping(self.core, self.identities, self.fleet, commits, uncertain)
+        self.core = core
+        clock, known = core.clock, core.settings
+        self.access = OperatorAccess(core.store, clock.now, core.entropy, *issuer_of(known, clock.now))
+        self.identities = Identities(core, self.access.audit, authority)
+        self.signed = SignedRequests(self.identities, clock.now, core.process.nonces, verify)
+        self.fleet = Fleet(core)
+        uncertain = UncertainUpdates(core)
+        self.devices = DeviceRequests(core, self.fleet, uncertain)
+        self._standstill = Standstill(core, self.fleet, self.identities)
+        self.flower = FlowerRuns(core)
+        self.operators = OperatorRequests(core, self._standstill, self.flower)
+        self.insight = Insight(core, self.fleet, self.identities)
+        self.workers = WorkerRequests(core, self.fleet, self.identities)
+        commits = Commits(core)
+        self.secure = SecureRuns(core, PresentAuthority(self.identities, clock), commits, masker)
+        self._actions = Actions(core, self.fleet, commits, self.secure)
+        self._time = Timekeeping(core, self.identities, self.fleet, commits, uncertain)
 
     def recover(self) -> None:
         """After a start: issues pending actions again. MissingExtension where a run of the store cannot continue on
-        this installation. A run whose log cannot be read is noted in ``core.run_errors``; the others are recovered."""
+        this installation. A run whose log cannot be read is noted in ``core.process.run_errors``; the others are
+        recovered."""
         self.core.require_extensions()
         self.identities.record_authority()
         self._time.recover()
 
     def tick(self) -> float | None:
         """Handles deadlines that have passed. Returns the next deadline in the clock's time, None where there is
-        none. A run for which that fails is noted in ``core.run_errors``; the deadlines of the others are handled."""
+        none. A run for which that fails is noted in ``core.process.run_errors``; the deadlines of the others are
+        handled."""
         try:
             self.secure.free()
             self.identities.list()  # whom a list revokes that another replica has taken leaves the pool
             return min((at for at in (self._time.tick(), self.flower.tick()) if at is not None), default=None)
         except StoreError as error:
-            self.core.storage_errors.note(error)
+            self.core.process.storage_errors.note(error)
             raise
 
     def take_task(self, *, openings: bool | None = None) -> Task | None:
@@ -139,14 +111,14 @@ class Coordinator:
             with nullcontext() if traces is None else traces.performing(*task):
                 self._actions.perform(task)
         except Exception as error:
-            self.core.storage_errors.note(error)
+            self.core.process.storage_errors.note(error)
             raise
 
     def healthy(self) -> dict[str, object]:
         """Returns what the readiness check reads. StoreError where the database does not answer."""
         waiting = sum(self.fleet.counts().values())
         found: dict[str, object] = {"runs": len(self.operators.run_ids()), "tasks": len(self.core.tasks())}
-        troubles = self.core.run_errors.all()
+        troubles = self.core.process.run_errors.all()
         found |= {"waiting": waiting, **({"troubles": troubles} if troubles else {})}
         damaged = self.core.blobs.damaged()
         found |= {"damaged": damaged} if damaged else {}

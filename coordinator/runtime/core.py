@@ -1,5 +1,5 @@
-"""What the collaborators of a coordinator share: its ports, one log and one aggregator per run, and the queue of
-pending actions.
+"""What the collaborators of a coordinator share: its ports, what the process keeps in memory, and the queue of pending
+actions.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
+from coordinator.runtime.process_state import ProcessState
 from coordinator.runtime.run_errors import RunErrors
 from coordinator.runtime.run_log import RunLog
 from coordinator.runtime.signals import Signals, secure_key
-from coordinator.runtime.storage_errors import StorageErrors
 from coordinator.runtime.tracing import Traces
 from coordinator.settings import Settings
 from coordinator.store.port import Store
@@ -68,12 +68,9 @@ class Core:
         self.entropy = entropy
         self._sums = sums
         self.extensions = extensions
-        self.storage_errors = StorageErrors(self.clock)
-        self.run_errors = run_errors or RunErrors()
+        self.process = ProcessState(store, self.clock, self.signals, run_errors)
         self.traces = traces
         self._lock = threading.Lock()
-        self._logs: dict[str, RunLog] = {}
-        self._aggregators: dict[str, Aggregator] = {}
         self._tasks: deque[Task] = deque()
         self._openings: deque[Task] = deque()
         self._secure_wakes = SecureWakes()
@@ -82,32 +79,32 @@ class Core:
 
     def log(self, run: str) -> RunLog:
         """The run's log; ProblemError where there is no such run."""
-        log = self._logs.get(run)
+        log = self.process.logs.get(run)
         if log is not None:
             return log
         row = self.store.run(run)
         if row is None:
             raise no_plan(run, flower=self.store.flower_run(run) is not None)
         with self._lock:
-            return self._logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
+            return self.process.logs.setdefault(run, RunLog(row, self.store, self.clock, self.hand_out, self.traces))
 
     def has_log(self, run: str) -> bool:
         """Whether this process has read the log of the run."""
-        return run in self._logs
+        return run in self.process.logs
 
     def logs(self) -> list[RunLog]:
         """The logs of all runs that this process has read."""
-        return list(self._logs.values())
+        return list(self.process.logs.values())
 
     def aggregator(self, run: str) -> Aggregator:
-        aggregator = self._aggregators.get(run)
+        aggregator = self.process.aggregators.get(run)
         if aggregator is not None:
             return aggregator
         log = self.log(run)
         with self._lock:
-            if run not in self._aggregators:
-                self._aggregators[run] = self._made_aggregator(log)
-            return self._aggregators[run]
+            if run not in self.process.aggregators:
+                self.process.aggregators[run] = self._made_aggregator(log)
+            return self.process.aggregators[run]
 
     def require_extensions(self) -> None:
         """MissingExtension where a run is not over and its plan names an extension that is not installed here in that
@@ -116,7 +113,7 @@ class Core:
             try:
                 state = self.log(run).catch_up()
             except ValueError as error:
-                self.run_errors.note(run, error)
+                self.process.run_errors.note(run, error)
                 continue
             if state.over:
                 continue
@@ -175,7 +172,7 @@ class Core:
                 self.hint(action)
             else:
                 keys.add(self._queue(run, action))
-        log = self._logs.get(run)
+        log = self.process.logs.get(run)
         secure = [] if log is None else self._secure_wakes.keys(log.state)
         self.signals.wake_many((*sorted(keys), *secure))
 
@@ -225,7 +222,7 @@ class Core:
         return (
             self._lock.locked()
             or any(log.locked() for log in self.logs())
-            or any(aggregator.locked() for aggregator in list(self._aggregators.values()))
+            or any(aggregator.locked() for aggregator in list(self.process.aggregators.values()))
         )
 
 

@@ -66,8 +66,6 @@ class DeviceRequests:
         self._fleet = fleet
         self._uncertain = uncertain
         self._outcomes = Outcomes(core)
-        self._offered: dict[str, CheckpointRef] = {}
-        """The checkpoint that devices of the round under way fetch, by run."""
 
     def check_in(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], Assignment | Wait | PoolPlace]:
         """The answer is an assignment, or why there is none for this device, or its place in the pool: the device
@@ -238,11 +236,11 @@ class DeviceRequests:
 
     def _checkpoint(self, state: RunState) -> CheckpointRef:
         """Returns the checkpoint that every device of the round fetches; its size is read once."""
-        offered = self._offered.get(state.run)
+        offered = self._core.process.offered.get(state.run)
         if offered is None or (offered.version, offered.digest) != (state.version, state.checkpoint):
             size = self._core.blobs.size(state.checkpoint)
             offered = CheckpointRef(version=state.version, digest=state.checkpoint, bytes=size)
-            self._offered[state.run] = offered
+            self._core.process.offered[state.run] = offered
         return offered
 
     def _limit(self, run: str) -> int:

@@ -3,8 +3,8 @@ of secure rounds, which take seconds of CPU each: the actions of other runs do n
 
 A task that fails because of the machine (disk full, database locked) is tried again later, and nothing is lost; the
 round's deadline still applies. One that fails by a bug is tried again too, after pauses that double, and is noted in
-``core.run_errors`` until it succeeds: a newer version may do it. No deadline gives up the opening of a sum, since its
-devices have signed, and would be spent for nothing.
+``core.process.run_errors`` until it succeeds: a newer version may do it. No deadline gives up the opening of a sum,
+since its devices have signed, and would be spent for nothing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Driver:
                 self._perform(task)
 
     def _perform(self, task: Task) -> None:
-        troubles = self._coordinator.core.run_errors
+        troubles = self._coordinator.core.process.run_errors
         try:
             self._coordinator.perform(task)
             self._bugs.pop(task, None)

@@ -7,7 +7,7 @@ replica can say why a device fits no run. Cohorts are drawn in ``cohort_selectio
 from __future__ import annotations
 
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,13 +16,11 @@ from client_sdk.protocol.devices import CheckIn, DeviceFacts, Wait
 from coordinator.engine.eligibility import fewest_examples, offer_of, reason_against
 from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
-from coordinator.runtime.clock import Clock
+from coordinator.runtime.core import Core
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.marks import Why, helped_by_another_model, left_out
 from coordinator.runtime.shared_identities import FORGOTTEN_S, Processes
-from coordinator.runtime.signals import Signals
-from coordinator.settings import Settings
-from coordinator.store.port import DeviceRow, Json, Reader, Store, StoreError, WaitingRow
+from coordinator.store.port import DeviceRow, Json, Reader, StoreError, WaitingRow
 
 _HELD_WAIT_S = (0.0, 1.0)
 """Seconds until the next check-in after a hold has expired: a device that checks in at once stays in the pool."""
@@ -52,13 +50,9 @@ class _Arrival:
 
 
 class Fleet:
-    def __init__(self, store: Store, clock: Clock, signals: Signals, settings: Settings) -> None:
-        self._store = store
-        self._clock = clock
-        self._signals = signals
-        self._settings = settings
-        self._processes: OrderedDict[str, Processes] = OrderedDict()
-        """Of the devices that checked in here, for the answers to them."""
+    def __init__(self, core: Core) -> None:
+        self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
+        self._processes = core.process.processes
         self._arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals)
 
     def locked(self) -> bool:

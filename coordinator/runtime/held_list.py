@@ -35,11 +35,10 @@ def list_row(found: RevocationList) -> ListRow:
 class HeldList:
     """The list of one authority. Safe from any thread."""
 
-    def __init__(self, store: Store, clock: Clock, signals: Signals, audit: Audit) -> None:
+    def __init__(self, store: Store, clock: Clock, signals: Signals) -> None:
         self._store = store
         self._clock = clock
         self._signals = signals
-        self._audit = audit
         self._held: RevocationList | None = None
         self._read_at: float | None = None
         self._taking, self._setting = threading.Lock(), threading.Lock()
@@ -72,7 +71,7 @@ class HeldList:
             return held.encoded
         return self._store.revocation_list(digest)
 
-    def take(self, encoded: bytes, trusted: TrustedAuthority) -> RevocationList:
+    def take(self, encoded: bytes, trusted: TrustedAuthority, audit: Audit) -> RevocationList:
         """Stores a list that follows the one that is held, and returns the newest. CredentialError."""
         with self._taking:
             authority = trusted.id.hex()
@@ -81,7 +80,7 @@ class HeldList:
             if found is held:
                 return found
             self._replace(found, is_stored=False)
-        self._audit.record("authority", "revocations.taken", f"counter={found.counter} keys={len(found.revoked)}")
+        audit.record("authority", "revocations.taken", f"counter={found.counter} keys={len(found.revoked)}")
         return found
 
     def _replace(self, found: RevocationList, *, is_stored: bool = True) -> None:

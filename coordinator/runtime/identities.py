@@ -21,11 +21,9 @@ from client_sdk.credentials.errors import CredentialError, NotValidNow, RevokedK
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.audit import Audit
-from coordinator.runtime.clock import Clock
-from coordinator.runtime.held_list import HeldList
-from coordinator.runtime.registered_keys import RegisteredKeys
-from coordinator.runtime.signals import Signals, secure_key
-from coordinator.store.port import AuthorityRow, Conflict, DeviceRow, Store, WorkerRow
+from coordinator.runtime.core import Core
+from coordinator.runtime.signals import secure_key
+from coordinator.store.port import AuthorityRow, Conflict, DeviceRow, WorkerRow
 
 _NO_AUTHORITY = (
     "This coordinator has no authority, so it cannot tell whose keys are devices: start it with --authority URL "
@@ -69,21 +67,15 @@ class Identities:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        signals: Signals,
+        core: Core,
         audit: Audit,
-        examples_cap: int,
         authority: PinnedAuthority | None = None,
     ) -> None:
-        """``examples_cap``: the most examples that a device may claim."""
         self.authority = authority
-        self._store = store
-        self._clock = clock
-        self._examples_cap = examples_cap
-        self._keys = RegisteredKeys(store, clock)
-        self._signals = signals
-        self._list = HeldList(store, clock, signals, audit)
+        self._store, self._clock, self._signals = core.store, core.clock, core.signals
+        self._examples_cap = core.settings.examples_cap
+        self._keys, self._list = core.process.keys, core.process.revocations
+        self._audit = audit
         self.fetch_failure = ""
         """Why the list could not be fetched when that was last tried; empty: it could."""
 
@@ -107,11 +99,6 @@ class Identities:
         if not last or (last[0].authority, last[0].inside) != (row.authority, row.inside):
             with self._store.transaction() as tx:
                 tx.insert_authority(row)
-
-    def forget(self) -> None:
-        """Reads rows and lists anew: the clock went back, and shows no more how old what was read is."""
-        self._keys.forget()
-        self._list.forget()
 
     # ------------------------------------------------------------ who asks
 
@@ -270,7 +257,7 @@ class Identities:
         one."""
         if self.authority is None:
             raise problem("busy", _NO_AUTHORITY)
-        return self._list.take(encoded, self.authority.trusted)
+        return self._list.take(encoded, self.authority.trusted, self._audit)
 
     def trouble(self) -> str:
         """Why devices cannot register, why secure rounds wait, or why the list was not fetched. Empty: all is well."""

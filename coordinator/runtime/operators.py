@@ -27,7 +27,6 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
 from coordinator.runtime.flower.flower_runs import FlowerRuns
-from coordinator.runtime.run_clocks import RunClocks
 from coordinator.runtime.standstill import Standstill
 from coordinator.store.port import AuthorityRow, RoundRow, RunRow
 
@@ -41,9 +40,6 @@ class OperatorRequests:
         self._core = core
         self._flower = flower
         self._standstill = standstill
-        self._clocks = RunClocks()
-        self._known: set[str] = set()
-        """Digests of blobs that were found to be checkpoints."""
 
     def put_checkpoint(self, spool: Spool, digest: str) -> bool:
         """Stores an initial checkpoint. Its digest and its format are checked. Returns whether damaged bytes were
@@ -76,7 +72,7 @@ class OperatorRequests:
             try:
                 found.append(self.run(run))
             except ValueError as error:
-                self._core.run_errors.note(run, error)
+                self._core.process.run_errors.note(run, error)
         return sorted(found, key=lambda view: (view.created_at, view.run))
 
     def run_ids(self) -> list[str]:
@@ -88,17 +84,17 @@ class OperatorRequests:
         if self._is_flower(run):
             return self._flower.views.run(run)
         found = self._found(run)
-        trouble = self._core.run_errors.of(run)
+        trouble = self._core.process.run_errors.of(run)
         if found is None:
             view = views.unreadable_run_view(self._core.store, self._row(run), trouble)
-            return view.changed(clock=self._clocks.of(self._core.store, run))
+            return view.changed(clock=self._core.process.clocks.of(self._core.store, run))
         state, seq = found
         newest = self._core.store.round(run, state.round_number) if state.round_number else None
         latest = views.round_view(self._core.store, newest, state) if newest else None
         stalled = self._standstill.of_run(state)
         view = views.run_view(self._core.log(run).row, state, seq, latest, stalled=stalled, trouble=trouble)
         view = view.changed(
-            clock=self._clocks.of(self._core.store, run),
+            clock=self._core.process.clocks.of(self._core.store, run),
             shared_identities=self._shared(run),
             damaged=self._of_run(state, self._core.blobs.damaged()),
             repaired=self._of_run(state, self._core.blobs.repaired()),
@@ -141,14 +137,16 @@ class OperatorRequests:
         try:
             return self._core.log(run).caught_up()
         except ValueError as error:
-            self._core.run_errors.note(run, error)
+            self._core.process.run_errors.note(run, error)
             return None
 
     def _readable(self, run: str) -> RunState:
         """The newest state of a run that shall be changed; ProblemError where its log cannot be read."""
         found = self._found(run)
         if found is None:
-            raise problem("conflict", f"this coordinator cannot handle run {run}: {self._core.run_errors.of(run)}")
+            raise problem(
+                "conflict", f"this coordinator cannot handle run {run}: {self._core.process.run_errors.of(run)}"
+            )
         return found[0]
 
     def pause(self, run: str) -> RunView:
@@ -220,7 +218,7 @@ class OperatorRequests:
         view = views.round_view(self._core.store, row, state, authorities)
         if view.status != "open" or state is None or state.round is None or row.round != state.round.number:
             return view
-        parts = (self._core.run_errors.of_actions(row.run), self._standstill.of_round(state))
+        parts = (self._core.process.run_errors.of_actions(row.run), self._standstill.of_round(state))
         return view.model_copy(update={"reason": "; ".join(part for part in parts if part) or view.reason})
 
     def checkpoints(self, run: str) -> list[CheckpointView]:
@@ -235,10 +233,10 @@ class OperatorRequests:
         if sees is not None:
             if not any(sees(run) for run in self._core.store.runs_with_checkpoint(digest)):
                 raise problem("unknown-checkpoint", f"no run in your scope has a checkpoint {digest}")
-        elif digest not in self._known:
+        elif digest not in self._core.process.checkpoints:
             if not self._core.store.runs_with_checkpoint(digest):
                 raise problem("unknown-checkpoint", f"no run has a checkpoint {digest}")
-            self._known.add(digest)
+            self._core.process.checkpoints.add(digest)
 
     def metrics(self, run: str) -> list[MetricView]:
         self._require(run)

@@ -56,12 +56,12 @@ class SignedRequests:
         self,
         identities: Identities,
         now: Callable[[], float],
-        nonces: NonceWindow | None = None,
+        nonces: NonceWindow,
         verify: Verify = RequestSignature.require_signed,
     ) -> None:
         self._identities = identities
         self._now = now
-        self.nonces = nonces if nonces is not None else NonceWindow()
+        self.nonces = nonces
         self._verify = verify
 
     def check(

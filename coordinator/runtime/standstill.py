@@ -60,7 +60,7 @@ class Standstill:
             return ""
         last = self._core.store.round(state.run, state.round_number - 1)
         stored = last.closed_at if last is not None and last.status == "committed" else None
-        failed = self._core.storage_errors.recent(since=stored)
+        failed = self._core.process.storage_errors.recent(since=stored)
         parts = [
             self._too_few(state),
             self._no_authority(state),

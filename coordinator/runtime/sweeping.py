@@ -51,7 +51,7 @@ def delete_unnamed(core: Core, digests: Iterable[str]) -> int:
         try:
             named |= _of_run(core, run)
         except ValueError as error:
-            core.run_errors.note(run, error)
+            core.process.run_errors.note(run, error)
             return 0
     gone = [digest for digest in digests if digest not in named]
     of_flower = core.store.flower_digests() if gone else set()

@@ -42,7 +42,7 @@ _SKEW_S = 5.0
 class Timekeeping:
     """``recover`` is called once, ``tick`` whenever a deadline may have passed; by one thread.
 
-    An error in one run is noted in ``core.run_errors``, and the others are handled."""
+    An error in one run is noted in ``core.process.run_errors``, and the others are handled."""
 
     def __init__(
         self, core: Core, identities: Identities, fleet: Fleet, commits: Commits, uncertain: UncertainUpdates
@@ -70,7 +70,7 @@ class Timekeeping:
         now = self._core.clock.now()
         fell, self._latest_now = self._latest_now - now, now
         if fell > 0:
-            self._identities.forget()
+            self._core.process.forget()
         self._clean_up(now)
         counts: list[dict[str, int]] = []
 
@@ -114,7 +114,7 @@ class Timekeeping:
 
     def _handled(self, run: str) -> None:
         if run not in self._unrecovered:
-            self._core.run_errors.clear(run)
+            self._core.process.run_errors.clear(run)
 
     def _clean_up(self, now: float) -> None:
         if 0 <= now - self._cleaned_at < _HOUSEKEEPING_S:
@@ -151,8 +151,8 @@ class Timekeeping:
 
     def _note(self, run: str, error: Exception) -> None:
         with about(run=run):
-            self._core.storage_errors.note(error)
-            self._core.run_errors.note(run, error)
+            self._core.process.storage_errors.note(error)
+            self._core.process.run_errors.note(run, error)
 
     def _let_wait(self, log: RunLog, counts: dict[str, int], now: float) -> list[float]:
         """Ends a datacenter round that waits for a worker when its time is over, or when enough devices wait.

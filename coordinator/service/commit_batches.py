@@ -101,7 +101,7 @@ class CommitBatches:
 
     def _note(self, error: Exception) -> None:
         if isinstance(error, BlobError | StoreError):
-            self._service.coordinator.core.storage_errors.note(error)
+            self._service.coordinator.core.process.storage_errors.note(error)
 
 
 def _settled(batch: Sequence[_Waiting]) -> list[tuple[Any, Exception | None]]:

@@ -37,6 +37,7 @@ from coordinator.datafolder import FolderError, locked, write_private
 from coordinator.key_file import KeyFileError, made_or_read
 from coordinator.network_settings import NetworkSettings
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.sweeping import sweep
@@ -129,7 +130,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: Ma
         try:
             authority = _pinned(settings, inside, url)
             blobs = FileBlobs(settings.blobs_folder, notice=logging.getLogger("quorate.storage").warning)
-            coordinator = Coordinator(store, blobs, settings=settings, authority=authority, traces=traces)
+            coordinator = Coordinator(Core(store, blobs, settings=settings, traces=traces), authority=authority)
             coordinator.core.require_extensions()
             sweep(coordinator.core)
             coordinator.access.audit.begin(audit_key.public_hex)

@@ -68,7 +68,7 @@ class RunBoard:
                 try:
                     view = self._coordinator.operators.run(run)
                 except ValueError as error:
-                    core.run_errors.note(run, error)
+                    core.process.run_errors.note(run, error)
                     continue
                 body = without_nulls(view.model_dump(mode="json"))
                 kept = self._kept[run] = _Kept(body, view.seq, version, now, view.over)

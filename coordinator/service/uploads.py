@@ -107,7 +107,7 @@ class Uploads:
             async with self._validating:
                 return await service.work(end)
         except (BlobError, StoreError) as error:
-            service.coordinator.core.storage_errors.note(error)
+            service.coordinator.core.process.storage_errors.note(error)
             raise
         finally:
             if not ended:

@@ -26,6 +26,7 @@ from client_sdk.protocol.names import Route
 from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import Blobs, FileBlobs
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.store import MemoryStore, Store
 from simulation.flower.nodes import ReadyNodes, SimulatedNodes, default_workers, device_names
 from simulation.flower.requests import InProcess
@@ -63,7 +64,7 @@ def simulated(
             store, blobs = stack.enter_context(writing(data))
         devices = device_names(nodes)
         ready = ReadyNodes(devices)
-        coordinator = Coordinator(store, blobs, signals=ready)
+        coordinator = Coordinator(Core(store, blobs, signals=ready))
         journals = (scratch if data is None else data) / "flower-nodes"
         own = SimulatedNodes(coordinator, ready, app, devices, journals, on_notice)
         stack.callback(own.close)

@@ -34,6 +34,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.runtime.held_list import list_row
 from coordinator.runtime.insight.fleet_views import class_of as class_in
 from coordinator.runtime.run_errors import RaisedRunErrors
@@ -133,13 +134,15 @@ class Simulation:
             self._parent = ""
             primitives = Primitives() if masked else NULL
             self.coordinator = Coordinator(
-                self.store,
-                self.blobs,
-                clock=VirtualClock(agenda),
-                settings=_SETTINGS,
-                entropy=_entropy(seed),
-                sums=sums_of(self.engine),
-                run_errors=RaisedRunErrors(),
+                Core(
+                    self.store,
+                    self.blobs,
+                    clock=VirtualClock(agenda),
+                    settings=_SETTINGS,
+                    entropy=_entropy(seed),
+                    sums=sums_of(self.engine),
+                    run_errors=RaisedRunErrors(),
+                ),
                 authority=None if authority is None else authority.pinned,
                 masker=primitives.masker,
             )

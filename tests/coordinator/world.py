@@ -34,6 +34,7 @@ from client_sdk.update import Update, encode_update
 from coordinator.blobs import Blobs, MemoryBlobs
 from coordinator.engine import effects as fx
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.settings import Settings
 from coordinator.store.memory import MemoryStore
@@ -108,11 +109,7 @@ class World:
     def replica(self) -> Coordinator:
         """One more coordinator on the same store and blobs."""
         coordinator = Coordinator(
-            self.store,
-            self.blobs,
-            clock=self.clock,
-            settings=self.settings,
-            entropy=self.entropy,
+            Core(self.store, self.blobs, clock=self.clock, settings=self.settings, entropy=self.entropy),
             authority=self.authority.pinned(),
         )
         coordinator.recover()

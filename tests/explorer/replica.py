@@ -17,7 +17,7 @@ from client_sdk.protocol.problems import Problem
 from coordinator.blobs import BlobError
 from coordinator.runtime import sweeping
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.core import Task
+from coordinator.runtime.core import Core, Task
 from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.runtime.signals import Signals
@@ -113,13 +113,15 @@ class Replica(Process):
             verify = is_of_key
         try:
             self.coordinator = Coordinator(
-                cast("Store", FaultyStore(self.durable.store, self)),
-                FaultyBlobs(self.durable.open_blobs(self.die_at), self),
-                clock=self,
-                signals=HttpSignals(self) if world.shape.http else ReplicaSignals(self),
-                settings=world.settings,
-                entropy=world.chance.entropy(f"entropy {self.name}"),
-                run_errors=RaisedRunErrors(),
+                Core(
+                    cast("Store", FaultyStore(self.durable.store, self)),
+                    FaultyBlobs(self.durable.open_blobs(self.die_at), self),
+                    clock=self,
+                    signals=HttpSignals(self) if world.shape.http else ReplicaSignals(self),
+                    settings=world.settings,
+                    entropy=world.chance.entropy(f"entropy {self.name}"),
+                    run_errors=RaisedRunErrors(),
+                ),
                 authority=PinnedAuthority(trusted()),
                 verify=verify,
             )

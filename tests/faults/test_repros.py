@@ -16,6 +16,7 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import MemoryBlobs
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreError, Transaction
 from tests.coordinator.world import World
@@ -217,7 +218,7 @@ def test_repro_replica_that_stood_still_moves_a_deadline_by_the_difference_of_cl
     world = World(5)
     world.create()
     clock = WakingClock(world)
-    other = Coordinator(world.store, world.blobs, clock=clock, settings=world.settings, entropy=world.entropy)
+    other = Coordinator(Core(world.store, world.blobs, clock=clock, settings=world.settings, entropy=world.entropy))
     other.recover()
     world.clock.at += 40
     world.check_in()

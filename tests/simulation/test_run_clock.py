@@ -10,6 +10,7 @@ import pytest
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.store import open_store
 from simulation import simulate
 from tests.coordinator.world import World
@@ -23,7 +24,7 @@ def test_a_simulated_run_has_a_virtual_clock(tmp_path: Path, datacenter: dict[st
     simulate(asked, NET, clients(4), folder=tmp_path, datacenter=held, progress=False)
     store = open_store(database_url(tmp_path))
     try:
-        (view,) = Coordinator(store, FileBlobs(tmp_path / BLOBS_FOLDER)).operators.runs()
+        (view,) = Coordinator(Core(store, FileBlobs(tmp_path / BLOBS_FOLDER))).operators.runs()
     finally:
         store.close()
     assert (view.status, view.clock) == ("finished", "virtual")

@@ -128,7 +128,7 @@ class Lanes:
         try:
             return self._core.log(run).catch_up()
         except ValueError as error:
-            self._core.run_errors.note(run, error)
+            self._core.process.run_errors.note(run, error)
             return None
 
     def _fold(self, reader: Reader, round: RoundRow) -> _Fold:

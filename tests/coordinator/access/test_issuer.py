@@ -20,6 +20,7 @@ from coordinator.access.issuer import LEEWAY_S, IssuerSettings, TokenIssuer
 from coordinator.access.issuer_keys import COOLDOWN_S, LIFESPAN_S, IssuerKeys
 from coordinator.access.roles import Grant
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.settings import Settings
 from tests.coordinator.access.issuer import AUDIENCE, RSA_KEY, LocalIssuer, local_issuer
 from tests.coordinator.world import StandingClock, World
@@ -210,7 +211,7 @@ def test_settings_say_what_an_issuer_needs(served: LocalIssuer) -> None:
             Settings(**given)
     settings = Settings(oidc_issuer=served.url, oidc_audience=AUDIENCE, oidc_grants={"admins": "owner a-*"})
     world = World(0)
-    coordinator = Coordinator(world.store, world.blobs, settings=settings, clock=world.clock)
+    coordinator = Coordinator(Core(world.store, world.blobs, settings=settings, clock=world.clock))
     token = served.token(groups=["admins", "owner"])
     assert str(coordinator.access.operator(token)) == "owner a-*"
     coordinator.access.operator(token)

@@ -15,6 +15,7 @@ from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registr
 from coordinator.engine.aggregation.rules import TrimmedMean
 from coordinator.engine.plan import Plan, chosen
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.runtime.extensions import FindExtensions, MissingExtension
 from coordinator.verify import CannotVerify, verify
 from tests.coordinator.conftest import MakeWorld
@@ -36,12 +37,14 @@ def having(version: str | None) -> FindExtensions:
 
 def replica(world: World, version: str | None, extensions: FindExtensions | None = None) -> Coordinator:
     return Coordinator(
-        world.store,
-        world.blobs,
-        clock=world.clock,
-        settings=world.settings,
-        entropy=world.entropy,
-        extensions=extensions or having(version),
+        Core(
+            world.store,
+            world.blobs,
+            clock=world.clock,
+            settings=world.settings,
+            entropy=world.entropy,
+            extensions=extensions or having(version),
+        )
     )
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from client_sdk.credentials.errors import BadCredential, RolledBackList
 from client_sdk.credentials.revocations import RevocationList
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.runtime.identities import SignedBy
 from tests.coordinator.certified import Certifier, key_id, key_of
 from tests.coordinator.conftest import MakeWorld
@@ -254,7 +256,7 @@ def test_without_an_authority_or_its_list_nobody_is_let_in() -> None:
         lambda identities: identities.require_certificate(certificate, "device"),
         lambda identities: identities.device(signed(world.keys[0])),
     ]
-    alone = type(world.coordinator)(world.store, world.blobs, clock=world.clock)
+    alone = Coordinator(Core(world.store, world.blobs, clock=world.clock))
     assert "--authority-key" in alone.identities.trouble()
     assert alone.identities.list() is None
     unlisted = World(0)

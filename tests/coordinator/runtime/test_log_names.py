@@ -14,7 +14,7 @@ from coordinator.folding.aggregator import Aggregator
 from coordinator.runtime import driver as drivers
 from coordinator.runtime import log_context
 from tests.coordinator.runtime.test_driver import RunningClock, check_in, driven, report, until, version
-from tests.coordinator.runtime.test_troubles import DrivenWorld, spoil
+from tests.coordinator.runtime.test_run_errors import DrivenWorld, spoil
 from tests.coordinator.world import World
 
 

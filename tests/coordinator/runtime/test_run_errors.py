@@ -62,7 +62,7 @@ def test_the_deadlines_of_other_runs_are_handled(world: World, caplog: pytest.Lo
     assert missed_by(world, "second") == 3
     noted = [record for record in caplog.records if "first" in record.getMessage()]
     assert len(noted) == 1, "logged once, with the run's name"
-    assert "second" not in world.coordinator.core.run_errors.all()
+    assert "second" not in world.coordinator.core.process.run_errors.all()
 
 
 def selected(world: World) -> tuple[str, str]:
@@ -84,7 +84,7 @@ def test_other_runs_are_recovered(world: World) -> None:
     cohort = [number for number in world.cohort() if (found := world.assignment(number)) and found.run == run]
     spoil(world, other)
     world.boot()
-    assert "Blessed" in world.coordinator.core.run_errors.of(other)
+    assert "Blessed" in world.coordinator.core.process.run_errors.of(other)
     report(world, run, *cohort[:3])
     assert world.coordinator.operators.run(run).version == 1
 
@@ -113,11 +113,11 @@ def test_a_run_that_is_readable_again_is_handled(world: World, monkeypatch: pyte
 
     monkeypatch.setattr(log, "catch_up", flaky)
     world.pass_time(11)
-    assert world.coordinator.core.run_errors.all() == {"first": "StoreError: the database was locked"}
+    assert world.coordinator.core.process.run_errors.all() == {"first": "StoreError: the database was locked"}
     assert missed_by(world, "second") == 1
     failing[0] = False
     world.pass_time(1)
-    assert world.coordinator.core.run_errors.all() == {}
+    assert world.coordinator.core.process.run_errors.all() == {}
     assert missed_by(world, "first") == 1
 
 
@@ -141,10 +141,10 @@ def test_a_run_that_could_not_be_recovered_is_recovered_later(world: World, monk
         patch.setattr(core.Core, "log", locked)
         patch.setattr(core.Core, "require_extensions", lambda self: None)
         world.boot()
-    assert world.coordinator.core.run_errors.of(run)
+    assert world.coordinator.core.process.run_errors.of(run)
     world.pass_time(31)
     assert world.coordinator.operators.run(run).version == 1
-    assert world.coordinator.core.run_errors.all() == {}
+    assert world.coordinator.core.process.run_errors.all() == {}
 
 
 def test_nothing_is_swept_where_a_log_cannot_be_read(world: World) -> None:

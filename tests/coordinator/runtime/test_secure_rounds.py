@@ -258,7 +258,7 @@ def test_an_opening_that_fails_once_is_made_again(world: Served, monkeypatch: py
     failed = failing_openings(monkeypatch, 1)
     with driven(world.coordinator):
         until(lambda: world.coordinator.operators.run(RUN).version == 1, "the commit after one failure")
-        until(lambda: not world.coordinator.core.run_errors.all(), "the trouble to be over")
+        until(lambda: not world.coordinator.core.process.run_errors.all(), "the trouble to be over")
     assert failed == [1]
     world.play()
     require_summed(world)
@@ -283,7 +283,7 @@ def test_a_run_whose_sum_cannot_be_opened_says_why_and_can_be_stopped(
         print_run(operators.run(RUN))
         assert f"not handled {why}" in capsys.readouterr().out
         operators.stop(RUN)
-        until(lambda: not world.coordinator.core.run_errors.all(), "the trouble to end with the run")
+        until(lambda: not world.coordinator.core.process.run_errors.all(), "the trouble to end with the run")
     assert operators.run(RUN).status == "stopped"
 
 

@@ -187,7 +187,7 @@ def test_the_verification_can_be_another_one_and_all_else_stays(world: World) ->
         if uri != URI:
             raise BadCredential("It was for another.")
 
-    signed = SignedRequests(world.coordinator.identities, world.clock.now, verify=verify)
+    signed = SignedRequests(world.coordinator.identities, world.clock.now, NonceWindow(), verify)
     one = made(world)
     signed.check(one, method="POST", uri=URI, at=world.clock.at)
     assert asked == [(one.key_id, bytes.fromhex(world.keys[0].public_hex), "POST", URI)]

@@ -177,7 +177,7 @@ def test_a_failure_before_the_last_commit_stands_in_no_runs_way() -> None:
     assert world.play_round(1)
     assert stalled(world) == ""
     world.clock.at += 1
-    world.coordinator.core.storage_errors.note(DiskFull("Could not write a blob: the disk is full."))
+    world.coordinator.core.process.storage_errors.note(DiskFull("Could not write a blob: the disk is full."))
     assert "the disk is full" in stalled(world)
 
 

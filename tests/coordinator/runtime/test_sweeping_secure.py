@@ -112,7 +112,7 @@ def test_nothing_is_deleted_where_a_log_cannot_be_read(world: Served, monkeypatc
 
     monkeypatch.setattr(world.coordinator.core, "state", unreadable)
     assert sweep_secure(world.coordinator.core, world.clock.at + 1e6) == 0
-    assert world.coordinator.core.run_errors.of(RUN)
+    assert world.coordinator.core.process.run_errors.of(RUN)
 
 
 def test_a_coordinator_without_secure_runs_looks_for_nothing() -> None:

@@ -49,4 +49,4 @@ def test_repro_another_run_starts_and_has_its_deadlines(world: World, tmp_path: 
     assert "second" in [view.run for view in coordinator.operators.runs()]
     assert coordinator.healthy()["runs"] == 2
     if not change.startswith("name"):
-        assert "first" in coordinator.core.run_errors.all()
+        assert "first" in coordinator.core.process.run_errors.all()

@@ -11,6 +11,7 @@ import httpx2
 
 from client_sdk.protocol.names import Route
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from tests.coordinator.access.issuer import AUDIENCE, CLIENT, LocalIssuer
@@ -37,7 +38,7 @@ class AtIssuer:
         self.browser = Browser(create_app(self.coordinator, self.settings), public.origin if public else ORIGIN)
 
     def serve(self) -> Coordinator:
-        served = Coordinator(self.world.store, self.world.blobs, settings=self.settings, clock=self.world.clock)
+        served = Coordinator(Core(self.world.store, self.world.blobs, settings=self.settings, clock=self.world.clock))
         served.recover()
         return served
 

@@ -197,7 +197,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             found = await asyncio.gather(first, *others, return_exceptions=True)
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
             assert isinstance(found[2], ValueError)
-            assert service.coordinator.core.storage_errors.recent() == ""
+            assert service.coordinator.core.process.storage_errors.recent() == ""
             another = Run("b", service)
             first = await another.hold("first")
             disk = another.ask("disk")
@@ -206,7 +206,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             assert await first == "FIRST"
             with pytest.raises(StoreError, match="the disk is full"):
                 await disk
-            assert service.coordinator.core.storage_errors.recent() == "the disk is full"
+            assert service.coordinator.core.process.storage_errors.recent() == "the disk is full"
             assert await run.ask("again") == "AGAIN"
 
     with caplog.at_level(logging.CRITICAL):

@@ -37,6 +37,7 @@ from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE
 from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import FileBlobs
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from coordinator.store import open_store
@@ -91,7 +92,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     store = open_store(chosen.database_url)
     authority = Certifier()
     pinned = authority.pinned()
-    coordinator = Coordinator(store, FileBlobs(chosen.blobs_folder), settings=chosen, authority=pinned)
+    coordinator = Coordinator(Core(store, FileBlobs(chosen.blobs_folder), settings=chosen), authority=pinned)
     coordinator.identities.take_list(authority.list(time.time()))
     app = create_app(coordinator, chosen)
     client = httpx2.AsyncClient(

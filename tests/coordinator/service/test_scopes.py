@@ -160,7 +160,7 @@ def test_meters_are_those_of_runs_in_scope(served: Served) -> None:
 def test_readiness_names_no_run_without_a_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {"red": "it is red", "blue": "it is blue"}
     monkeypatch.setattr(served.world.coordinator, "stalled", lambda: reasons)
-    served.world.coordinator.core.run_errors._reasons = {("blue", ""): "unreadable"}
+    served.world.coordinator.core.process.run_errors._reasons = {("blue", ""): "unreadable"}
     assert served.get("/readyz", "") == {"ok": True}
     assert served.get("/readyz", served.key("viewer", "red")) == {
         "ok": True,

@@ -16,6 +16,7 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.access import LOCAL_OWNER
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.service import create_app
 from coordinator.settings import Settings
 from tests.coordinator.service.browser import Browser
@@ -34,7 +35,7 @@ class LoggedIn:
         self.world.create()
         self.key = self.world.coordinator.access.keys.create(LOCAL_OWNER, CreateKey(role="owner")).text
         known = Settings(**settings)
-        served = Coordinator(self.world.store, self.world.blobs, settings=known, clock=self.world.clock)
+        served = Coordinator(Core(self.world.store, self.world.blobs, settings=known, clock=self.world.clock))
         served.recover()
         self.browser = Browser(create_app(served, known), origin)
 

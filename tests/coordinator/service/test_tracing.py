@@ -29,6 +29,7 @@ from coordinator.blobs import FileBlobs
 from coordinator.blobs.port import DiskFull
 from coordinator.runtime import driver
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.service import create_app
 from coordinator.service.otel import OtelTraces
 from coordinator.service.tracing import CannotTrace, wanted
@@ -116,7 +117,7 @@ def traced(tmp_path: Path) -> Iterator[Traced]:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     traces = OtelTraces(provider)
     store, blobs = open_store(chosen.database_url), FileBlobs(chosen.blobs_folder)
-    coordinator = Coordinator(store, blobs, settings=chosen, traces=traces, authority=authority.pinned())
+    coordinator = Coordinator(Core(store, blobs, settings=chosen, traces=traces), authority=authority.pinned())
     coordinator.identities.take_list(authority.list(time.time()))
     app = create_app(coordinator, chosen)
     app.add_middleware(traces.around)

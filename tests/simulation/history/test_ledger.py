@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.blobs import FileBlobs, MemoryBlobs, Missing
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.settings import Settings
 from coordinator.store import open_store
 from coordinator.store.memory import MemoryStore
@@ -235,7 +236,7 @@ def test_a_run_that_went_on_in_the_target_is_refused() -> None:
     world.play_round(1)
     target, blobs = MemoryStore(), MemoryBlobs()
     copy_run(world.store, target, "marks", blobs=(world.blobs, blobs))
-    other = Coordinator(target, blobs, clock=world.clock, settings=Settings())
+    other = Coordinator(Core(target, blobs, clock=world.clock, settings=Settings()))
     other.recover()
     other.operators.pause("marks")
     with pytest.raises(StoreError, match="has gone on in the target"):

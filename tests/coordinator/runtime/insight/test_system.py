@@ -8,6 +8,7 @@ from client_sdk.protocol.insight import StorageView
 from coordinator.blobs import FileBlobs
 from coordinator.requests import TABLE
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.core import Core
 from coordinator.service.observe import RequestTimes, quantile
 from coordinator.settings import Settings
 from coordinator.store import open_store
@@ -37,7 +38,7 @@ def test_storage_is_measured(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path)
     store = open_store(settings.database_url)
     blobs = FileBlobs(settings.blobs_folder)
-    coordinator = Coordinator(store, blobs, settings=settings)
+    coordinator = Coordinator(Core(store, blobs, settings=settings))
     blobs.put(b"x" * 1000)
     found = coordinator.insight.system.view().storage
     assert found.blob_bytes == 1000
