@@ -278,30 +278,12 @@ class Stopped:
     at: float
 
 
-Event = (
-    Created
-    | Tick
-    | ClockFell
-    | Drawn
-    | TrainingStarted
-    | Reported
-    | UpdateRefused
-    | UpdateLost
-    | Withdrew
-    | Committed
-    | CommitFailed
-    | Leased
-    | WorkerHeartbeat
-    | LeaseEnded
-    | Delivered
-    | FleetReturned
-    | Scored
-    | Paused
-    | Resumed
-    | Renamed
-    | Stopped
-    | SecureEvent
-)
+RunEvent = Created | Tick | ClockFell | Committed | CommitFailed | Scored | Paused | Resumed | Renamed | Stopped
+"""What happens to a run whatever the kind of its rounds is."""
+DeviceEvent = Drawn | TrainingStarted | Reported | UpdateRefused | UpdateLost | Withdrew
+"""What happens by devices: each kind of round answers it in its own way."""
+WorkerEvent = Leased | WorkerHeartbeat | LeaseEnded | Delivered | FleetReturned
+Event = RunEvent | DeviceEvent | WorkerEvent | SecureEvent
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {cls.kind: TypeAdapter(cls) for cls in get_args(Event)}
 _SERIALIZERS = {kind: adapter.serializer for kind, adapter in _ADAPTERS.items()}

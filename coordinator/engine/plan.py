@@ -41,6 +41,7 @@ from pydantic_core import ErrorDetails
 from client_sdk.protocol.canonical import canonical, named
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
+from client_sdk.protocol.operators import Kind
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError
@@ -238,6 +239,11 @@ class Plan(Section):
         if against:
             raise ValueError("; ".join(against))
         return self
+
+    @property
+    def kind(self) -> Kind:
+        """Of this plan's rounds with devices."""
+        return "federated" if self.secure is None else "secure"
 
     @property
     def fewest_devices(self) -> int:

@@ -156,6 +156,15 @@ class Round:
         )
 
     @property
+    def blobs(self) -> tuple[str, ...]:
+        """All that was sent and made in a secure round, to be deleted when it ends; of other rounds nothing."""
+        return () if self.secure is None else self.secure.blobs
+
+    def is_due(self, at: float) -> bool:
+        """Whether the phase's time is up, or that of the whole round."""
+        return any(until is not None and at >= until for until in (self.deadline, self.give_up_at))
+
+    @property
     def lost(self) -> tuple[Contribution, ...]:
         """The updates that were acknowledged and then lost, by device id; without those of which the same bytes came
         again."""

@@ -1,7 +1,4 @@
-"""What was done to one update before it was counted: found where it is measured, kept in its event.
-
-``shows_counts_of_data`` alone decides whether people see counts that depend on devices' data.
-"""
+"""What was done to one update before it was counted: found where it is measured, kept in its event."""
 
 from __future__ import annotations
 
@@ -24,9 +21,3 @@ class Treated:
 
 
 UNTREATED = Treated()
-
-
-def shows_counts_of_data(kind: str) -> bool:
-    """Whether people see counts that depend on the data of devices, of rounds of this kind: in views, in the log's
-    events and in what is made of them. In secure rounds they are not known."""
-    return kind != "secure"

@@ -13,7 +13,7 @@ from functools import partial
 from coordinator.blobs import Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.rounds import pending
+from coordinator.engine.rounds import KINDS, pending
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import CannotAggregate, LostUpdate, NewCheckpoint
 from coordinator.runtime.core import Core
@@ -121,7 +121,7 @@ class Commits:
         digest is what a device made of it, maybe that of a checkpoint. Other rounds than plain ones have none."""
         store = self._core.store
         row = store.round(run, round)
-        if row is not None and row.kind != "federated":
+        if row is not None and not KINDS[row.kind].single_updates:
             return []
         digests = {row.digest for row in store.contributions(run, round)}
         digests |= {row.digest for row in store.refusals(run, round) if row.digest and row.kind == "abandoned"}

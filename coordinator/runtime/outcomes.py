@@ -9,6 +9,7 @@ from client_sdk.protocol.devices import LoggedEvent, Outcome, Receipt
 from client_sdk.protocol.problems import problem
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.rounds import kind_of
 from coordinator.engine.state import RunState
 from coordinator.runtime import records, views
 from coordinator.runtime.core import Core
@@ -29,7 +30,7 @@ class Outcomes:
             member = state.round.members[device]
             result = {"reported": "pending", "withdrawn": "withdrawn", "refused": "refused"}.get(member.status)
             if result is None:
-                result = "pending" if _awaited(state, device) else "dropped"
+                result = "pending" if kind_of(state.round).awaits(state, device) else "dropped"
             return Outcome.model_validate(
                 {
                     "run": run,
@@ -121,11 +122,3 @@ class Outcomes:
             with self._core.store.transaction(run) as tx:
                 if unrecorded(tx):
                     records.write(tx, run, [(self._core.clock.now(), refusal)])
-
-
-def _awaited(state: RunState, device: str) -> bool:
-    """Whether this device, which is in the round's cohort and has not reported, still can."""
-    if state.phase == "collecting":
-        return True
-    came = state.phase in ("sharing", "masking") and state.secure is not None and device in state.secure.advertised
-    return came and device not in state.current.excluded

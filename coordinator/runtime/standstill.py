@@ -1,5 +1,5 @@
 """Why a run stands still, in one line for people: rounds that were abandoned, devices that left the round, too few
-eligible devices, no worker, a full disk.
+eligible devices, no worker, a full disk, a reason against opening one.
 
 It is made from the run's state, its last round's row, and what this process has in memory; it decides nothing. Part of
 it is text of devices: see ``engine.reasons``.
@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import cast
 
 from coordinator.engine.eligibility import lacks_learner
+from coordinator.engine.phases import opening
 from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.engine.reasons import printable
+from coordinator.engine.rounds import KINDS
 from coordinator.engine.secure.exhausted import left_out
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
@@ -43,7 +45,8 @@ class Standstill:
         if state.status != "running":
             return ""
         if state.round is None:
-            return ""
+            against = opening.reason_against(state, self._core.clock.now())
+            return "" if against is None else f"no round opens: {printable(against.reason, _LONGEST)}"
         parts = [
             self._in_vain(state),
             self._left_before(state, state.round_number - (0 if state.current.missed else 1)),
@@ -164,4 +167,4 @@ class Standstill:
 def _found_too_few(row: RoundRow) -> bool:
     """Whether this abandoned round of devices never had a cohort."""
     funnel = row.body.get("funnel")
-    return row.kind != "datacenter" and isinstance(funnel, dict) and not funnel.get("selected")
+    return KINDS[row.kind].of_devices and isinstance(funnel, dict) and not funnel.get("selected")

@@ -81,8 +81,7 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     state, store = core.state(run), core.store
     named: set[str | None] = set()
     if state.round is not None:
-        named = {state.round.pool, *(member.digest for member in state.round.members.values())}
-    named |= set(state.secure.blobs) if state.secure is not None else set()
+        named = {state.round.pool, *(member.digest for member in state.round.members.values()), *state.round.blobs}
     line = store.checkpoints(run)
     named |= {checkpoint.digest for checkpoint in line}
     named |= optimizer_states(line, state.round_number - 1 - state.plan.retention.rounds)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
+from coordinator.engine.phases import opening
 from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.leasing import fleet_is_back
 from coordinator.engine.state import RunState
@@ -35,6 +36,8 @@ _PATIENCE_S = 10.0
 """Seconds for which a run may wait for an action before it is issued again; doubled each time."""
 _WORK = fx.Commit | fx.CommitSum | fx.Advance | fx.Announce | fx.Gather | fx.Open
 """Actions that no event of a device makes unnecessary: without them the run stands still until a deadline, or ever."""
+_REOPEN_S = 5.0
+"""Seconds until a run whose next round was not opened is looked at again."""
 _SKEW_S = 5.0
 """Seconds by which the clocks of two replicas may differ before a deadline seems to show that the clock has fallen."""
 
@@ -99,6 +102,11 @@ class Timekeeping:
             log.submit(lambda tx, state, at: _clock_fell(state, at, fell))
         state = log.state
         self._retry_work(log.run, state, now)
+        if state.round is None and state.begun and state.status == "running":
+            if opening.reason_against(state, now) is not None:
+                return [now + _REOPEN_S]
+            log.submit(lambda tx, state, at: ev.Tick(at=at))
+            state = log.state
         if state.deadline is None:
             return []
         if state.phase in ("leasing", "selecting"):

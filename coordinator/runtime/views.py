@@ -16,9 +16,8 @@ from client_sdk.protocol.operators import (
     RunView,
 )
 from client_sdk.protocol.treatment import Treatment
-from coordinator.engine.rounds import public_body
+from coordinator.engine.rounds import KINDS, public_body
 from coordinator.engine.state import RunState
-from coordinator.engine.treatment import shows_counts_of_data
 from coordinator.runtime.marks import kinds_against
 from coordinator.store.port import (
     AuthorityRow,
@@ -121,7 +120,8 @@ def round_view(
     live = state is not None and row.status == "open" and row.round == state.round_number and state.phase != "idle"
     body = cast("dict[str, Any]", public_body(state) if state is not None and live else row.body)
     funnel = Funnel.model_validate(body.get("funnel", {}))
-    refusals = reader.refusals(row.run, row.round) if row.kind != "datacenter" else []
+    of_devices = KINDS[row.kind].of_devices
+    refusals = reader.refusals(row.run, row.round) if of_devices else []
     first = first_refusals(refusals)
     late = [item.kind for item in first.values()].count("late")
     refused = len(first) - late
@@ -150,7 +150,7 @@ def round_view(
         secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
-        treatment=None if row.kind == "datacenter" else _treatment(row.kind, body, first.values(), refusals),
+        treatment=_treatment(row.kind, body, first.values(), refusals) if of_devices else None,
     )
 
 
@@ -160,7 +160,7 @@ def _treatment(
     """``refusals``: the first of each device; ``every``: all of the round."""
     of_sum = {"zero_sum": body.get("zero_sum", False), "raised": body.get("raised", 0)}
     of_sum["duplicates"] = len({(item.device, item.digest) for item in every if item.kind == "duplicate"})
-    if not shows_counts_of_data(kind):
+    if not KINDS[kind].single_updates:
         of_sum["rounding"] = body.get("rounding")
         return Treatment(**{**dict.fromkeys(_OF_DATA), **of_sum})
     reasons = Counter(item.reason for item in refusals if item.kind != "late")
@@ -196,7 +196,7 @@ def event_view(row: EventRow, *, secure: bool = False) -> EventView:
     body = row.body
     if secure and "cohort" in body:
         body = {**body, "cohort": [device for device, _ in cast("list[list[Any]]", body["cohort"])]}
-    if "device" in body and not shows_counts_of_data("secure" if secure else "federated"):
+    if secure and "device" in body:
         hidden = ("bytes", "seconds", "examples", "treated")
         body = {name: value for name, value in body.items() if name not in hidden}
     return EventView(seq=row.seq, at=row.at, kind=row.kind, body=body)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from client_sdk.tensors import TensorError, TensorHeader, read_header
 from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import BlobError
+from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable, hashed, short
 from coordinator.runtime.optimizer_states import optimizer_states
@@ -125,14 +126,14 @@ def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, Device
     """Acknowledged updates of the open round, and of those whose retention is not over."""
     state = replay.state
     retained: list[tuple[int, str, str]] = []
-    if state.round is not None and state.round.secure is None:
-        retained += [(state.round.number, item.device, item.digest) for item in state.round.contributions]
-    elif state.round is not None and state.round.secure is not None:
-        for digest in state.round.secure.blobs:
+    if state.round is not None:
+        if KINDS[state.round.kind].single_updates:
+            retained += [(state.round.number, item.device, item.digest) for item in state.round.contributions]
+        for digest in state.round.blobs:
             still = _is_open(run, state.round.number)
             yield WantedBlob(digest, state.round.number, f"a message of the round, {short(digest)},", still=still)
     for row in replay.store.rounds(run, forgotten, state.round_number):
-        if row.status not in TERMINAL or row.kind != "federated":
+        if row.status not in TERMINAL or not KINDS[row.kind].single_updates:
             continue
         number = row.round
         retained += [(number, item.device, item.digest) for item in replay.store.contributions(run, number)]

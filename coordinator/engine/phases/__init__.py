@@ -7,7 +7,8 @@ committing.py        The counted set becomes the next checkpoint.
 leasing.py           A datacenter round waits for a worker.
 training.py          A worker has the lease of a datacenter round.
 -------------------  -------------------------------------------------------------------------------------------------
-lifecycle.py         A round opens and ends; operators pause, resume and stop the run.
+opening.py           Whether the next round opens, or why not.
+lifecycle.py         A round ends; operators pause, resume and stop the run.
 round_kind.py        The kind of the next round.
 deadlines.py         How long each phase lasts; what happens when the clock goes back.
 refusing.py          The result of a refused event; whether a device has a place in a round.

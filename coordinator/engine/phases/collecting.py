@@ -97,7 +97,7 @@ def update_lost(state: RunState, event: ev.UpdateLost) -> Step:
     no other update comes. What the device had was a receipt, so its bytes are gone there too."""
     current, device = state.round, event.device
     member = None if current is None or current.number != event.round else current.members.get(device)
-    if current is None or member is None or current.secure is not None or member.digest != event.digest:
+    if current is None or member is None or member.digest != event.digest:
         return refuse(state, "stale", f"no such update of {device} counts in round {event.round}")
     until = current.deadline or (current.collecting_at or event.at) + state.plan.cohort.collect_s
     if member.lost or event.at >= until:

@@ -149,5 +149,4 @@ def advance(
     reason = enough_rounds(state) or reason
     if reason is not None and state.ending is None:
         state = replace(state, ending=("finished", reason))
-    following, more = after_round(state, at)
-    return following, effects + more
+    return after_round(state), effects

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
 
 from coordinator.engine import events as ev
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import Round, RunState
@@ -13,24 +13,7 @@ from coordinator.engine.state import Round, RunState
 
 def phase_s(plan: Plan, round: Round) -> float:
     """How long the phase lasts from its beginning to its deadline, at most. 0 for those without one."""
-    cohort, section, secure = plan.cohort, plan.datacenter, plan.secure
-    match round.phase:
-        case "selecting":
-            return cohort.select_s
-        case "collecting":
-            return cohort.collect_s if secure is None or not round.attempt else secure.exchange_s
-        case "leasing":
-            return section.wait_s if section is not None and round.planned else cohort.select_s
-        case "training":
-            return 0.0 if section is None else section.lease_s
-        case "sharing" if secure is not None and round.secure is not None and not round.secure.roster:
-            return secure.expires_s
-        case "sharing" | "masking" | "agreeing" | "unmasking":
-            return 0.0 if secure is None else secure.exchange_s
-        case "committing":
-            return 0.0
-        case _:
-            assert_never(round.phase)
+    return kind_of(round).lasts_s(plan, round)
 
 
 def clock_fell(state: RunState, event: ev.ClockFell) -> Step:

@@ -1,4 +1,6 @@
-"""Opens and ends rounds, and lets operators pause, resume and stop a run."""
+"""Ends rounds, and lets operators pause, resume and stop a run. What follows a round that has ended, and what opens the
+first one, is ``opening``.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from typing import Literal
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
 from coordinator.engine.reasons import printable
-from coordinator.engine.secure.state import still_barred
 from coordinator.engine.state import Round, RunState
 
 NOT_NEEDED = "not needed: "
@@ -21,8 +23,8 @@ opens with the commit of the last one, and the score of that model comes later."
 
 
 def created(state: RunState, event: ev.Created) -> Step:
-    """The run begins: what its first checkpoint says of tensors and units holds from now on, and its first round opens,
-    unless the run was paused or stopped before. Nothing where it has begun."""
+    """The run begins: what its first checkpoint says of tensors and units holds from now on. Nothing where it has
+    begun."""
     if state.begun:
         return state, []
     state = replace(
@@ -33,29 +35,7 @@ def created(state: RunState, event: ev.Created) -> Step:
         roles=event.roles,
         roles_digest=event.roles_digest,
     )
-    return open_next(state, event.at) if state.status == "running" else (state, [])
-
-
-def open_next(state: RunState, at: float) -> Step:
-    turn, number, fallback = wanted(state, at), state.round_number + 1, state.fallback
-    away_since = number if turn.falls_back and fallback.away_since is None else fallback.away_since
-    opened = Round(
-        number=number,
-        kind="secure" if turn.kind == "federated" and state.plan.secure is not None else turn.kind,
-        phase="leasing" if turn.kind == "datacenter" else "selecting",
-        opened_at=at,
-        because=turn.because,
-        planned=turn.planned,
-    )
-    following = replace(
-        state,
-        round=replace(opened, deadline=at + phase_s(state.plan, opened)),
-        round_number=number,
-        barred=still_barred(state.barred, number),
-        fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),
-    )
-    first = fx.Offer(round=number) if turn.kind == "datacenter" else fx.Draw(round=number)
-    return following, [record(following, "open"), first]
+    return state, []
 
 
 def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> Step:
@@ -69,9 +49,7 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
         record(state, "abandoned", reason=reason, closed_at=at),
         *forget(state),
     ]
-    state = retired(state)
-    following, more = after_round(_after_failure(state, at, reason, failed=failed), at)
-    return following, effects + more
+    return after_round(_after_failure(retired(state), at, reason, failed=failed)), effects
 
 
 def refusals(state: RunState, items: tuple[fx.Contribution, ...], reason: str) -> list[fx.RecordRefusal]:
@@ -92,7 +70,7 @@ def missed(state: RunState, at: float, reason: str) -> Step:
     state = state.with_round(current)
     following = _after_failure(state, at, reason, failed=True)
     turn = wanted(following, at)
-    if following.status != "running" or state.ending is not None or turn.kind != "federated" or state.barred:
+    if following.status != "running" or state.ending is not None or turn.kind != current.kind or state.barred:
         return abandon(state, at, reason)
     current = replace(current, because=turn.because, deadline=at + phase_s(state.plan, current))
     following = following.with_round(current)
@@ -102,7 +80,7 @@ def missed(state: RunState, at: float, reason: str) -> Step:
 def _after_failure(state: RunState, at: float, reason: str, *, failed: bool) -> RunState:
     """The state with this round counted as abandoned."""
     ended = state.current
-    if ended.kind != "datacenter":
+    if kind_of(ended).of_devices:
         in_a_row = state.fallback.abandoned_in_a_row + 1
         state = replace(state, fallback=replace(state.fallback, abandoned_in_a_row=in_a_row, fleet_first=False))
     return _paused_after(replace(state, abandoned=state.abandoned + 1), at, ended, reason) if failed else state
@@ -129,14 +107,12 @@ def failures_in_a_row(count: int, missed: int) -> str:
     return f"{count} rounds in a row were abandoned"
 
 
-def after_round(state: RunState, at: float) -> Step:
-    """The next step of a run when its round has ended."""
-    if state.ending is not None:
-        status, reason = state.ending
-        return replace(state, round=None, status=status, reason=reason, ending=None), []
-    if state.status != "running":
-        return replace(state, round=None), []
-    return open_next(state, at)
+def after_round(state: RunState) -> RunState:
+    """The state of a run when its round has ended."""
+    if state.ending is None:
+        return replace(state, round=None)
+    status, reason = state.ending
+    return replace(state, round=None, status=status, reason=reason, ending=None)
 
 
 def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], reason: str) -> Step:
@@ -145,24 +121,20 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
     if state.phase == "committing":
         return state, []
     if state.round is None:
-        return after_round(state, at)
+        return after_round(state), []
     unused = status == "finished" and state.phase in ("selecting", "leasing") and not state.current.members
     return abandon(state, at, f"{NOT_NEEDED}{reason}" if unused else f"the run ended: {reason}")
 
 
 def forget(state: RunState) -> list[fx.Effect]:
     """The blobs of a round that ends which are no longer needed: of a secure one, all."""
-    current = state.current
-    if current.secure is not None:
-        return [fx.Discard(round=current.number, blobs=current.secure.blobs)]
-    ended = current.number - state.plan.retention.rounds
-    return [fx.Discard(round=ended)] if ended >= 1 else []
+    return kind_of(state.current).forget(state)
 
 
 def retired(state: RunState) -> RunState:
     """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
     current = state.current
-    blobs = () if current.secure is None else current.secure.blobs
+    blobs = current.blobs
     return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
 
 
@@ -177,13 +149,12 @@ def paused(state: RunState, event: ev.Paused) -> Step:
 
 
 def resumed(state: RunState, event: ev.Resumed) -> Step:
-    """Counts abandoned rounds anew, and ends the rest of a datacenter: the operator who resumes has repaired it. A run
-    that has not begun opens its first round when it does."""
+    """Counts abandoned rounds anew, and ends the rest of a datacenter: the operator who resumes has repaired it."""
     if state.status != "paused":
         return refuse(state, "conflict", f"the run is {state.status}, not paused")
     fallback = replace(state.fallback, failures=0, rests_until=None, tried=False)
     state = replace(state, status="running", reason="", fallback=fallback, abandoned=0)
-    return open_next(state, event.at) if state.round is None and state.begun else (state, [])
+    return state, []
 
 
 def renamed(state: RunState, event: ev.Renamed) -> Step:

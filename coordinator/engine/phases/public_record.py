@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from client_sdk.metrics import UNDEFINED, Tally, added, means_in, undefined
 from coordinator.engine import effects as fx
-from coordinator.engine.secure.progress import progress
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.state import Member, Round, RunState
 from coordinator.engine.treatment import UNTREATED, Treated
 
@@ -15,33 +15,12 @@ from coordinator.engine.treatment import UNTREATED, Treated
 def public_body(state: RunState) -> dict[str, object]:
     """The public view of the current round: counts, never which device sent what."""
     current = state.current
-    body = _fleet_body(current)
-    if current.kind == "secure":
-        body |= _secure_body(state)
-    if current.kind == "datacenter":
-        return body | _lease_body(current)
+    body = kind_of(current).public(state)
     return body | {"because": current.because} if current.because else body
 
 
-def _lease_body(round: Round) -> dict[str, object]:
-    body: dict[str, object] = {"because": round.because}
-    lease = round.lease
-    if lease is None:
-        return body
-    holder = {
-        "worker": lease.worker,
-        "attempt": round.attempt,
-        "fence": lease.fence,
-        "since_at": lease.granted_at,
-        "seen_at": lease.renewed_at,
-        "step": lease.step,
-        "metrics": lease.metrics,
-    }
-    return {**body, "lease": holder, "bytes_in": lease.bytes, "metrics": lease.metrics}
-
-
-def _fleet_body(round: Round) -> dict[str, object]:
-    masked = set[str]() if round.secure is None else round.secure.masked.keys()
+def fleet_body(round: Round, masked: Set[str] = frozenset()) -> dict[str, object]:
+    """What a round shows of its devices. ``masked``: those that have sent their update, though it cannot be seen."""
     members = sorted(round.members.items())
     reported = [member for device, member in members if member.status == "reported" or device in masked]
     withdrawn = sum(member.status == "withdrawn" and device not in masked for device, member in members)
@@ -72,15 +51,6 @@ def _treated(treated: Sequence[Treated]) -> dict[str, object]:
         name: sum(getattr(one, name) for one in treated) for name in ("clipped", "capped", "statistics_cut")
     }
     return {"treatment": counts | {"rounding": max(one.rounding for one in treated)}}
-
-
-def _secure_body(state: RunState) -> dict[str, object]:
-    """The progress of the exchanges, without the devices' data and without the devices at fault."""
-    body: dict[str, object] = {"exhausted": state.exhausted}
-    secure, plan = state.secure, state.plan.secure
-    if secure is None or plan is None:
-        return body
-    return {**body, "weight": secure.weight, "secure": progress(state.current, secure, plan, state.plan.cohort)}
 
 
 def record(

@@ -36,22 +36,22 @@ class Turn(NamedTuple):
 
 def wanted(state: RunState, at: float) -> Turn:
     """The kind of the round that opens next."""
-    section, fallback = state.plan.datacenter, state.fallback
+    section, fallback, fleet = state.plan.datacenter, state.fallback, state.plan.kind
     if section is None:
-        return Turn("federated")
+        return Turn(fleet)
     if fallback.rests_until is not None and at < fallback.rests_until:
         why = f"the datacenter rests after {fallback.failures} rounds in a row that could not be trained there"
-        return Turn("federated", f"{why}, the last one because {fallback.failure.rstrip('.')}")
+        return Turn(fleet, f"{why}, the last one because {fallback.failure.rstrip('.')}")
     if fallback.fleet_first:
-        return Turn("federated")
+        return Turn(fleet)
     if section.every is not None and (state.version + 1) % section.every == 0:
         why = "every version is" if section.every == 1 else f"one version in {section.every} is"
         return Turn("datacenter", f"{why} made in the datacenter, by plan", planned=True)
     if fallback.back_with is not None:
         why = f"{fallback.back_with} eligible devices waited when the last round in the datacenter ended"
-        return Turn("federated", why)
+        return Turn(fleet, why)
     if section.patience is None:
-        return Turn("federated")
+        return Turn(fleet)
     if fallback.away_since is not None:
         why = f"too few devices wait: the run fell back to the datacenter in round {fallback.away_since}"
         return Turn("datacenter", why, falls_back=True)
@@ -61,7 +61,7 @@ def wanted(state: RunState, at: float) -> Turn:
         if count > 1:
             why = f"{count} attempts at a federated round in a row failed"
         return Turn("datacenter", why, falls_back=True)
-    return Turn("federated")
+    return Turn(fleet)
 
 
 def rest_s(failures: int) -> float:

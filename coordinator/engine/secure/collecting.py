@@ -31,13 +31,12 @@ from coordinator.engine.secure.attempts import (
 )
 from coordinator.engine.secure.exhausted import left_out, why_exhausted
 from coordinator.engine.secure.messages import accepted, answered, with_message
-from coordinator.engine.secure.plan import Secure
 from coordinator.engine.secure.sharing import gather
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import Member, RunState, altered
 
 
-def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
+def drawn(state: RunState, event: ev.Drawn) -> Step:
     """The cohort begins to train, where it is large enough for a roster without devices that are spent, have
     declined or are barred."""
     current = state.round
@@ -45,7 +44,7 @@ def drawn(state: RunState, event: ev.Drawn, plan: Secure) -> Step:
         return not_selecting(state, event.round)
     unfit = {*state.spent, *state.declined, *state.barred}
     cohort = [(device, examples) for device, examples in event.cohort if device not in unfit]
-    fewest = plan.fewest_advertisers(state.plan.cohort)
+    fewest = state.plan.fewest_devices
     current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(cohort) < fewest:
         exhausted = why_exhausted(state, event, fewest)

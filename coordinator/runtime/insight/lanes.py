@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from client_sdk.protocol.insight import LANES_SHOWN, Lane, LaneBucket, LaneEnd, LanesView
 from client_sdk.protocol.problems import problem
+from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.rounds_in_log import events_of_round
@@ -106,8 +107,8 @@ class Lanes:
             if row is None:
                 raise problem("unknown-round", f"run {run} has no round {round}")
             cohort = _cohort(row, state)
-            if row.kind != "federated":
-                return LanesView(secure=_SECURE if row.kind == "secure" else "", devices=len(cohort))
+            if not KINDS[row.kind].single_updates:
+                return LanesView(secure=_SECURE if KINDS[row.kind].of_devices else "", devices=len(cohort))
             with self._lock:
                 fold = self._fold(reader, row)
                 refused = first_refusals(reader.refusals(run, round))

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.blobs import DiskFull, MemoryBlobs
 from coordinator.blobs.memory import MemorySpool
+from coordinator.engine.phases import opening
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import LEARNER, World
 
@@ -190,3 +191,22 @@ def test_a_run_whose_datacenter_has_no_worker_says_why_it_is_not_paused(make_wor
     line = stalled(world)
     assert "no worker has the datacenter round (1 federated round in a row had to be abandoned)" in line
     assert "that finish.abandoned = 1 is reached pauses the run only when the datacenter has tried" in line
+
+
+def test_refused_opening_says_why_and_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    against = opening.NotOpened("budget", "the budget is spent")
+    monkeypatch.setattr(opening, "reason_against", lambda state, at: against if state.version else None)
+    assert world.play_round(1)
+    state = world.coordinator.core.state("marks")
+    assert (state.version, state.phase, state.status) == (1, "idle", "running")
+    assert stalled(world) == "no round opens: the budget is spent"
+    events = len(world.coordinator.operators.events("marks"))
+    world.pass_time(10)
+    world.pass_time(10)
+    assert len(world.coordinator.operators.events("marks")) == events, "trying is not logged"
+    assert len(world.coordinator.operators.rounds("marks")) == 1
+    monkeypatch.undo()
+    world.pass_time(10)
+    assert world.coordinator.core.state("marks").phase == "collecting", "those who waited are drawn"
+    assert len(world.coordinator.operators.rounds("marks")) == 2
+    assert world.play_round(2), "and the run goes on"

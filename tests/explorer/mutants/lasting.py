@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from coordinator.engine import eligibility
-from coordinator.engine.phases import deadlines, finishing, leasing, lifecycle
+from coordinator.engine.phases import deadlines, finishing, leasing, opening
 from coordinator.engine.state import RunState
 from coordinator.runtime import cohort_selection, commits, fleet, outcomes, timekeeping, workers
 from coordinator.runtime.fleet import Fleet
@@ -82,7 +82,7 @@ def _planned_round_does_not_wait() -> Patches:
     def impatient(plan: Any, round: Any) -> float:
         return 0.0 if round.phase == "leasing" else phase_s(plan, round)
 
-    return [(owner, "phase_s", impatient) for owner in (leasing, lifecycle)]
+    return [(owner, "phase_s", impatient) for owner in (leasing, opening)]
 
 
 @mutant("clocks-must-agree", "deadline", replicas=3, focus=("clock-ahead", "idle"), rates={"delay": 0.05})

@@ -14,7 +14,8 @@ from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.opening import OpenedSum, Opening
 from client_sdk.secagg.shares import SharePair
 from coordinator.engine import effects as fx
-from coordinator.engine.phases import lifecycle, public_record
+from coordinator.engine.kinds import secure as secure_kind
+from coordinator.engine.phases import opening
 from coordinator.engine.secure import agreeing, attempts, collecting, masking
 from coordinator.engine.secure.plan import Secure
 from coordinator.runtime import cohort_selection, fleet, marks
@@ -215,12 +216,12 @@ def _exhausted_unsaid() -> Patches:
 @mutant("record-names-devices", "unmasked", "public", **CALM)
 def _record_names_devices() -> Patches:
     """The public record of a secure round says who has masked."""
-    shown = public_record.progress
+    shown = secure_kind.progress
 
     def named(current: Any, secure: Any, plan: Any, cohort: Any) -> dict[str, object]:
         return {**shown(current, secure, plan, cohort), "masked": sorted(secure.masked)}
 
-    return [(public_record, "progress", named)]
+    return [(secure_kind, "progress", named)]
 
 
 @mutant("mark-not-recorded", "spent", "draw", "rows", two_runs=True, **CALM)
@@ -273,7 +274,7 @@ def _innocent_barred() -> Patches:
 @mutant("barred-for-ever", "draw", "log", focus=("secure-lie", "sharing"), **LYING)
 def _barred_for_ever() -> Patches:
     """A bar does not end."""
-    return [(lifecycle, "still_barred", lambda barred, number: barred)]
+    return [(opening, "still_barred", lambda barred, number: barred)]
 
 
 @mutant("rebuilt-secret-logged", "unmasked", **CALM)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
-from coordinator.engine.phases import lifecycle
+from coordinator.engine.phases import opening
 from coordinator.engine.secure import barring, unmasking
 from coordinator.secure import committing
 from tests.explorer.mutants.registry import mutant
@@ -38,15 +38,15 @@ def _sum_decoded_by_another_seed() -> Patches:
 @mutant("plain-after-the-datacenter", "one-end", "log", "no-bug", "unmasked")
 def _plain_after_the_datacenter() -> Patches:
     """A run with secure rounds that comes back from the datacenter goes on with plain ones."""
-    opening = lifecycle.open_next
+    open_next = opening.open_next
 
     def plain(state: Any, at: float) -> Any:
-        following, effects = opening(state, at)
+        following, effects = open_next(state, at)
         if following.round.kind == "secure" and state.fallback.fleet_first:
             following = replace(following, round=replace(following.round, kind="federated"))
         return following, effects
 
-    return [(lifecycle, "open_next", plain)]
+    return [(opening, "open_next", plain)]
 
 
 UNBARRING: dict[str, Any] = {**LYING, "rates": {"secure-lie": 0.6, "op-unbar": 0.8}}

@@ -21,7 +21,7 @@ from tests.explorer.mutants.registry import mutant
 Patches = list[tuple[Any, str, Any]]
 _refuse = refusing.refuse
 _advance = committing.advance
-_fleet_body = public_record._fleet_body
+_fleet_body = public_record.fleet_body
 
 
 @mutant("late-refusal-unrecorded", "named", focus=("lie", "committing"), liars=3)
@@ -52,11 +52,11 @@ def _scores_of_the_new_version() -> Patches:
 def _public_record_wrong() -> Patches:
     """The public record of a round has the weights of another count."""
 
-    def body(round: Round) -> dict[str, object]:
-        found = _fleet_body(round)
+    def body(round: Round, *masked: Any) -> dict[str, object]:
+        found = _fleet_body(round, *masked)
         return {**found, "weight": len(round.members), "bytes_in": 0}
 
-    return [(public_record, "_fleet_body", body)]
+    return [(public_record, "fleet_body", body)]
 
 
 @mutant("retention-one-too-short", "retention", plan={"retention": {"rounds": 2}})

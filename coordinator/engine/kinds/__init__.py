@@ -1,0 +1,69 @@
+"""The kinds of rounds: ``federated``, ``secure`` and ``datacenter`` have a file each, here is what they have in common.
+
+A new kind is one file with one class, and its line in the table, which ``coordinator.engine.rounds`` fills: it is above
+the kinds, and the phases, which are below them, ask the table.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.refusing import Step
+from coordinator.engine.plan import Plan
+from coordinator.engine.state import Round, RoundPhase, RunState
+
+KindEvent = TypeVar("KindEvent", bound=ev.Event)
+
+
+class RoundKind(ABC, Generic[KindEvent]):
+    """How the rounds of one kind go. It has no state: that of the round under way is ``RunState.round``."""
+
+    first_phase: ClassVar[RoundPhase]
+    """In which a round opens. What is pending in it is done then."""
+    events: ClassVar[tuple[type[ev.Event], ...]] = ()
+    """Those that only this kind has. It answers them whatever round is under way."""
+    of_devices: ClassVar[bool] = True
+    """Whether a cohort of devices makes the model; False: a worker does."""
+    single_updates: ClassVar[bool] = True
+    """Whether the coordinator has the update of each device, which it keeps for the plan's retention, and people see
+    counts that depend on the data of devices. In other rounds these are not known."""
+
+    @abstractmethod
+    def happened(self, state: RunState, event: KindEvent) -> Step:
+        """The new state and the effects of an event of devices, or of one of ``events``."""
+
+    @abstractmethod
+    def time_is_up(self, state: RunState, at: float) -> Step:
+        """The deadline of the round's phase, or of the round, has passed."""
+
+    @abstractmethod
+    def pending(self, state: RunState) -> list[fx.Action]:
+        """What must be in flight in the round's phase."""
+
+    @abstractmethod
+    def public(self, state: RunState) -> dict[str, object]:
+        """The public view of the round: counts, never which device sent what."""
+
+    @abstractmethod
+    def lasts_s(self, plan: Plan, round: Round) -> float:
+        """How long the phase lasts from its beginning to its deadline, at most. 0 for those without one."""
+
+    def awaits(self, state: RunState, device: str) -> bool:
+        """Whether this device of the cohort, which has not reported, still can."""
+        return state.phase == "collecting"
+
+    def forget(self, state: RunState) -> list[fx.Effect]:
+        """The blobs that are no longer needed when the round ends."""
+        ended = state.current.number - state.plan.retention.rounds
+        return [fx.Discard(round=ended)] if ended >= 1 else []
+
+
+KINDS: dict[str, RoundKind[Any]] = {}
+"""Kind -> how its rounds go."""
+
+
+def kind_of(round: Round) -> RoundKind[Any]:
+    return KINDS[round.kind]

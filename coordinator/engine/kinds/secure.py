@@ -1,0 +1,178 @@
+"""Rounds of which the coordinator sees the sum alone, and not the update of any device.
+
+::
+
+    selecting --> collecting --> sharing --> masking --> agreeing --> unmasking --> committing
+       Drawn      Advertised      Shared      Masked      Signed       Revealed      CommitSum
+                      ^             |            |
+                      +-------------+------------+   attempt + 1, before anybody could sign, under new keys
+
+From *agreeing* on the survivor list is fixed and there is no new attempt: a device that signs is spent on this
+checkpoint. An event holds digests and counts, never keys, shares or vectors: no single vector is ever unmasked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never, get_args
+
+from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.kinds import RoundKind
+from coordinator.engine.phases import collecting as plain
+from coordinator.engine.phases import public_record, selecting
+from coordinator.engine.phases.refusing import Step, refuse
+from coordinator.engine.plan import Plan
+from coordinator.engine.secure import agreeing, barring, collecting, departures, exhausted, masking, sharing, unmasking
+from coordinator.engine.secure.progress import progress
+from coordinator.engine.state import Round, RunState
+
+Performed = ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed
+"""The results of the coordinator's own actions."""
+
+
+class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
+    first_phase = "selecting"
+    events = get_args(ev.SecureEvent)
+    single_updates = False
+
+    def happened(self, state: RunState, event: ev.DeviceEvent | ev.SecureEvent) -> Step:
+        match event:
+            case ev.Drawn():
+                return collecting.drawn(state, event)
+            case ev.TrainingStarted():
+                return plain.started(state, event)
+            case ev.Reported() | ev.UpdateRefused():
+                return collecting.reported(state, event)
+            case ev.UpdateLost():
+                return plain.update_lost(state, event)
+            case ev.Withdrew():
+                return departures.withdrew(state, event)
+            case ev.Announced() | ev.Rostered() | ev.Opened() | ev.OpeningFailed():
+                return _performed(state, event)
+            case ev.Advertised():
+                return collecting.advertised(state, event)
+            case ev.Shared():
+                return sharing.shared(state, event)
+            case ev.Masked():
+                return masking.masked(state, event)
+            case ev.Complained():
+                return masking.complained(state, event)
+            case ev.Signed():
+                return agreeing.signed(state, event)
+            case ev.Revealed():
+                return unmasking.revealed(state, event)
+            case ev.Faulted():
+                return departures.faulted(state, event)
+            case ev.Spent():
+                return departures.spent(state, event)
+            case ev.Declined():
+                return departures.declined(state, event)
+            case ev.Unbarred():
+                return barring.unbarred(state, event)
+            case ev.Discarded():
+                return _discarded(state, event)
+            case ev.Advanced():
+                return exhausted.advanced(state, event)
+            case _:
+                assert_never(event)
+
+    def time_is_up(self, state: RunState, at: float) -> Step:
+        match state.phase:
+            case "selecting":
+                return state, [*selecting.pending(state)]
+            case "collecting":
+                return collecting.time_is_up(state, at)
+            case "sharing":
+                return sharing.time_is_up(state, at)
+            case "masking":
+                return masking.go_on(state, at, time_is_up=True)
+            case "agreeing":
+                return agreeing.agreed(state, at)
+            case "unmasking":
+                return unmasking.time_is_up(state, at)
+            case _:
+                return state, []
+
+    def pending(self, state: RunState) -> list[fx.Action]:
+        match state.phase:
+            case "selecting":
+                return selecting.pending(state)
+            case "collecting":
+                return collecting.pending(state)
+            case "sharing":
+                return sharing.pending(state)
+            case "masking":
+                return masking.pending(state)
+            case "agreeing":
+                return agreeing.pending(state)
+            case "unmasking":
+                return unmasking.pending(state)
+            case "committing":
+                advances = state.current.advancing
+                return [exhausted.advance_action(state) if advances else unmasking.commit_sum_action(state)]
+            case _:
+                return []
+
+    def public(self, state: RunState) -> dict[str, object]:
+        """With the progress of the exchanges, without the devices' data and without the devices at fault."""
+        current, secure, plan = state.current, state.secure, state.plan.secure
+        masked = set[str]() if secure is None else secure.masked.keys()
+        body = {**public_record.fleet_body(current, masked), "exhausted": state.exhausted}
+        if secure is None or plan is None:
+            return body
+        return {**body, "weight": secure.weight, "secure": progress(current, secure, plan, state.plan.cohort)}
+
+    def lasts_s(self, plan: Plan, round: Round) -> float:
+        section, attempt = plan.secure, round.secure
+        if section is None:
+            return 0.0
+        match round.phase:
+            case "selecting":
+                return plan.cohort.select_s
+            case "collecting":
+                return section.exchange_s if round.attempt else plan.cohort.collect_s
+            case "sharing" if attempt is not None and not attempt.roster:
+                return section.expires_s
+            case "sharing" | "masking" | "agreeing" | "unmasking":
+                return section.exchange_s
+            case _:
+                return 0.0
+
+    def awaits(self, state: RunState, device: str) -> bool:
+        came = state.secure is not None and device in state.secure.advertised
+        shares = state.phase in ("sharing", "masking") and came and device not in state.current.excluded
+        return shares or super().awaits(state, device)
+
+    def forget(self, state: RunState) -> list[fx.Effect]:
+        """All of a round that had a cohort."""
+        if state.secure is None:
+            return super().forget(state)
+        return [fx.Discard(round=state.round_number, blobs=state.secure.blobs)]
+
+
+def _performed(state: RunState, event: Performed) -> Step:
+    """Stale where the attempt is over."""
+    current = state.round
+    if current is None or current.secure is None or (event.round, event.attempt) != (current.number, current.attempt):
+        reason = f"attempt {event.attempt} of round {event.round} is not under way as a secure round"
+        return refuse(state, "stale", reason)
+    match event:
+        case ev.Announced():
+            return collecting.announced(state, event)
+        case ev.Rostered():
+            return sharing.rostered(state, event)
+        case ev.Opened():
+            return unmasking.opened(state, event)
+        case ev.OpeningFailed():
+            return unmasking.opening_failed(state, event)
+        case _:
+            assert_never(event)
+
+
+def _discarded(state: RunState, event: ev.Discarded) -> Step:
+    """All blobs of that round are deleted."""
+    if event.round not in state.leftovers:
+        return state, []
+    rest = {number: blobs for number, blobs in state.leftovers.items() if number != event.round}
+    return replace(state, leftovers=rest), []
