@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -31,12 +32,12 @@ from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.fleet import PoolPlace
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import Arrived
 from coordinator.runtime.storage_errors import StorageErrors
 from coordinator.service import create_app
-from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings
@@ -81,12 +82,17 @@ class Scripted:
         self.asked: list[str] = []
         self.failure: Exception | None = None
         self.limit = 1 << 20
-        self.failures = StorageErrors(SystemClock())
+        self.storage_errors = StorageErrors(SystemClock())
         self.clock = SystemClock()
         self.core = self.devices = self.operators = self.workers = self.access = self.identities = self.signed = self
-        self.insight = self.system = self
+        self.insight = self.fleet = self.process = self
         """All collaborators of a coordinator in one."""
-        self.process: Any = None
+        self.system = SimpleNamespace()
+        self.commits: GroupCommit[Any, Any] = GroupCommit(list)
+        self.arrivals = self.commits
+
+    def log(self, run: str) -> Scripted:
+        return self
 
     def recover(self) -> None: ...
     def note(self) -> None: ...
@@ -217,7 +223,7 @@ def test_an_update_on_a_full_disk_leaves_nothing_and_may_be_sent_again(scripted:
         scripted.blobs = type("Blobs", (), {"spool": staticmethod(Full)})()
         refused(http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS, auth=SIGNING), 507, "disk-full")
         scripted.blobs = real
-        assert scripted.failures.recent() == "no room for the spool", "it is said why runs stand still"
+        assert scripted.storage_errors.recent() == "no room for the spool", "it is said why runs stand still"
         assert scripted.spooled == 0
         assert http.put(UPDATE, content=b"x" * 100_000, headers=HEADERS, auth=SIGNING).status_code == 200
 
@@ -322,7 +328,7 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
-        holds = Holds(service, CommitBatches(service))
+        holds = Holds(service)
 
         never = asyncio.Event()
 
