@@ -306,11 +306,11 @@ class RunState:
         return self.status in ("finished", "stopped")
 
     def with_round(self, round: Round) -> RunState:
-        """The same state with the round under way in this condition."""
+        """This state, but the round under way is in this condition."""
         return altered(self, round=round)
 
     def with_member(self, device: str, member: Member) -> RunState:
-        """The same state with this device in this condition. What ``replace`` gives, at a tenth of its price: a round
+        """This state, but the device is in this condition. What ``replace`` gives, at a tenth of its price: a round
         is hundreds of these."""
         current = self.current
         return altered(self, round=altered(current, members={**current.members, device: member}))

@@ -76,7 +76,7 @@ class Delivered:
     waiting: int | None = None
     """Eligible devices in the pool at that moment. None: they were not counted."""
     tensors: str = ""
-    """As that of ``Committed``."""
+    """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
     evidence: Evidence = NO_EVIDENCE
     """The worker's word for the parent that it trained from, which the coordinator has compared with the model."""
 

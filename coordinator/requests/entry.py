@@ -79,7 +79,7 @@ class Held:
     key: Handler
     """``key(caller, message, **path)``: the key of the signal that is woken when there may be an answer."""
     peer: Handler
-    """Likewise: the name of the waiting peer. Only the newest request of a peer is held."""
+    """``peer(caller, message, **path)``: the name of the waiting peer. Only the newest request of a peer is held."""
     again: Handler
     """Called later: returns the answer, or None."""
     expired: Handler
@@ -219,7 +219,8 @@ class Request:
         return answer.settle() if isinstance(answer, PendingCommit) else answer
 
     def begin(self, step: Handler, coordinator: Coordinator, *more: Any) -> Any:
-        """The same; but the answer may be ``PendingCommit``, for who settles it together with others."""
+        """Calls the function as ``call`` does; but what the answer acknowledges may not be durable yet: then it is a
+        ``PendingCommit``, for who settles it together with others."""
         if self.entry.message is None:
             return step(coordinator, self.caller, *more, **self.path)
         return step(coordinator, self.caller, self.message, *more, **self.path)

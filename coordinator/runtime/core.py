@@ -149,7 +149,7 @@ class Core:
         return self.enter(run, make)()
 
     def enter(self, run: str, make: Callable[[float], ev.Event]) -> Callable[[], list[fx.Effect]]:
-        """The same in two steps: the event is queued, and the function that it returns does the rest."""
+        """Queues the event. The function that it returns does the rest of ``submit``."""
         entered = self.log(run).enter(lambda tx, state, at: make(at))
 
         def settle() -> list[fx.Effect]:
@@ -183,7 +183,7 @@ class Core:
         return TASKS[is_opening]
 
     def hand_out_once(self, run: str, action: fx.Action) -> None:
-        """The same, unless the action is in the queue already."""
+        """Puts the action in the queue, unless it is there already."""
         if (run, action) not in self.tasks():
             self.hand_out(run, [action])
 

@@ -29,7 +29,7 @@ _IDLE_S = 1.0
 """The longest sleep between two calls of ``tick``, in seconds: a wall clock may jump, and another replica may open a
 round."""
 _IDLE_WORK_S = 30.0
-"""The same of a thread that performs actions: it is woken for each."""
+"""The longest sleep of a thread that performs actions, in seconds: it is woken for each."""
 _GATHER_S = 0.02
 """Many check-ins arrive together: the pool is counted once for all that arrive within this time in seconds."""
 _OVERDUE_S = 0.1

@@ -181,7 +181,8 @@ class Identities:
         return self._stored(self._store.device(certificate.id))
 
     def register_worker(self, certificate: Certificate, *, label: str = "") -> WorkerRow:
-        """The same for a worker. ProblemError also where an operator has revoked it."""
+        """Registers a worker, as ``register_device`` does a device. ProblemError also where an operator has revoked
+        it."""
         row = self._store.worker(certificate.id)
         if row is not None and row.revoked_at is not None:
             raise _revoked_here(row)

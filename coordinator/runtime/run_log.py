@@ -101,8 +101,8 @@ class RunLog:
     def enter(
         self, make: Make, *, fence: int | None = None, message: MessageRow | None = None
     ) -> Callable[[], list[fx.Effect]]:
-        """The same in two steps: the proposal is queued, and the function that it returns does the rest. Those that
-        are queued meanwhile share the transaction."""
+        """Queues the proposal. The function that it returns does the rest of ``submit``: those that are queued
+        meanwhile share the transaction."""
         cause = None if self._traces is None else self._traces.cause()
         return self.commits.enter(_Proposal(make, fence, cause, message))
 

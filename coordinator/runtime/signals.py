@@ -103,7 +103,7 @@ class Signals:
                 _forget(self._events, key, event)
 
     async def async_wait(self, key: str, seen: int, timeout_s: float) -> bool:
-        """The same for a task: the event loop does nothing for it until then. It may be cancelled."""
+        """Waits as ``wait`` does, in a task: the event loop does nothing for it until then. It may be cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         with self._lock:

@@ -69,8 +69,8 @@ class SecureRun(Protocol):
         ...
 
     def enter(self, make: Make, short: ShortMessage | None = None) -> Callable[[], Sequence[fx.Effect]]:
-        """The same in two steps: the event is queued, and the function that it returns does the rest, for all that is
-        queued then. ``short``: the message that the event accepts, which becomes durable with it, or not at all."""
+        """Queues the event. The function that it returns does the rest of ``submit``, for all that is queued then.
+        ``short``: the message that the event accepts, which becomes durable with it, or not at all."""
         ...
 
     def short_messages(self, digests: Collection[str]) -> Mapping[str, bytes]:

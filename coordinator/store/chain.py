@@ -29,7 +29,7 @@ _REFUSALS = b"quorate refusals 1\0"
 _LINK = struct.Struct(">32sQ")
 """Link before, number of the row."""
 _EVENT = struct.Struct(">32sQd")
-"""The same, and the time of an event."""
+"""Link before, number of the row, time of an event."""
 
 
 def log_beginning(row: RunRow) -> str:
@@ -45,7 +45,7 @@ def event_link(before: str, seq: int, at: float, kind: str, body: str) -> str:
 
 
 def link_of_event(before: str, row: EventRow) -> str:
-    """The same of a stored row."""
+    """The link of an event whose row is stored."""
     return event_link(before, row.seq, row.at, row.kind, to_text(row.body))
 
 

@@ -52,8 +52,9 @@ class WorkerRow:
     worker: str
     """The id in its certificate."""
     key_id: str | None
-    """As that of a device; likewise the certificate."""
+    """``credentials.identity_keys.key_id`` of its key, in hexadecimal; unique."""
     certificate: str
+    """The bytes of its newest certificate, in hexadecimal."""
     label: str
     created_at: float
     last_seen_at: float | None = None

@@ -103,7 +103,8 @@ class Visitor:
         self.errors = [text for text in self.errors if text not in found]
 
     def allow(self, error: str) -> None:
-        """The same, where there may be none: whether Chromium notes an error depends on when a connection ended."""
+        """Takes errors with these words out, where there may be none: whether Chromium notes an error depends on when a
+        connection ended."""
         self.errors = [text for text in self.errors if not re.search(error, text)]
 
     def fits(self) -> None:

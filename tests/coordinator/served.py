@@ -195,7 +195,7 @@ class Served(World):
             self.settle()
 
     def play_to_end(self) -> None:
-        """The same; where devices are waited for, time passes."""
+        """Plays until the run is over; where devices are waited for, time passes."""
         for _ in range(12):
             self.play()
             if self.coordinator.operators.run(RUN).status != "running":

@@ -46,7 +46,7 @@ class ExplorerAuthority:
         self.revoked: dict[str, int] = {}
         """Key id -> counter of the first list that it is on."""
         self.left_out: dict[str, int] = {}
-        """The same by the holder's id."""
+        """Id of the holder -> counter of the first list that its key is on."""
         self.lists: list[RevocationList] = [list_of(1, self._began, frozenset())]
         self._newest: dict[str, Certificate] = {}
         """By key id."""

@@ -61,7 +61,7 @@ def _key(name: str) -> DeviceKey:
 
 @dataclass(frozen=True)
 class RememberingAuthority(TrustedAuthority):
-    """The same checks, but each signature is verified once in this process."""
+    """A trusted authority whose signatures are each verified once in this process."""
 
     def require_signed(self, authority: bytes, message: bytes, signature: bytes, what: str) -> None:
         known = (self.public_key, authority, message, signature)
@@ -84,7 +84,7 @@ def trusted() -> TrustedAuthority:
 
 @cache
 def authority_ref() -> AuthorityRef:
-    """The same, as a device's record names it once the device is certified."""
+    """That authority, as a device's record names it once the device is certified."""
     return AuthorityRef(url=AUTHORITY_URL, digest=trusted().digest.hex(), public_key=trusted().public_key.hex())
 
 

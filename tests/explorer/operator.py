@@ -238,7 +238,7 @@ class ExplorerOperator:
 
 
 def padded(body: bytes) -> bytes:
-    """The same tensors in another file: its header ends in more spaces."""
+    """Another file of the tensors of ``body``: its header ends in more spaces."""
     (length,) = struct.unpack("<Q", body[:8])
     return struct.pack("<Q", length + 8) + body[8 : 8 + length] + b" " * 8 + body[8 + length :]
 

@@ -341,7 +341,7 @@ class ReplicaSignals(Signals):
 
 
 class HttpSignals(ReplicaSignals):
-    """The same, and tasks of the replica's event loop wait for them."""
+    """Signals of a replica for which tasks of its event loop wait."""
 
     def __init__(self, replica: Replica) -> None:
         super().__init__(replica)

@@ -81,7 +81,7 @@ class World:
         return self.stormy and fault in self.possible and self.struck(fault, where)
 
     def struck(self, fault: str, where: str) -> bool:
-        """The same for a fault that is possible now."""
+        """Whether a fault that is possible now happens here."""
         rate = self._rates.get(fault, 0.0)
         if fault == self._focus[0] and self.phase == self._focus[1]:
             rate = max(rate, 0.9 if fault in OF_WORK else 0.6 if self.shape.control else FOCUS_RATE)

@@ -79,7 +79,7 @@ class Known(NamedTuple):
 
 
 def _with_long_exchanges(shape: Shape, fault: str) -> Shape:
-    """The same, with secure rounds that wait for devices whose messages take long, and that no operator disturbs."""
+    """The shape, with secure rounds that wait for devices whose messages take long, and that no operator disturbs."""
     exchanges = {"exchange_s": 90.0, "expires_s": 1000.0, "quiet_s": None, "attempts": 3}
     plan = {**shape.plan, "secure": {**shape.plan["secure"], **exchanges}, "finish": {"rounds": 6}}
     kept = (fault, "op-create", "op-score", *PROLONGED.get(shape.focus[1], {}), *HELPED.get(fault, {}))

@@ -45,7 +45,7 @@ class Ground:
         return row
 
     def running(self, run: str, reader: Reader | None = None) -> FlowerRunRow:
-        """The same; ProblemError *conflict* where it has ended."""
+        """The run's row. ProblemError also *conflict* where it has ended."""
         row = self.run(run, reader)
         if row.over:
             raise ended(row)

@@ -70,7 +70,8 @@ WITHOUT_EFFECT: dict[str, dict[str, Any]] = {
     "task": {},
     "secure": {},
 }
-"""Likewise those that change nothing of what it puts in. *report_within_s*: of work that is whole in time."""
+"""Message -> field -> another value, by which the device puts in nothing else. *report_within_s*: of work that is whole
+in time."""
 ELSEWHERE = {"kind", "checkpoint", "task", "secure"}
 """Of the assignment: what is always the same, and the messages in it."""
 

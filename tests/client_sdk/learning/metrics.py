@@ -25,7 +25,7 @@ def auc(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
 
 
 class F1:
-    """The same as ``f1``, as an object of its author's own."""
+    """The metric ``f1``, as an object of its author's own."""
 
     def __init__(self, label: int = 1) -> None:
         self.label = label

@@ -307,7 +307,7 @@ def integer_sum(attempt: Attempt, survivors: Survivors) -> np.ndarray[tuple[int]
 
 
 def lying(message: RevealedShares, about: int) -> RevealedShares:
-    """The same message with other bytes for each share of the secrets of ``about``."""
+    """This message with other bytes for each share of the secrets of ``about``."""
     shares = tuple(
         (dealer, kind, entropy((message.place, dealer))(32).rjust(33, b"\0") if dealer == about else piece)
         for dealer, kind, piece in message.shares

@@ -205,7 +205,7 @@ class Cheat:
         return self.oracle().verdict()
 
     def seized(self, where: View, numbers: Iterable[int]) -> Oracle:
-        """The same, where the coordinator gets hold of these devices' disks, as they are now."""
+        """The oracle of a coordinator that gets hold of these devices' disks, as they are now."""
         pairs = {}
         for number in numbers:
             for live in self.members[number].memory.live.values():

@@ -70,7 +70,7 @@ class Member:
     log: list[Transmit] = field(default_factory=list)
     """All that ever left the device."""
     talk: list[AttemptHeader | Transmit | bytes] = field(default_factory=list)
-    """The same with what it was started for and what it received, in order."""
+    """All that left the device, with what it was started for and what it received, in order."""
     drawn: dict[bytes, AttemptSecrets] = field(default_factory=dict)
     """Advertisement -> the secrets behind it: for a colluder, who knows its own."""
     crash: bool = False

@@ -55,7 +55,7 @@ class LaxDevice(SecureDevice):
 
 
 def relax(member: Member, rules: type[Lax]) -> None:
-    """The same device without one rule."""
+    """Makes the member's device one that lacks a rule."""
     kept = {one.name: getattr(member.device, one.name) for one in fields(SecureDevice)}
     member.device = LaxDevice(**kept, rules=rules)
 

@@ -25,7 +25,7 @@ PAIR_SEED = "14e0a9b291290213006ff24593621a8dea39dda575c7f7da893702c1df7f727d"
 
 
 def slow_mask(seed: bytes, count: int, bits: int) -> list[int]:
-    """The same lanes by definition: block after block, word after word, in Python integers."""
+    """The lanes of a mask by definition: block after block, word after word, in Python integers."""
     width = 4 if bits <= 32 else 8
     stream, block = b"", 0
     while len(stream) < count * width:

@@ -159,5 +159,5 @@ def slow() -> Learner:
 
 
 def steady() -> Learner:
-    """The same without layers that draw: equal for any number of processes."""
+    """A learner whose steps take time, without layers that draw: equal for any number of processes."""
     return Learner(model=network, loss=slow_loss, optimizer=partial(torch.optim.SGD, momentum=0.9))

@@ -102,7 +102,7 @@ def alone() -> dict[str, tuple[Tensors, float]]:
 
 
 def bare(case: str) -> Tensors:
-    """The same by a loop that knows nothing of this package but the order of the examples."""
+    """The case's checkpoint by a loop that knows nothing of this package but the order of the examples."""
     plan = recipe(case)
     x, y = (torch.from_numpy(array) for array in examples())
     module = plain().load(plain().initial(1))

@@ -91,7 +91,7 @@ class SecureRun(RuleBasedStateMachine):
         after_s=st.sampled_from([0.0, 20.0]),
     )
     def goes_on(self, steps: int, skip: set[str], silent_from: int, after_s: float) -> None:
-        """As in a round where all do their part, but for these from some moment on; perhaps the time is up then."""
+        """All do their part in the round, but for these from some moment on; perhaps the time is up then."""
         for number in range(steps):
             self.all_go_on(skip if number >= silent_from else set())
         self.time_passes(after_s)

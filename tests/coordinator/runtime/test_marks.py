@@ -49,7 +49,7 @@ def last_drawn(world: World, run: str) -> dict[str, Any]:
 
 
 def in_another_file(body: bytes) -> bytes:
-    """The same tensors in the other order, behind a padded header."""
+    """A file of the tensors of ``body`` in the other order, behind a padded header."""
     (length,) = struct.unpack("<Q", body[:8])
     header, data = json.loads(body[8 : 8 + length]), body[8 + length :]
     again, parts = {}, b""

@@ -87,7 +87,7 @@ def _refusal_changes_state() -> Patches:
 
 @mutant("receipt-forgotten", "named", "receipt")
 def _receipt_forgotten() -> Patches:
-    """The same bytes again are refused as a second update."""
+    """An update whose same bytes come again is refused as a second one."""
 
     def reported(state: RunState, event: ev.Reported) -> Any:
         member = None if state.round is None else state.round.members.get(event.device)

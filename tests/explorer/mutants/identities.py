@@ -152,7 +152,7 @@ def _older_request_takes_the_place() -> Patches:
 
 @mutant("older-http-request-takes-the-place", "draw", http=True, replicas=3)
 def _older_http_request_takes_the_place() -> Patches:
-    """The same, over HTTP."""
+    """Over HTTP, the end of an older request takes the device out of the pool in which its newer one holds it."""
     return _any_place()
 
 

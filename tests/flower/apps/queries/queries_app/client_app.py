@@ -28,7 +28,7 @@ def count(message: Message, context: Context) -> Message:
 
 @app.query("echo")
 def echo(message: Message, context: Context) -> Message:
-    """The same records."""
+    """Replies with the records of the message."""
     return Message(RecordDict({"config": ConfigRecord(dict(message.content["config"]))}), reply_to=message)
 
 
