@@ -12,11 +12,13 @@ clock, the fault explorer makes one call at a time with crashes in between.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.secagg.masks import Masker
-from coordinator.access import OperatorAccess
+from coordinator.access import Grant, OperatorAccess
 from coordinator.runtime.actions import Actions
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core, Task
@@ -25,17 +27,46 @@ from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.flower_runs import FlowerRuns
 from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.runtime.insight.insight import Insight
-from coordinator.runtime.issuer import issuer_of
 from coordinator.runtime.operators import OperatorRequests
-from coordinator.runtime.secure_authority import PresentAuthority
-from coordinator.runtime.secure_rounds import SecureRuns
+from coordinator.runtime.secure_rounds import PresentAuthority, SecureRuns
 from coordinator.runtime.signing import SignedRequests, Verify
 from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.runtime.workers import WorkerRequests
 from coordinator.secure.opening import MakeMasker
+from coordinator.settings import Settings
 from coordinator.store.port import StoreError
+
+if TYPE_CHECKING:
+    from coordinator.access.code_flow import CodeFlow
+    from coordinator.access.issuer import TokenIssuer
+
+
+def issuer_of(settings: Settings, now: Callable[[], float]) -> tuple[TokenIssuer | None, CodeFlow | None]:
+    """The issuer, and how browsers log in there; None where the settings have none. PyJWT is loaded for it alone.
+    ``now``: Unix seconds."""
+    if settings.oidc_issuer is None:
+        return None, None
+    from coordinator.access.code_flow import CodeFlow, IssuerClient
+    from coordinator.access.issuer import IssuerSettings, TokenIssuer
+    from coordinator.access.issuer_keys import IssuerKeys
+
+    keys = IssuerKeys(settings.oidc_issuer)
+    issuer = TokenIssuer(
+        IssuerSettings(
+            url=settings.oidc_issuer,
+            audience=settings.oidc_audience or "",
+            claim=settings.oidc_claim,
+            grants={value: Grant.parse(text) for value, text in settings.oidc_grants.items()},
+        ),
+        keys,
+    )
+    if settings.oidc_client is None:
+        return issuer, None
+    client = IssuerClient(id=settings.oidc_client, secret_file=settings.oidc_client_secret, scope=settings.oidc_scope)
+    return issuer, CodeFlow(issuer, keys, client, now)
+
 
 __all__ = ["Coordinator", "Task"]
 

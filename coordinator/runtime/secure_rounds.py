@@ -8,21 +8,56 @@ from functools import partial
 from typing import assert_never
 
 from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.masks import Masker
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
+from coordinator.runtime.clock import Clock
 from coordinator.runtime.commits import Commits
 from coordinator.runtime.core import Core
+from coordinator.runtime.identities import Identities
 from coordinator.runtime.run_log import RunLog
-from coordinator.secure.announcing import Authorities, run_digest
+from coordinator.secure.announcing import Authorities, Authority, run_digest
 from coordinator.secure.arrived import ShortMessage
 from coordinator.secure.attempt import Attempts
 from coordinator.secure.opening import WORKERS, MakeMasker
 from coordinator.secure.performing import Make, SecureRun, SecureWork
 from coordinator.secure.requests import SecureRequests
 from coordinator.store.rows import MessageRow
+
+_CACHED_S = 10
+"""Seconds for which times are not compared again."""
+_RETRY_S = 5.0
+
+
+class PresentAuthority:
+    """The pinned authority as secure rounds need it, with a revocation list that is in date: ``Authorities`` of one
+    coordinator. Safe from any thread."""
+
+    def __init__(self, identities: Identities, clock: Clock) -> None:
+        self._identities = identities
+        self._clock = clock
+        self._last: tuple[tuple[bytes, float | None, int], Authority] | None = None
+
+    def __call__(self, until: float | None = None) -> Authority:
+        """The authority that vouches for certificates that are valid now and ``until``. ProblemError *busy*.
+
+        Without ``until``, a header is announced: its list is the newest of all replicas, so that no device has begun
+        an earlier round by a newer one."""
+        trusted, held = self._identities.trusted(read=until is None)
+        now = self._clock.now()
+        key, last = (held.digest, until, int(now // _CACHED_S)), self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        try:
+            found = Authority.of(trusted, held, now, until=until)
+        except SecaggError as error:
+            raise problem("busy", str(error), retry_after_s=_RETRY_S) from None
+        self._last = (key, found)
+        return found
+
 
 SecureAction = fx.Announce | fx.Gather | fx.Open | fx.CommitSum | fx.Advance | fx.Discard
 

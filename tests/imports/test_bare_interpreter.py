@@ -29,7 +29,7 @@ def top_level_modules_after(statement: str) -> set[str]:
         pytest.param("import client_sdk.cli", id="cli"),
         pytest.param("from quorate import Client, Update", id="quorate"),
         pytest.param("import client_sdk.flower, client_sdk.flower.nodes, client_sdk.flower.serving", id="flower"),
-        pytest.param("import client_sdk.flower.http_port, client_sdk.commands.flower_device", id="flower device"),
+        pytest.param("import client_sdk.flower.http_port, client_sdk.commands.device", id="flower device"),
     ],
 )
 def test_the_sdk_comes_alone(statement: str) -> None:

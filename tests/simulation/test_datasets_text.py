@@ -10,8 +10,7 @@ from client_sdk.learning.data import as_examples
 from client_sdk.protocol.names import DeviceId
 from simulation import datasets
 from simulation.datasets import DataCorrupt, Dataset, DataUnavailable, LabelledExamples, Windows
-from simulation.datasets.plays import speeches
-from simulation.datasets.shakespeare_roles import CONTEXT, PLAYS, VOCABULARY, dataset, encode
+from simulation.datasets.shakespeare_roles import CONTEXT, PLAYS, VOCABULARY, dataset, encode, speeches
 
 CAPITALS = """THE PLAY
 

@@ -12,8 +12,7 @@ import pytest
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.device.actions import Action, Certify, Reply, RequestRefused, Save, Send, Unreachable
-from client_sdk.device.certifying import RENEWAL_S
-from client_sdk.device.enrolling import REGISTRATIONS
+from client_sdk.device.enrolling import REGISTRATIONS, RENEWAL_S
 from client_sdk.device.record import Record
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey

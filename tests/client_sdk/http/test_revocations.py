@@ -11,8 +11,7 @@ from client_sdk.credentials.errors import BadCredential, CredentialError, Rolled
 from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.device.record import AuthorityRef, Record
 from client_sdk.device.storage import FileStorage, MemoryStorage
-from client_sdk.http.client import Client
-from client_sdk.http.revocations import fetch_list, fetch_revocations
+from client_sdk.http.client import Client, fetch_list, fetch_revocations
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.secagg.memory import Memory
