@@ -76,4 +76,4 @@ class ClientFailed(SimulationError):
 
 
 class Stalled(SimulationError):
-    """Many rounds in a row were abandoned."""
+    """Many rounds in a row were abandoned, or none opens."""

@@ -32,7 +32,7 @@ Phase = Literal[
 """Phase of the current round; idle: there is none."""
 Kind = Literal["federated", "secure", "datacenter"]
 """Kind of a round of a run with a plan."""
-ShownKind = Literal["federated", "secure", "datacenter", "flower"]
+ShownKind = Literal[Kind, "flower"]
 """Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""
 DeviceState = Literal["away", "waiting", "unfit", "assigned", "left"]
 """*waiting*: in the pool. *unfit*: it checks in, and fits no run that is running."""

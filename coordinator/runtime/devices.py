@@ -33,6 +33,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import membership
 from coordinator.engine.reasons import printable
+from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
 from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
@@ -154,7 +155,7 @@ class DeviceRequests:
         invalid = self._outcomes.invalid_update(state, device, round)
         if invalid is not None:
             raise problem("invalid-update", invalid)
-        if state.plan.secure is not None:
+        if not KINDS[state.plan.kind].single_updates:
             raise problem(*(against or ("invalid-update", _NEVER_IN_CLEAR)))
         if against is None or (against[0] == "late" and self._outcomes.settled(device, run, round) is not None):
             return self._limit(run)

@@ -249,6 +249,8 @@ def _played(
             wall[before.round_number] = wall.get(before.round_number, 0.0) + time.monotonic() - began
             played += 1
             shown.ended(simulation.ended(before.round_number), shown_scores(scores))
+            if state.round is None and state.status == "running":
+                raise Stalled(simulation.coordinator.operators.run(simulation.run).stalled)
             stalled = state.status == "paused"
             if inputs.plan.finish.abandoned is None:
                 stalled = state.abandoned >= ABANDONED_MOST

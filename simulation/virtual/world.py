@@ -113,12 +113,14 @@ class SimulatedWorld:
 
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
         """Plays the round under way and returns the state after it has been committed or abandoned, or has missed its
-        selection.
+        selection. Where there is none, one may open now; else the state is returned as it is.
 
         ``trained(round, done, of)`` is called for each client that has trained. Where no client at all has values that
         can be counted, ``failed`` is called with the first one.
         """
         self._clear()
+        if self._state.round is None:
+            self.coordinator.tick()
         state, version = self._state, self._state.version
         number, missed, self._trained = state.round_number, state.abandoned, trained
         while state.round_number == number and state.round is not None and state.abandoned == missed:

@@ -27,6 +27,7 @@ from coordinator.cli import app as coordinator_app
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train
 from coordinator.datafolder import locked
+from coordinator.engine.phases import opening
 from coordinator.engine.plan_file import PlanError
 from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
@@ -230,6 +231,19 @@ def test_plan_says_after_how_many_abandoned_rounds_the_run_stalls(tmp_path: Path
         assert len(stalled.value.history.rounds) == after
     history = simulate(asked, NET, clients(), progress=False, folder=tmp_path)
     assert [found.status for found in history.rounds] == ["abandoned"] * 4 + ["committed"] * 2
+
+
+def test_run_of_which_no_round_opens_stalls_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    against = opening.NotOpened("budget", "the budget is spent")
+    monkeypatch.setattr(opening, "reason_against", lambda state, at: against if state.version else None)
+    for _ in range(2):
+        with pytest.raises(Stalled, match=r"^no round opens: the budget is spent$") as stalled:
+            simulate(plan(3), NET, clients(), progress=False, folder=tmp_path)
+        assert stalled.value.history is not None
+        assert [found.status for found in stalled.value.history.rounds] == ["committed"]
+    monkeypatch.undo()
+    history = simulate(plan(3), NET, clients(), progress=False, folder=tmp_path)
+    assert [found.status for found in history.rounds] == ["committed"] * 3
 
 
 def test_diverging_client_withdraws_and_the_others_make_the_round() -> None:
