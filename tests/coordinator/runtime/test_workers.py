@@ -22,7 +22,7 @@ from client_sdk.tensors import Tensors, to_bytes
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
 from coordinator.runtime.identities import SignedBy
-from coordinator.runtime.worker_results import WorkerResults
+from coordinator.runtime.workers import WorkerResults
 from coordinator.store.port import WorkerRow
 from coordinator.verify import verify
 from tests.coordinator.world import LEARNER, World

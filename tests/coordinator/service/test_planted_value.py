@@ -16,7 +16,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from client_sdk.device import secure_attempt
+from client_sdk.device import secure_round
 from client_sdk.http.client import Notice
 from client_sdk.protocol.devices import Policy, SecureBounds, Task
 from client_sdk.protocol.names import Route
@@ -202,7 +202,7 @@ def test_a_planted_value_is_nowhere_on_the_server(server: Server, monkeypatch: p
 def test_the_search_finds_it_where_the_devices_leave_their_masks_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secure_attempt, "Primitives", lambda: Primitives(masker=NoMasks))
+    monkeypatch.setattr(secure_round, "Primitives", lambda: Primitives(masker=NoMasks))
     _, _, view, meanwhile = play(server)
     assert [form for _, form in meanwhile] == ["packed"]
     assert meanwhile[0][0].startswith("blobs/"), "in one device's vector"

@@ -16,8 +16,7 @@ from coordinator.engine.state import RunState
 from coordinator.runtime import run_log
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.worker_results import WorkerResults
-from coordinator.runtime.workers import WorkerRequests
+from coordinator.runtime.workers import WorkerRequests, WorkerResults
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
 

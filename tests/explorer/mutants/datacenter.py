@@ -9,9 +9,9 @@ from client_sdk.protocol.workers import ResultReceipt
 from coordinator.engine import events as ev
 from coordinator.engine.phases import leasing, training
 from coordinator.engine.state import RunState
-from coordinator.runtime import worker_results, workers
+from coordinator.runtime import workers
 from coordinator.runtime.commits import Commits
-from coordinator.runtime.worker_results import WorkerResults
+from coordinator.runtime.workers import WorkerResults
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.plans import DATA
 
@@ -38,7 +38,7 @@ def _lease_fence_not_checked() -> Patches:
         found = _reason_lost(state, round, attempt, fence, worker)
         return None if found is not None and "leased again" in found and state.phase == "training" else found
 
-    return [(training, "reason_lost", lost), (worker_results, "reason_lost", lost)]
+    return [(training, "reason_lost", lost), (workers, "reason_lost", lost)]
 
 
 @mutant("old-result-taken", "lease", plan=CENTER, workers=2, focus=("worker-silent", "training"))
@@ -54,7 +54,7 @@ def _old_result_taken() -> Patches:
         ended = found is not None and "has ended" in found
         return _delivered(state.with_round(replace(state.current, phase="training")) if ended else state, event)
 
-    return [(training, "delivered", delivered), (worker_results, "reason_lost", lost)]
+    return [(training, "delivered", delivered), (workers, "reason_lost", lost)]
 
 
 @mutant("lease-never-ends", "liveness", plan=CENTER, workers=1, lost_workers=1, focus=("worker-crash", "training"))
@@ -80,7 +80,7 @@ def _two_results() -> Patches:
 
     return [
         (training, "delivered", delivered),
-        (worker_results, "reason_lost", lost),
+        (workers, "reason_lost", lost),
         (WorkerResults, "_result_receipt", lambda self, *result: None),
     ]
 
