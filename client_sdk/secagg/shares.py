@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.errors import BadMessage, BadParameters, BadShare
 from client_sdk.secagg.shamir import SHARE_BYTES, share_value
-from client_sdk.secagg.share_digests import DIGESTS_BYTES, MASK_KEY, SELF_MASK, share_digest
+from client_sdk.secagg.share_digests import DIGESTS_BYTES, MASK_KEY, SELF_MASK, share_digests
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.secagg.wire import WireReader, WireWriter, require_ascending
 
@@ -47,9 +47,8 @@ class SharePair:
 
     def digests(self, h: bytes, dealer: int, holder: int) -> bytes:
         """The digests of both shares, 64 bytes: what the dealer signs of this pair. ``dealer``, ``holder``: places."""
-        return share_digest(h, dealer, holder, SELF_MASK, self.self_mask) + share_digest(
-            h, dealer, holder, MASK_KEY, self.mask_key
-        )
+        shares = (dealer, SELF_MASK, self.self_mask), (dealer, MASK_KEY, self.mask_key)
+        return b"".join(share_digests(h, holder, shares))
 
     def require_dealt(self, h: bytes, dealer: int, holder: int, digests: bytes) -> None:
         """Raise BadShare unless ``digests``, which the dealer signed for this holder, are those of this pair."""
@@ -76,7 +75,7 @@ class Bundle:
             out.fixed(self.own, DIGESTS_BYTES)
         return out.number(len(self.rows), 4).rows(_ROW, self.rows).done()
 
-    @property
+    @cached_property
     def places(self) -> tuple[int, ...]:
         """The places of the receivers, or of the dealers."""
         return tuple(place for place, _, _ in self.rows)

@@ -85,8 +85,9 @@ class _Table:
             (frozenset(columns), _of_columns(columns), {}) for columns in sorted(indexes, key=len, reverse=True)
         ]
         self.columns = sorted(indexes, key=len, reverse=True)
-        self.among = f"{about.key[0]} in" if len(about.key) == 1 else ""
-        """The condition that names rows by a list of keys."""
+        *self.beside, last = about.key
+        self.among = f"{last} in"
+        """The condition that names rows by a list of keys, where the other columns of the key are given."""
         self.unique = [(columns, _of_columns(columns)) for columns in (*about.unique, about.line) if columns]
         self.parents = [(_of_columns(columns), TABLES[parent].row) for columns, parent in about.parents.items()]
         self.last = 0
@@ -195,8 +196,10 @@ class MemoryReads(Reads):
             rows: dict[Key, Any] = bucket.rows
             if not rows and not written:
                 return []
-            if (among := where.get(table.among)) is not None:
-                pairs = ((key, self._stored(row, key)) for key in sorted({(one,) for one in cast("Any", among)}))
+            given = tuple(where[name] for name in table.beside if name in where)
+            among = where.get(table.among) if len(given) == len(table.beside) else None
+            if among is not None:
+                pairs = ((key, self._stored(row, key)) for key in sorted({(*given, one) for one in cast("Any", among)}))
                 rows = {key: one for key, one in pairs if one is not None}
                 keys = list(rows)
             elif written:

@@ -2,8 +2,9 @@
 
 A masking device that is given them plays its whole session: it agrees, trains, draws its keys and its nonce, signs, and
 sends messages of the same sizes. But no secret is agreed on, every holder gets the secret itself as its share, nothing
-is sealed, vectors have no masks, and what the coordinator has checked is not checked once more by each device. So the
-sum has the same bits, at a cost that no longer grows with the square of the cohort's cryptography.
+is sealed, vectors have no masks, and what the coordinator has checked, or a dealer of this process has dealt, is not
+checked once more by each device. So the sum has the same bits, at a cost that no longer grows with the square of the
+cohort's cryptography.
 
 An import contract keeps this module from devices, coordinators and fleets, and no plan, header, environment variable or
 option names it: ``Simulation`` alone gives these to its devices and to its coordinator.
@@ -45,8 +46,15 @@ def _seal(agreed: bytes, h: bytes, dealer: object, holder: object, pair: SharePa
     return pair.self_mask + pair.mask_key + bytes(TAG_BYTES)
 
 
+class _AsDealt(SharePair):
+    """A pair that nobody has changed on its way. The coordinator still compares what is revealed of it."""
+
+    def require_dealt(self, h: bytes, dealer: int, holder: int, digests: bytes) -> None:
+        pass
+
+
 def _unseal(agreed: bytes, h: bytes, dealer: object, holder: object, sealed: bytes) -> SharePair:
-    return SharePair(sealed[:SHARE_BYTES], sealed[SHARE_BYTES : 2 * SHARE_BYTES])
+    return _AsDealt(sealed[:SHARE_BYTES], sealed[SHARE_BYTES : 2 * SHARE_BYTES])
 
 
 @lru_cache(maxsize=2)
