@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
-from client_sdk.learners import LearnerError, evaluate, train
+from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
 from client_sdk.protocol.devices import Score, UpdateReport
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
@@ -71,6 +72,10 @@ class Kernel:
         self._task = plan.task.model_copy(update={"time_budget_s": None})
         """Time is virtual: ``Job.steps`` says what the device has time for."""
 
+    @cached_property
+    def _with_rng(self) -> bool:
+        return wants_rng(self.learner)
+
     def train(self, model: Tensors, job: Job) -> Contributed | CannotTrain:
         """Returns the client's update from ``model``, or why there is none."""
         try:
@@ -123,6 +128,7 @@ class Kernel:
                 round=job.round,
                 deadline=_whole if job.steps is None else _Steps(job.steps),
                 seeds=True,
+                with_rng=self._with_rng,
             )
 
     def _contributed(self, update: Update, job: Job, *, most: int) -> Contributed:
