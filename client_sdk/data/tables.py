@@ -66,14 +66,15 @@ class TableFile:
             begin, size = file.read(4096), file.seek(0, 2)
         if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
             raise TableError(f"{self.path} is in UTF-16: save it as UTF-8")
+        first = begin.splitlines()[0] if begin else b""
+        if b"," not in first and (other := re.search(b"[;\t|]", first)):
+            raise TableError(f"{self.path} separates its columns by {other[0].decode()!r}: save it with commas")
         if size > _LARGEST_CSV:
             raise TableError(f"{self.path} is larger than 2 GiB: save it as .parquet")
         csv = import_module("pyarrow.csv")
         table = csv.read_csv(self.path, read_options=csv.ReadOptions(block_size=max(size, 1)))
         if any(import_module("pyarrow.types").is_binary(kind) for kind in table.schema.types):
             raise TableError(f"{self.path} is not in UTF-8: save it as UTF-8")
-        if table.num_columns == 1 and (other := re.search("[;\t|]", table.column_names[0])):
-            raise TableError(f"{self.path} separates its columns by {other[0]!r}: save it with commas")
         return table
 
     def _split(self, table: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any], npt.NDArray[np.bool_] | None]:

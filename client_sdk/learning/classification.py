@@ -92,6 +92,11 @@ def right_and_counted(
             f"accuracy takes a tensor of outputs and one of targets, not a {type(outputs).__name__} and a "
             f"{type(targets).__name__}: give a metric of your own."
         )
+    if not outputs.ndim:
+        raise LearnerFailed(
+            "accuracy takes outputs of a batch, and these have no dimension: squeeze() of a batch of one example takes "
+            "the batch's dimension too; use squeeze(-1)."
+        )
     if not outputs.is_floating_point():
         raise LearnerFailed(f"accuracy takes scores of classes, and the model's outputs are {str(outputs.dtype)[6:]}.")
     shape = tuple(outputs.shape)

@@ -97,7 +97,7 @@ def _labels_at_fault(outputs: Any, targets: Any) -> str:
     classes = outputs.shape[1]
     if targets.shape != outputs.shape[:1] + outputs.shape[2:] or classes < 2 or not targets.numel():
         return ""
-    if targets.is_floating_point():
+    if targets.is_floating_point() or targets.dtype is torch.bool:
         return f" The targets are {str(targets.dtype)[6:]}: where they are labels of classes, use integers."
     known = targets[targets != IGNORED]
     low, high = (int(known.min()), int(known.max())) if known.numel() else (0, 0)

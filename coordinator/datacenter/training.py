@@ -164,6 +164,9 @@ class _Job:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     floating: torch.dtype
+    left_out: Tensors
+    """The floating-point tensors that the recipe does not choose: they stay as they are, also those that a forward
+    pass moves, such as BatchNorm's statistics."""
 
     def gradient(self, group: Group, recipe: Recipe, learner: Learner) -> GlobalGradient:
         return GlobalGradient(
@@ -225,7 +228,7 @@ class _Job:
         bad = next((n for n, p in self.module.named_parameters() if id(p) in trained and not p.isfinite().all()), None)
         found = Diverged(f"After training {bad} holds numbers that are not finite: try a smaller learning rate.")
         group.agree(found if bad is not None and group.rank == 0 else None)
-        return learner.tensors(self.module)
+        return learner.tensors(self.module) | self.left_out
 
     def _overflowed(self) -> bool:
         """Whether scaled gradients overflowed float16: then the scaler skips the step and lowers its scale."""
@@ -256,6 +259,7 @@ def _prepared(learner: Learner, model: Tensors, data: Any, recipe: Recipe, group
             optimizer=make_optimizer(recipe, learner, params),
             scaler=torch.amp.GradScaler("cuda") if recipe.precision == "float16" else None,
             floating=floating_of(module),
+            left_out={name: model[name] for name in state.sent_names(model, ("*",), ("*",)) - sent},
         )
     except Exception as found:  # noqa: BLE001  (after any error the other ranks must not wait for this one)
         error = found

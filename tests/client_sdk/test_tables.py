@@ -106,6 +106,11 @@ REFUSED: dict[str, tuple[str | bytes, str | None, str]] = {
     "twice": ("a,a,b\n0,1,1\n", "b", "{} has two columns 'a'."),
     "only a target": ("b\n1\n", "b", "{} has no column but its target b."),
     "semicolons": ("a;b\n1;0\n", "b", "{} separates its columns by ';': save it with commas."),
+    "semicolons, and commas in numbers": (
+        "a;b\n1,5;0\n",
+        "b",
+        "{} separates its columns by ';': save it with commas.",
+    ),
     "Latin-1 in the header": ("café,b\n1,0\n".encode("latin-1"), "b", "{} is not in UTF-8: save it as UTF-8."),
     "Latin-1 in a value": ("a,b\ncafé,0\n".encode("latin-1"), "b", "{} is not in UTF-8: save it as UTF-8."),
     "grouped digits": ("a,b\n1_000,0\n", "b", "{}: the column a holds text, as '1_000'" + CODES),

@@ -97,6 +97,7 @@ def test_what_cross_entropy_ignores_does_not_count() -> None:
         (drawn(N, 1), BITS * 2 - 1, "one logit takes targets 0 and 1"),
         (drawn(N, 1), BITS[None].float(), r"targets of shape \[1, 40\]"),
         (LABELS, LABELS, "the model's outputs are int64"),
+        (drawn(1, 1).squeeze(), BITS[:1], r"squeeze\(-1\)"),
         ({"logits": drawn(N, C)}, LABELS, "not a dict and a Tensor"),
     ],
 )

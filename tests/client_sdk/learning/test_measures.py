@@ -300,6 +300,7 @@ def test_what_is_no_metric(metric: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("y", "words"),
     [
+        (Y > 0, "The targets are bool: where they are labels of classes, use integers"),
         (Y.astype("f4"), "The targets are float32: where they are labels of classes, use integers"),
         (Y + 1, "labels go from 1 to 2 and the model has 2 outputs: use integers from 0 to 1"),
         (Y - 7, "labels go from -7 to -"),

@@ -29,7 +29,7 @@ from coordinator.datacenter.training import GlobalOrder, train
 from coordinator.datacenter.worker.jobs import TrainingProgress
 from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed
 from coordinator.engine.plan import Plan
-from tests.coordinator.datacenter.models import examples, plain, slow
+from tests.coordinator.datacenter.models import batchnorm, examples, learner_of, plain, slow
 from tests.coordinator.test_blocks import flip
 
 SLOW = "tests.coordinator.datacenter.models:slow"
@@ -119,6 +119,16 @@ def test_only_what_the_plan_averages_is_trained() -> None:
     model, _ = train(plain(), first, examples(), recipe)
     moved = {name for name in first if not np.array_equal(first[name], model[name])}
     assert moved == {"3.weight", "3.bias"}
+
+
+def test_repro_statistics_that_the_plan_does_not_average_stay_as_they_are() -> None:
+    learner = learner_of(batchnorm)
+    first = learner.initial(1)
+    recipe = Recipe(steps=3, batch_size=10, learning_rate=0.1, averaged=("!*running_*",))
+    model, _ = train(learner, first, examples(), recipe)
+    moved = {name for name in first if not np.array_equal(first[name], model[name])}
+    assert not {"1.running_mean", "1.running_var"} & moved
+    assert {"0.weight", "1.weight", "2.weight"} <= moved
 
 
 def test_momentum_is_the_first_decay_of_lamb() -> None:
