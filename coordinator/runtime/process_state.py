@@ -97,14 +97,15 @@ class StorageErrors:
 
 
 class ProcessState:
-    """Each field says how it follows what other replicas write. Whatever else the runtime decides by is read from the
-    store when it is needed.
+    """What the answers of a process to its peers depend on beside the store. Each field says how it follows what other
+    replicas write.
 
-    Other rooms keep caches that decide nothing about a round, and that this one cannot name: ``access`` the keys of a
-    login's issuer, read again when they are old, and ``service`` the rates of addresses and callers
-    (``limits/admission.py``; each replica allows them once more) and what it has counted of ended rounds, which it
-    continues at each scrape. Views of the runtime (``insight``) keep the part of a log that they have read, and read
-    the rest at each request. Secure attempts are loaded from the log (``Attempts``).
+    What else is in memory between requests stands with its only user: the parsed messages of a secure attempt, by the
+    digests that the state names (``Attempts``), and the authority that vouches for them (``PresentAuthority``); what
+    this process waits for or will delete (``Timekeeping``, ``UncertainUpdates``, ``flower``); parts of a log that a
+    view has read, which reads the rest at each request (``insight``). Other rooms keep what this one cannot name:
+    ``access`` the keys of an issuer, read again when they are old, and ``service`` the rates of addresses and
+    callers, which each replica allows once more, and counts of ended rounds, which it continues at each scrape.
     """
 
     def __init__(self, store: Store, clock: Clock, signals: Signals, run_errors: RunErrors | None = None) -> None:
