@@ -79,6 +79,7 @@ def check(
             | {
                 "capped": capped,
                 "learner": doubt,
+                "metric": _unscored(read),
                 "rounding": "" if cost is None else rounding_of(read, cost.values - cost.statistics, weighs),
             }
         )
@@ -92,6 +93,8 @@ def check(
         say(f"  rounding:     {rounding_of(read, cost.values - cost.statistics, weighs)}")
     if capped:
         say(f"  weights:      {capped}.")
+    if doubt := _unscored(read):
+        say(f"  metric:       {doubt}")
 
 
 @app.command(epilog="Example: quorate plan schema > plan.schema.json")
@@ -120,6 +123,22 @@ def _model(
         except Exception as error:  # noqa: BLE001  (a learner is user code, and need not be installed here)
             return None, sentence_of(error)
     return (header, roles_for(header.manifest, said, made_by)[0]), ""
+
+
+def _unscored(plan: Plan) -> str:
+    """A sentence where the plan waits for a metric that its learner does not score: only an evaluator with metrics of
+    its own reports it. Empty where the learner scores it, or where that is not known here."""
+    from client_sdk.learners import LearnerError, catalogue_for
+    from client_sdk.protocol.names import did_you_mean
+
+    metric, name = plan.finish.metric, plan.task.learner
+    try:
+        metrics = None if metric is None else getattr(catalogue_for([name]).load(name), "metrics", None)
+    except LearnerError:
+        return ""
+    if metric is None or not isinstance(metrics, dict) or metric in (known := {"loss", *metrics}):
+        return ""
+    return f"The learner {name} scores {', '.join(sorted(known))}, not {metric}{did_you_mean(metric, known) or '.'}"
 
 
 def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any]:

@@ -210,3 +210,16 @@ def test_roles_that_are_none_are_a_sentence_before_anything_is_sent(
         for init in ((), ("--init", str(tmp_path / "model.safetensors"))):
             assert quorate(*command, str(tmp_path / "plan.toml"), *init) == 1
             assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_repro_a_metric_that_the_learner_does_not_score_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "The learner quorate:mnist-mlp scores accuracy, loss, not acuracy; did you mean accuracy?"
+    for metric, words in (("acuracy", said), ("accuracy", ""), ("loss", "")):
+        text = f'name = "x"\n[task]\nlearner = "quorate:mnist-mlp"\n[finish]\nmetric = "{metric}"\ntarget = 0.9\n'
+        (tmp_path / "plan.toml").write_text(text)
+        assert quorate("plan", "check", str(tmp_path / "plan.toml"), "--json") == 0
+        assert json.loads(capsys.readouterr().out)["metric"] == words
+        assert quorate("plan", "check", str(tmp_path / "plan.toml")) == 0
+        assert ("metric: " + words in " ".join(capsys.readouterr().out.split())) == bool(words)
