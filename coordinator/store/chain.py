@@ -1,4 +1,5 @@
-"""Chains of hashes over rows that are only ever appended: a run's log, its refusals, and the audit of all runs.
+"""Chains of hashes over rows that are only ever appended: a run's log, its refusals, the messages and replies of a
+Flower run, and the audit of all runs.
 
 ::
 
@@ -21,11 +22,13 @@ from dataclasses import replace
 from hashlib import sha256
 
 from coordinator.store.bodies import to_text
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
 from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
 
 _EVENTS = b"quorate run log 1\0"
 _AUDIT = b"quorate audit 1\0"
 _REFUSALS = b"quorate refusals 1\0"
+_FLOWER = b"quorate flower 1\0"
 _LINK = struct.Struct(">32sQ")
 """Link before, number of the row."""
 _EVENT = struct.Struct(">32sQd")
@@ -79,6 +82,23 @@ def chain_refusals(run: str, before: str | None, count: int, rows: Sequence[Refu
         link = refusal_link(link, number, row)
         chained.append(replace(row, link=link, number=0))
     return chained
+
+
+def flower_beginning(row: FlowerRunRow) -> str:
+    """Link 0 of a Flower run: what identifies it."""
+    identity = [row.run, row.number, row.app, row.version, row.digest, row.config, row.max_reply, float(row.created_at)]
+    return _hashed(_FLOWER + _text(identity))
+
+
+def flower_link(before: str, row: FlowerMessageRow | FlowerReplyRow) -> str:
+    """The link of a message that was pushed, or of a reply that counts. A message's link leaves out what changes while
+    it waits: when it was delivered, and until when it is offered."""
+    if isinstance(row, FlowerMessageRow):
+        of_message = [row.position, row.round, row.group_id, row.grouped, row.node, row.device, row.kind]
+        content = ["message", row.message, *of_message, row.content, float(row.created_at)]
+    else:
+        content = ["reply", row.message, row.content, row.bytes, row.code, row.reason, float(row.at)]
+    return _hashed(_FLOWER + _LINK.pack(_raw(before), row.seq) + _text(content))
 
 
 def by_run(rows: Iterable[RefusalRow]) -> dict[str, list[RefusalRow]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from coordinator.store.chain import flower_beginning, flower_link
 from coordinator.store.errors import Conflict, StoreError
 from coordinator.store.flower_rows import (
     FlowerContentRow,
@@ -261,12 +263,13 @@ class FlowerWriter(FlowerReader, Writes):
     def insert_flower_run(self, row: FlowerRunRow) -> None:
         """Conflict when the id is in use, by a run of either kind."""
         self._insert([RunNameRow(run=row.run)])
-        self._insert([row])
+        self._insert([replace(row, seq=0, link=flower_beginning(row))])
 
     def change_flower_run(self, row: FlowerRunRow) -> None:
-        """Replaces the row of this run. StoreError when there is none; Conflict when it has ended and this row has
-        another status."""
-        changes = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "run"}
+        """Replaces the row of this run, but for the end of its chain. StoreError when there is none; Conflict when it
+        has ended and this row has another status."""
+        kept = ("run", "seq", "link")
+        changes = {name: getattr(row, name) for name in row.__dataclass_fields__ if name not in kept}
         if self._update(FlowerRunRow, {"run": row.run, "status in": ["running", row.status]}, **changes):
             return
         if self.flower_run(row.run) is None:
@@ -293,8 +296,9 @@ class FlowerWriter(FlowerReader, Writes):
         self._delete(FlowerContentRow, {"run": run, "digest in": list(digests)})
 
     def insert_flower_messages(self, rows: Sequence[FlowerMessageRow]) -> None:
-        """Conflict when the run has a message of this id, or one in this position, already."""
-        self._insert(rows)
+        """Chains and inserts the messages of one run. Conflict when the run has a message of this id, or one in this
+        position, already."""
+        self._insert_chained(rows)
 
     def offer_flower_message(self, run: str, message: str, expires_at: float) -> None:
         """Offers an expired message again, as one that was not delivered."""
@@ -309,13 +313,30 @@ class FlowerWriter(FlowerReader, Writes):
     def insert_flower_reply(self, row: FlowerReplyRow) -> None:
         """The message is answered from now on. Conflict when it is already; StoreError when there is none."""
         self._change_message(row.run, row.message, answered=True)
-        self._insert([row])
+        self._insert_chained([row])
 
     def drop_flower_messages(self, run: str, rounds: Sequence[FlowerRoundRow]) -> None:
         """Deletes the messages, replies and contents of a run, and stores ``rounds`` in their place."""
         for kind in (FlowerReplyRow, FlowerMessageRow, FlowerContentRow):
             self._delete(kind, {"run": run})
         self._insert(rounds)
+
+    def _insert_chained(self, rows: Sequence[FlowerMessageRow | FlowerReplyRow]) -> None:
+        """Inserts rows of one run, each chained to the one before."""
+        if not rows:
+            return
+        run = rows[0].run
+        chained: list[FlowerMessageRow | FlowerReplyRow] = []
+        ends = self._lock(FlowerRunRow, run, "seq link")
+        if ends is None:
+            raise self._failed(StoreError(f"The store has no Flower run {run}."))
+        count, link = ends
+        for row in rows:
+            numbered = replace(row, seq=count + len(chained) + 1)
+            link = flower_link(link, numbered)
+            chained.append(replace(numbered, link=link))
+        self._insert(chained)
+        self._update(FlowerRunRow, {"run": run}, seq=count + len(chained), link=link)
 
     def _change_message(self, run: str, message: str, **changes: object) -> None:
         """Changes a message; without changes it must be there only. StoreError when there is none."""

@@ -6,7 +6,7 @@ which goes under its digest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.store.declared import table
 from coordinator.store.rows import Json
@@ -47,6 +47,10 @@ class FlowerRunRow:
     """The latest time of a message or a reply: the run ends then or later, also where a clock falls."""
     dropped_at: float | None = None
     """When its messages, replies and contents were dropped; since then ``FlowerRoundRow`` has what is left of them."""
+    seq: int = field(default=0, compare=False)
+    """Links in the chain of its messages and replies (``chain.py``). The store counts and computes, here and below."""
+    link: str = field(default="", compare=False)
+    """The last of them."""
 
     @property
     def over(self) -> bool:
@@ -110,6 +114,9 @@ class FlowerMessageRow:
     """Whether there is a ``FlowerReplyRow``."""
     grouped: bool = True
     """Whether the ServerApp has set ``group_id``; otherwise it is the round of the message's configuration."""
+    seq: int = field(default=0, compare=False)
+    """Its number in the run's chain, among messages and replies."""
+    link: str = field(default="", compare=False)
 
     def open_at(self, now: float) -> bool:
         """Whether it waits for its answer."""
@@ -129,6 +136,8 @@ class FlowerReplyRow:
     """Flower's ErrorCode; None where there is a content."""
     reason: str
     at: float
+    seq: int = field(default=0, compare=False)
+    link: str = field(default="", compare=False)
 
 
 @table("flower_rounds", key="run round", parents={"run": "flower_runs"})

@@ -31,8 +31,8 @@ fleet     who was selected is registered, and who had a lease is registered
 identity  certificates are of their holder, key and class, and signed by an authority whose key was given; revocation
           lists are as their bytes say, and none that the audit names is gone; the audit has each API key; nobody waits
           with more examples than its cap
-chain     each event and refusal continues the chain of links, and the log has the links that somebody outside has
-          written down
+chain     each event, each refusal, and each message and reply of a Flower run continues its chain of links, and the
+          chains have the links that somebody outside has written down
 audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has
           the heads that somebody outside has written down
 orphan    no row names a run that is not there

@@ -52,9 +52,11 @@ def verify(
     with store.reading() as reader:
         found += of_audit.findings(reader)
         found += _identities(identities, reader)
-        found += flower_rows(reader)
+        ends: list[Head] = []
+        found += flower_rows(reader, heads, ends.append)
         runs = reader.runs_named()
-        found += [_gone(head) for head in heads if head.run not in runs]
+        of_flower = {row.run: row for row in reader.flower_runs()}
+        found += [_gone(head) for head in heads if head.run not in runs and head.run not in of_flower]
         for run in runs:
             if not is_text(run):
                 found.append(RunViolation("orphan", 0, "rows name a run by what is no UTF-8").of(printable(run)))
@@ -71,7 +73,8 @@ def verify(
     if blobs is not None:
         yield from flower_files(store, HashedBlobs(blobs))
     if note is not None:
-        for text in (*of_audit.notes(), *identities.notes()):
+        dropped = [f"run {row.run}: retention has deleted its messages" for row in of_flower.values() if row.dropped_at]
+        for text in (*of_audit.notes(), *identities.notes(), *dropped):
             note(text)
     for checks in checked:
         if blobs is not None:
@@ -82,8 +85,11 @@ def verify(
         if reached is not None:
             for head in checks.heads:
                 reached(head)
-    if reached is not None and of_audit.head is not None:
-        reached(of_audit.head)
+    if reached is not None:
+        for end in ends:
+            reached(end)
+        if of_audit.head is not None:
+            reached(of_audit.head)
 
 
 def _readable(findings: Iterator[RunViolation], reader: Reader, run: str) -> Iterator[Violation]:

@@ -1,32 +1,47 @@
-"""Holds Flower runs against what they promise: every reply belongs to a message and counts once, the contents that rows
-name are there with their bytes, and nothing came after the end of its run.
+"""Holds Flower runs against what they promise: every reply belongs to a message and counts once, messages and replies
+continue their chain, the contents that rows name are there with their bytes, and nothing came after the end of its run.
+
+Retention deletes contents, which no link holds, and a day after the end of a run all messages with their replies: then
+the run's row says so, with the end of the chain.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from client_sdk.flower.nodes import node_id
 from coordinator.blobs import BlobError
 from coordinator.folding.refold import short
+from coordinator.runtime.flower.retention import ENDED_S
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
 from coordinator.store.port import Reader
+from coordinator.verify.chains import FlowerChain
 from coordinator.verify.files import HashedBlobs
+from coordinator.verify.heads import Head
+from coordinator.verify.kinds import UNREADABLE
 from coordinator.verify.violation import RunViolation, Violation
 
 _NAME = "flower"
 _PAGE = 1000
 
 
-def flower_rows(reader: Reader) -> Iterator[Violation]:
-    """What is wrong in the rows of Flower runs."""
+def flower_rows(
+    reader: Reader, heads: Sequence[Head] = (), reached: Callable[[Head], None] | None = None
+) -> Iterator[Violation]:
+    """What is wrong in the rows of Flower runs. ``heads``: links of their chains that were written down outside;
+    ``reached`` gets those at which they end now."""
     planned = set(reader.run_ids())
     for row in reader.flower_runs():
         if row.run in planned:
             yield RunViolation(_NAME, row.rounds, "a run with a plan has its name too").of(row.run)
-        for finding in _of_run(reader, row):
-            yield finding.of(row.run)
+        try:
+            for finding in _of_run(reader, row, [head for head in heads if head.run == row.run]):
+                yield finding.of(row.run)
+        except UNREADABLE:
+            yield Violation(_NAME, row.run, 0, "a row of the run holds a value of another kind, and cannot be read")
+        if reached is not None and row.seq:
+            reached(Head(row.run, row.seq, row.link))
     for node in reader.flower_nodes(float("-inf")):
         if node.node != node_id(node.device):
             yield Violation(_NAME, "", 0, f"device {node.device} has the node id {node.node}, which is not its own")
@@ -55,18 +70,18 @@ def flower_files(newest: Reader, blobs: HashedBlobs) -> Iterator[Violation]:
             after = page[-1].digest
 
 
-def _of_run(reader: Reader, row: FlowerRunRow) -> Iterator[RunViolation]:
+def _of_run(reader: Reader, row: FlowerRunRow, heads: Sequence[Head]) -> Iterator[RunViolation]:
     if row.over != (row.ended_at is not None):
         yield RunViolation(_NAME, row.rounds, f"it is {row.status}, and its end is {row.ended_at}")
     if row.dropped_at is not None:
-        yield from _dropped(reader, row)
+        yield from _dropped(reader, row, heads)
         return
-    yield from _messages(reader, row)
+    yield from _messages(reader, row, FlowerChain(row, heads))
     if row.state is not None and reader.flower_content(row.run, row.state) is None:
         yield RunViolation(_NAME, row.rounds, f"it has no content {short(row.state)}, which is the ServerApp's state")
 
 
-def _messages(reader: Reader, row: FlowerRunRow) -> Iterator[RunViolation]:
+def _messages(reader: Reader, row: FlowerRunRow, chain: FlowerChain) -> Iterator[RunViolation]:
     counts: Counter[str] = Counter()
     known: set[str] = set()
     after = 0
@@ -79,7 +94,9 @@ def _messages(reader: Reader, row: FlowerRunRow) -> Iterator[RunViolation]:
             if message.position != place:
                 yield RunViolation(_NAME, message.round, f"a message has the place {message.position}, not {place}")
             yield from _message(row, message, replies.get(message.message), sizes)
+            yield from chain.add(message, replies.get(message.message))
         after += len(page)
+    yield from chain.end()
     last = ""
     while found := reader.flower_replies_of(row.run, last, _PAGE):
         for reply in found:
@@ -132,10 +149,16 @@ def _reply(
         yield RunViolation(_NAME, message.round, what)
 
 
-def _dropped(reader: Reader, row: FlowerRunRow) -> Iterator[RunViolation]:
-    """Of a run whose messages were dropped, their numbers are left."""
+def _dropped(reader: Reader, row: FlowerRunRow, heads: Sequence[Head]) -> Iterator[RunViolation]:
+    """Of a run whose messages were dropped, their numbers and the end of their chain are left."""
     if not row.over:
         yield RunViolation(_NAME, row.rounds, "its messages were dropped, and it has not ended")
+    elif row.dropped_at is not None and row.dropped_at < (row.ended_at or 0.0) + ENDED_S:
+        yield RunViolation(_NAME, row.rounds, "its messages were dropped earlier than retention does it")
+    for head in heads:
+        if head.seq > row.seq or (head.seq == row.seq and head.link != row.link):
+            what = f"its chain ended at link {row.seq}, and not with the link {head.link[:12]} of {head.seq}"
+            yield RunViolation("chain", row.rounds, f"{what}, which was written down")
     if reader.flower_messages(row.run, 0, 1) or reader.flower_contents(row.run, "", 1):
         yield RunViolation(_NAME, row.rounds, "it has messages or contents after they were dropped")
     rounds = reader.flower_rounds(row.run, row.ended_at or 0.0, 0, row.rounds + 1)

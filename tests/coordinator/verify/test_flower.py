@@ -11,13 +11,13 @@ from client_sdk.protocol.flower import FlowerError
 from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.runtime.flower.retention import ENDED_S
 from coordinator.store.sql import SqlStore
-from coordinator.verify import verify
+from coordinator.verify import Head, verify
 from tests.coordinator import databases
 from tests.coordinator.runtime.flower_world import FlowerWorld, digest_of
 
 
 class Doctored:
-    """A Flower run on a disk: a reply, an error, a message that waits, and one that has expired."""
+    """A Flower run on a disk: five messages of which two have a reply, one an error, one waits, one has expired."""
 
     def __init__(self, folder: Path) -> None:
         self.blobs = FileBlobs(folder / "blobs")
@@ -35,10 +35,18 @@ class Doctored:
         self.world.reply(0, self.messages[0], b"update")
         error = FlowerError(code=2, reason="it raised")
         self.world.flower.replies.error(self.world.device(1), "vision", self.messages[1].message, error)
+        self.world.reply(2, self.messages[2], b"other")
+        self.world.push(self.world.message(1, kind="evaluate"))
         self.world.clock.at += 6
+        self.ends: list[Head] = []
+        self.notes: list[str] = []
 
-    def found(self) -> list[tuple[str, str]]:
-        return [(one.invariant, one.what) for one in verify(self.store, BlobFolder(self.blobs.folder))]
+    def found(self, *heads: Head) -> list[tuple[str, str]]:
+        self.ends.clear()
+        reached = lambda end: self.ends.append(end) if isinstance(end, Head) else None  # noqa: E731
+        folder = BlobFolder(self.blobs.folder)
+        found = verify(self.store, folder, heads=heads, reached=reached, note=self.notes.append)
+        return [(one.invariant, one.what) for one in found]
 
     def change(self, statement: str) -> None:
         with self.store.engine.connect() as connection:
@@ -72,9 +80,10 @@ def test_nothing_is_wrong_in_what_a_coordinator_wrote(made: Doctored) -> None:
 
 FIRST = "message = (SELECT message FROM flower_messages WHERE position = 1)"
 ONE_NODE = "device = (SELECT min(device) FROM flower_nodes)"
-COPIED = f"""INSERT INTO flower_replies SELECT run, '{"8" * 64}', content, bytes, code, reason, at FROM flower_replies
-WHERE {FIRST}"""
-WAITS = "message = (SELECT message FROM flower_messages WHERE position = 3)"
+COPIED = f"""INSERT INTO flower_replies SELECT run, '{"8" * 64}', content, bytes, code, reason, at, seq, link
+FROM flower_replies WHERE {FIRST}"""
+WAITS = "message = (SELECT message FROM flower_messages WHERE position = 5)"
+THIRD = "message = (SELECT message FROM flower_messages WHERE position = 3)"
 
 
 @pytest.mark.parametrize(
@@ -84,9 +93,9 @@ WAITS = "message = (SELECT message FROM flower_messages WHERE position = 3)"
         (f"UPDATE flower_replies SET message = '{'9' * 64}' WHERE {FIRST}", "belongs to 9999"),
         (f"UPDATE flower_messages SET answered = 0 WHERE {FIRST}", "has a reply unmarked"),
         (COPIED, "belongs to 888888888888, which is no message"),
-        ("UPDATE flower_runs SET replies = 2", "it has counted 2 replies, and has 1"),
+        ("UPDATE flower_runs SET replies = 3", "it has counted 3 replies, and has 2"),
         ("UPDATE flower_runs SET errors = 0", "it has counted 0 errors, and has 1"),
-        ("UPDATE flower_runs SET messages = 9", "it has counted 9 messages, and has 4"),
+        ("UPDATE flower_runs SET messages = 9", "it has counted 9 messages, and has 5"),
         (f"UPDATE flower_replies SET code = 7 WHERE {FIRST}", "both a content and an error, or neither"),
         (f"UPDATE flower_replies SET bytes = 99 WHERE {FIRST}", "counts 99 bytes, and its content has 6"),
         (f"DELETE FROM flower_contents WHERE digest = '{digest_of(b'update')}'", "which is not there"),
@@ -130,7 +139,7 @@ def test_the_numbers_of_dropped_messages_are_held_against_the_run(made: Doctored
         made.world.clock.at += ENDED_S
         made.world.coordinator.tick()
     made.change("UPDATE flower_rounds SET replies = 4")
-    assert made.found() == [("flower", "it has counted 1 replies, and its rounds have 4")]
+    assert made.found() == [("flower", "it has counted 2 replies, and its rounds have 4")]
 
 
 def remove(path: Path) -> None:
@@ -152,3 +161,104 @@ def test_a_content_that_is_not_there_or_is_another_is_named(
     ((invariant, what),) = made.found()
     assert invariant == "flower"
     assert words in what
+
+
+def swapped(table: str, columns: str, one: str, other: str) -> list[str]:
+    """Statements that exchange these columns of two rows."""
+    both = f"({one} OR {other})"
+    return [
+        f"CREATE TEMP TABLE kept AS SELECT * FROM {table} WHERE {both}",
+        *(
+            f"UPDATE {table} SET {column} = (SELECT {column} FROM kept WHERE {second}) WHERE {first}"
+            for column in columns.split()
+            for first, second in ((one, other), (other, one))
+        ),
+    ]
+
+
+ADDED = f"""INSERT INTO flower_messages SELECT run, '{"8" * 64}', 6, round, group_id, node, device, kind, content,
+created_at, expires_at, delivered_at, answered, grouped, 9, link FROM flower_messages WHERE position = 5"""
+OF_THIRD = f"(SELECT content FROM flower_replies WHERE {THIRD})"
+DOCTORINGS = {
+    "two replies are exchanged": swapped("flower_replies", "content bytes at", FIRST, THIRD),
+    "two replies are exchanged with their links": swapped("flower_replies", "content bytes at seq link", FIRST, THIRD),
+    "a reply has the content of another": [f"UPDATE flower_replies SET content = {OF_THIRD}, bytes = 5 WHERE {FIRST}"],
+    "a reply is deleted, and its message waits": [
+        f"DELETE FROM flower_replies WHERE {FIRST}",
+        f"UPDATE flower_messages SET answered = 0 WHERE {FIRST}",
+        "UPDATE flower_runs SET replies = 1",
+    ],
+    "a reply is made an error": [
+        f"UPDATE flower_replies SET content = NULL, bytes = 0, code = 2 WHERE {FIRST}",
+        "UPDATE flower_runs SET replies = 1, errors = 2",
+    ],
+    "an error has another code": ["UPDATE flower_replies SET code = 7 WHERE code = 2"],
+    "an error has another reason": ["UPDATE flower_replies SET reason = 'other' WHERE code = 2"],
+    "a reply came earlier": [f"UPDATE flower_replies SET at = at - 1 WHERE {FIRST}"],
+    "a message is deleted with its reply": [
+        f"DELETE FROM flower_replies WHERE {THIRD}",
+        "DELETE FROM flower_messages WHERE position = 3",
+        "UPDATE flower_messages SET position = position - 1 WHERE position > 3",
+        "UPDATE flower_runs SET messages = 4, replies = 1",
+    ],
+    "the last message is deleted": [
+        "DELETE FROM flower_messages WHERE position = 5",
+        "UPDATE flower_runs SET messages = 4",
+    ],
+    "a message is added": [ADDED, "UPDATE flower_runs SET messages = 6"],
+    "a message is of another kind": ["UPDATE flower_messages SET kind = 'query' WHERE position = 1"],
+    "a message has another content": [
+        f"UPDATE flower_messages SET content = '{digest_of(b'update')}' WHERE position = 5"
+    ],
+    "a message is to another device": [
+        "UPDATE flower_messages SET (device, node) = (SELECT device, node FROM flower_nodes ORDER BY device DESC)"
+    ],
+    "a message was pushed earlier": ["UPDATE flower_messages SET created_at = created_at - 1 WHERE position = 1"],
+    "a message is of another group": ["UPDATE flower_messages SET group_id = 'x' WHERE position = 1"],
+    "two messages have changed places": [
+        "UPDATE flower_messages SET position = 99 WHERE position = 1",
+        "UPDATE flower_messages SET position = 1 WHERE position = 2",
+        "UPDATE flower_messages SET position = 2 WHERE position = 99",
+    ],
+    "the run is of another app": ["UPDATE flower_runs SET digest = 'x'"],
+    "the run has another configuration": ["UPDATE flower_runs SET config = '{}', max_reply = 5"],
+}
+
+
+@pytest.mark.parametrize("statements", DOCTORINGS.values(), ids=DOCTORINGS)
+def test_rows_that_fit_each_other_do_not_continue_the_chain(made: Doctored, statements: list[str]) -> None:
+    with made.store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+        connection.commit()
+        connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+    assert "chain" in {invariant for invariant, _ in made.found()}
+
+
+def test_links_that_were_written_down_show_a_chain_that_was_cut_or_rewritten(made: Doctored) -> None:
+    made.found()
+    (end,) = made.ends
+    assert (end.run, end.seq) == ("vision", 8)
+    assert made.found(end) == []
+    made.change("DELETE FROM flower_messages WHERE position = 5")
+    made.change("UPDATE flower_runs SET messages = 4, seq = 7, link = (SELECT link FROM flower_replies WHERE seq = 7)")
+    assert made.found() == []
+    ((invariant, what),) = made.found(end)
+    assert invariant == "chain"
+    assert "they were cut" in what
+    assert [what for _, what in made.found(Head("gone", 1, "0" * 64))] == ["the run is gone"]
+
+
+def test_what_retention_deleted_is_a_note_and_earlier_is_a_violation(made: Doctored) -> None:
+    made.end()
+    made.found()
+    (end,) = made.ends
+    for _ in range(2):
+        made.world.clock.at += ENDED_S
+        made.world.coordinator.tick()
+    assert made.found(end) == []
+    assert "run vision: retention has deleted its messages" in made.notes
+    assert "which was written down" in made.found(Head("vision", end.seq, "0" * 64))[0][1]
+    made.change("UPDATE flower_runs SET dropped_at = ended_at + 5")
+    assert made.found() == [("flower", "its messages were dropped earlier than retention does it")]

@@ -343,6 +343,8 @@ def _flower() -> None:
         sa.Column("errors", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("latest_at", sa.Double(), nullable=False),
         sa.Column("dropped_at", sa.Double(), nullable=True),
+        sa.Column("seq", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("link", _TEXT, server_default="", nullable=False),
         sa.ForeignKeyConstraint(["run"], ["run_names.run"], name=op.f("fk_flower_runs_run")),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_flower_runs")),
     )
@@ -371,6 +373,8 @@ def _flower() -> None:
         sa.Column("delivered_at", sa.Double(), nullable=True),
         sa.Column("answered", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("grouped", sa.Boolean(), server_default=sa.true(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("link", _TEXT, server_default="", nullable=False),
         sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_messages_run")),
         sa.PrimaryKeyConstraint("run", "message", name=op.f("pk_flower_messages")),
         sa.UniqueConstraint("run", "position", name=op.f("uq_flower_messages_run_position")),
@@ -409,6 +413,8 @@ def _flower() -> None:
         sa.Column("code", sa.BigInteger(), nullable=True),
         sa.Column("reason", _TEXT, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("link", _TEXT, server_default="", nullable=False),
         sa.ForeignKeyConstraint(
             ["run", "message"], ["flower_messages.run", "flower_messages.message"], name="fk_flower_replies_message"
         ),
