@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.engine.plan import Plan
 from coordinator.store.port import EventRow
 from coordinator.verify.secure import LoggedSecure
 
@@ -43,6 +44,10 @@ class LoggedRound:
     scores: dict[tuple[int, str, str], tuple[float, int, float]] = field(default_factory=dict)
     """(version, source, name) -> (value, examples, time) of evaluators' scores, which name no round."""
     secure: LoggedSecure = field(default_factory=LoggedSecure)
+
+    def is_complete(self, plan: Plan) -> bool:
+        """Whether a round closes before its deadline: its goal has reported, or each device has, or has left."""
+        return len(self.reported) >= plan.cohort.goal or self.cohort <= self.reported.keys() | self.left
 
     def add(self, event: EventRow) -> None:
         self.secure.add(event)

@@ -15,6 +15,7 @@ from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
 from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow, StoreError
 from coordinator.verify.chains import EventChain, RefusalChain
+from coordinator.verify.deadlines import Deadlines
 from coordinator.verify.draws import against_draw
 from coordinator.verify.files import (
     HashedBlobs,
@@ -89,19 +90,20 @@ class RunChecks:
         except StoreError as error:
             yield RunViolation("rows", latest, f"its row cannot be stored: {error}")
             return
+        rounds: list[RoundRow] = []
+        for number in sorted(counts["rounds"]):
+            if counts["rounds"][number] > 1:
+                yield RunViolation("rows", number, "its row is stored twice")
+            yield from self._stored_round(reader, number, rounds)
+        deadlines = Deadlines(self.plan, {item.round: item.opened_at for item in rounds})
         log: dict[int, LoggedRound] = {}
-        yield from self._log(reader, replay, log)
+        yield from self._log(reader, replay, log, deadlines)
         if replay.whole and replay.state.round_number and replay.state.roles != row.roles:
             yield RunViolation("log", latest, "its row names other statistics of its model than its first event")
         refusals = RefusalChain(row)
         yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
         self.heads += [refusals.head] if refusals.head is not None else []
         yield from against_line(self._line)
-        rounds: list[RoundRow] = []
-        for number in sorted(counts["rounds"]):
-            if counts["rounds"][number] > 1:
-                yield RunViolation("rows", number, "its row is stored twice")
-            yield from self._stored_round(reader, number, rounds)
         left = {*replay.state.leftovers, *([replay.state.round.number] if replay.state.round is not None else ())}
         self._over = {number: item.secure for number, item in log.items() if item.secure.blobs and number not in left}
         logged = {number: item.secure for number, item in log.items()}
@@ -112,6 +114,8 @@ class RunChecks:
         stored = {item.round: item for item in rounds}
         yield from checks.refusals(stored)
         yield from checks.claims(stored)
+        yield from deadlines.claims(reader.claims(row.run))
+        yield from deadlines.snapshot(row.snapshot)
         yield from checks.scores_and_marks(replay.round_number)
         self._summed = checks.summed
         yield from differing_tables(reader, replay, rounds)
@@ -171,7 +175,9 @@ class RunChecks:
             over = f"the plan's retention of updates is over up to round {last}"
             yield f"run {self.row.run}: {over}: those sums are not repeated"
 
-    def _log(self, reader: Reader, replay: Replay, log: dict[int, LoggedRound]) -> Iterator[RunViolation]:
+    def _log(
+        self, reader: Reader, replay: Replay, log: dict[int, LoggedRound], deadlines: Deadlines
+    ) -> Iterator[RunViolation]:
         last, fence, number, chain = 0, 0, 0, EventChain(self.row)
         named: dict[int, tuple[EventRow, int]] = {}
         wanted = {head.seq for head in self._heads}
@@ -198,7 +204,9 @@ class RunChecks:
                 if body["fence"] <= fence:
                     yield RunViolation("lease", body["round"], f"its fence {body['fence']} was issued before")
                 fence = body["fence"]
-            log.setdefault(body.get("round", 0), LoggedRound()).add(event)
+            logged = log.setdefault(body.get("round", 0), LoggedRound())
+            logged.add(event)
+            yield from deadlines.add(event, logged)
         now = replay.round_number
         self.heads += [Head(self.row.run, last, chain.link)] if last else []
         if last != self.row.seq:
