@@ -74,13 +74,13 @@ class Catalogue:
         self,
         explicit: Iterable[str] | Mapping[str, Any] | None = None,
         *,
-        allow: Iterable[str] = (),
+        allow: Iterable[str] | None = None,
         installed: Iterable[EntryPoint] | None = None,
     ) -> None:
         """``explicit``: what the owner names: a mapping name -> object, or one or more names, of which one that is not
         installed is imported as ``module:attribute``. ``allow``: installed learners beside it, ``*`` for all of them.
-        Where neither names any, all installed ones are there. ``installed``: entry points to use; None: those of the
-        group ``quorate.learners``.
+        Where neither is given, all installed ones are there; an empty list names none. ``installed``: entry points to
+        use; None: those of the group ``quorate.learners``.
 
         Raises LearnerError for a learner that is named and cannot be had.
         """
@@ -88,8 +88,8 @@ class Catalogue:
         self._versions: dict[str, str] = {}
         if isinstance(explicit, str):  # one name, not its letters
             explicit = (explicit,)
-        found, allowed = extensions(GROUP, installed), {allow} if isinstance(allow, str) else set(allow)
-        every = EVERY in allowed or (explicit is None and not allowed)
+        found, allowed = extensions(GROUP, installed), {allow} if isinstance(allow, str) else set(allow or ())
+        every = EVERY in allowed or (explicit is None and allow is None)
         names = () if explicit is None or isinstance(explicit, Mapping) else tuple(explicit)
         self._entries = {name: entry for name, entry in found.items() if every or name in allowed or name in names}
         self._versions |= {name: entry.version for name, entry in self._entries.items()}
@@ -189,7 +189,7 @@ def catalogue_for(names: Iterable[str] = (), allow: Iterable[str] = ()) -> Catal
             check()
         except Shadowed as hidden:
             raise LearnerError(str(hidden)) from None
-    return Catalogue(named or None, allow=allow)
+    return Catalogue(named or None, allow=list(allow) or None)
 
 
 class LearnerTrainer:

@@ -157,6 +157,7 @@ def test_who_names_a_learner_means_that_one_alone(package: str) -> None:
     }
     assert set(Catalogue([own], allow=["other:x"], installed=here).usable) == {own, "other:x"}
     assert set(Catalogue(allow=["other:x"], installed=here).usable) == {"other:x"}
+    assert not Catalogue(allow=[], installed=here).usable, "an app's list of what it allows may come out empty"
     assert set(Catalogue(installed=here).usable) == {"clinic:risk", "other:x"}
     with pytest.raises(LearnerError, match=r"There is no learner clinic:rsk here to allow; did you mean clinic:risk\?"):
         Catalogue(allow=["clinic:rsk"], installed=here)
