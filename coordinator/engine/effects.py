@@ -12,8 +12,10 @@ not at all is a record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from coordinator.engine.named_tensors import NamedTensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class RecordCheckpoint:
     parent: int
     round: int
     bytes: int
-    optimizer: str | None
+    named_tensors: NamedTensors
     contributions: tuple[Contribution, ...]
     origin: str = ""
     """Where it came from, for people; empty: from the round."""
@@ -205,8 +207,8 @@ class Commit:
     round: int
     parent: str
     contributions: tuple[Contribution, ...]
-    optimizer: str | None = None
-    """Digest of the server optimizer's state that goes with the parent; None where there is none."""
+    named_tensors: NamedTensors = field(default_factory=dict, hash=False)
+    """Those that go with the parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,8 +259,8 @@ class CommitSum:
     """Total of the contributions' weights."""
     contributions: tuple[Contribution, ...]
     """The devices whose masked vectors are in it, with digests. Their weights are 0: they are unknown."""
-    optimizer: str | None = None
-    """Digest of the server optimizer's state that goes with the parent; None where there is none."""
+    named_tensors: NamedTensors = field(default_factory=dict, hash=False)
+    """Those that go with the parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +269,6 @@ class Advance:
 
     round: int
     parent: str
-    optimizer: str | None = None
-    """Digest of the server optimizer's state that goes with the parent; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

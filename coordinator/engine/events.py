@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.event_fields import OfDevice
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence
+from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.secure.events import (
     Advanced,
     Advertised,
@@ -211,7 +212,8 @@ class Committed:
     round: int
     digest: str
     bytes: int
-    optimizer: str | None = None
+    named_tensors: NamedTensors = field(default_factory=dict)
+    """Those that go with it. A round that learned nothing carries over what there was."""
     tensors: str = ""
     """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
     zero_sum: bool = False

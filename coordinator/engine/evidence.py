@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from coordinator.engine.named_tensors import NamedTensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +16,8 @@ class Evidence:
 
     parent: str = ""
     """Of the parent checkpoint's bytes, as they were read."""
-    optimizer: str = ""
-    """Of the bytes of the server optimizer's state before, as they were read."""
+    named_tensors: NamedTensors = field(default_factory=dict)
+    """Of the bytes of those that go with the parent, as they were read."""
     updates: str = ""
     """``updates_digest``, or ``sum_digest`` in a secure round."""
 

@@ -71,8 +71,6 @@ class Delivered:
     steps: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
-    optimizer: str | None = None
-    """Digest of the server optimizer's state, which carries over."""
     waiting: int | None = None
     """Eligible devices in the pool at that moment. None: they were not counted."""
     tensors: str = ""

@@ -9,6 +9,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER, NamedTensors
 from coordinator.engine.plan import Plan, chosen
 from coordinator.folding.optimizer_state import carried
 from coordinator.folding.sums import SpooledSums, Sums, Vector
@@ -62,8 +64,8 @@ class NewCheckpoint(NamedTuple):
 
     digest: str
     bytes: int
-    optimizer: str | None = None
-    """Digest of the server optimizer's state; None where it has none."""
+    named_tensors: NamedTensors = MappingProxyType({})
+    """Those that go with it."""
     zero_sum: bool = False
     """Whether the mean of the updates was zero in every value."""
     raised: int = 0
@@ -159,10 +161,10 @@ class Aggregator:
             self._sums.forget(round)
 
     def commit(
-        self, round: int, parent: str, items: tuple[Contribution, ...], optimizer: str | None = None
+        self, round: int, parent: str, items: tuple[Contribution, ...], named_tensors: NamedTensors | None = None
     ) -> NewCheckpoint:
-        """Writes the next checkpoint durably, and the server optimizer's state beside it. ``optimizer``: the state that
-        ``parent`` was committed with. The same parent, state and set of updates give the same digests.
+        """Writes the next checkpoint durably, and its named tensors beside it. ``named_tensors``: those that
+        ``parent`` was committed with. The same parent, tensors and set of updates give the same digests.
 
         CannotAggregate when the result would not be finite, the sum out of range, or an update lost (LostUpdate);
         BlobError when files could not be read or written.
@@ -170,16 +172,16 @@ class Aggregator:
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
             if self._chosen.rule.needs == "sum":
-                return self._write(round, parent, optimizer, _MeanBlocks(self._sums.total(round, items)), updates)
-            return self._write(round, parent, optimizer, _FlatBlocks(self._combined(items)), updates)
+                return self._write(round, parent, named_tensors, _MeanBlocks(self._sums.total(round, items)), updates)
+            return self._write(round, parent, named_tensors, _FlatBlocks(self._combined(items)), updates)
 
     def apply(
-        self, round: int, parent: str, mean: MeanBlocks, optimizer: str | None = None, updates: str = ""
+        self, round: int, parent: str, mean: MeanBlocks, named_tensors: NamedTensors | None = None, updates: str = ""
     ) -> NewCheckpoint:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
         the updates are unknown. ``updates``: what the evidence says of them."""
         with self._lock, _final_errors():
-            return self._write(round, parent, optimizer, mean, updates)
+            return self._write(round, parent, named_tensors, mean, updates)
 
     def _combined(self, items: tuple[Contribution, ...]) -> Vector:
         """Returns the flat delta of a rule that needs all updates at once."""
@@ -196,7 +198,10 @@ class Aggregator:
 
     # ------------------------------------------------------------ the checkpoint
 
-    def _write(self, round: int, parent: str, before: str | None, deltas: MeanBlocks, updates: str) -> NewCheckpoint:
+    def _write(
+        self, round: int, parent: str, named_tensors: NamedTensors | None, deltas: MeanBlocks, updates: str
+    ) -> NewCheckpoint:
+        before = (named_tensors or {}).get(SERVER_OPTIMIZER)
         first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
         rate = self._plan.aggregation.server_learning_rate
         places, raised, zero_sum = self.layout.whole.slices(), 0, True
@@ -204,8 +209,8 @@ class Aggregator:
             file = stack.enter_context(self._blobs.open(parent))
             header = read_header(file)
             optimized = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
-            state = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
-            old, new = stack.enter_context(state)
+            states = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
+            old, new = stack.enter_context(states)
             spool = stack.enter_context(self._blobs.spool())
             file.seek(0)
             source = HashedReads(file)
@@ -235,8 +240,11 @@ class Aggregator:
                         raised += int(np.count_nonzero(following < -_ROUNDING))
                         following = np.where(following < 0, np.float32(0), following)
                     spool.write(narrow(following, spec.dtype).tobytes())
-            evidence = Evidence(parent=source.digest, optimizer=old.digest, updates=updates)
-            return NewCheckpoint(spool.commit(), spool.size, new.commit(), zero_sum, raised, evidence)
+            read = {SERVER_OPTIMIZER: old.digest} if old.digest else {}
+            evidence = Evidence(parent=source.digest, named_tensors=read, updates=updates)
+            digest, state = spool.commit(), new.commit()
+            made = {SERVER_OPTIMIZER: state} if state is not None else {}
+            return NewCheckpoint(digest, spool.size, made, zero_sum, raised, evidence)
 
 
 class HashedReads:

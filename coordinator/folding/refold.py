@@ -13,6 +13,7 @@ from client_sdk.tensors import Roles, TensorError
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
 from coordinator.engine.aggregation.registry import Registry
 from coordinator.engine.effects import Contribution
+from coordinator.engine.named_tensors import called, changes
 from coordinator.engine.plan import Plan
 from coordinator.folding.aggregator import Aggregator, CannotAggregate, NewCheckpoint
 
@@ -39,20 +40,19 @@ def differences(
     committed: NewCheckpoint,
 ) -> Iterator[str]:
     """Yields a sentence for each part of ``committed`` that the updates do not give again. ``roles``: the run's;
-    ``parent``: the checkpoint that they were added to, with its server optimizer's state."""
+    ``parent``: the checkpoint that they were added to, with its named tensors."""
     overlay: Any = _Overlay(blobs)
     try:
         found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
-            round, parent.digest, items, parent.optimizer
+            round, parent.digest, items, parent.named_tensors
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:
         yield f"its updates cannot be added up again: {error}"
         return
     if found.digest != committed.digest:
         yield f"its updates give {short(found.digest)}, not {short(committed.digest)}"
-    if found.optimizer != committed.optimizer:
-        gives, names = short(found.optimizer), short(committed.optimizer)
-        yield f"its updates give the server optimizer's state {gives}, not {names}"
+    for name, gives, names in changes(found.named_tensors, committed.named_tensors):
+        yield f"its updates give {called(name)} {short(gives)}, not {short(names)}"
 
 
 def short(digest: str | None) -> str:

@@ -70,7 +70,7 @@ class Actions:
         def made() -> NewCheckpoint:
             """Reads the parent's header first where this process has not: it may be damaged."""
             aggregator = self._core.aggregator(run)
-            return aggregator.commit(action.round, action.parent, action.contributions, action.optimizer)
+            return aggregator.commit(action.round, action.parent, action.contributions, action.named_tensors)
 
         if self._commits.commit(run, action, made):
             with suppress(Gone):

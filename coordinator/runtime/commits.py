@@ -18,7 +18,7 @@ from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import CannotAggregate, LostUpdate, NewCheckpoint
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
-from coordinator.runtime.optimizer_states import optimizer_state_before
+from coordinator.runtime.named_tensors import replaced_by
 from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import FenceLost, Transaction
 
@@ -80,7 +80,7 @@ class Commits:
                     round=action.round,
                     digest=made.digest,
                     bytes=made.bytes,
-                    optimizer=made.optimizer,
+                    named_tensors=dict(made.named_tensors),
                     tensors=tensors,
                     zero_sum=made.zero_sum,
                     raised=made.raised,
@@ -98,19 +98,17 @@ class Commits:
             return True
 
     def discard(self, run: str, action: fx.Discard) -> None:
-        """Deletes the raw updates of a round whose retention is over, the server optimizer's state that they were
+        """Deletes the raw updates of a round whose retention is over, the named tensors that they were
         folded with, and every blob of a secure round that has ended.
 
         The deletion of the latter is logged: until then the action is issued again. That event's transaction deletes
         the round's messages that are rows.
         """
-        for digest in self._updates(run, action.round):
+        store = self._core.store
+        for digest in [*self._updates(run, action.round), *replaced_by(store, run, store.round(run, action.round))]:
             self._core.blobs.delete(digest)
-        state = optimizer_state_before(self._core.store, run, self._core.store.round(run, action.round))
-        if state is not None:
-            self._core.blobs.delete(state)
         if action.blobs:
-            rows = self._core.store.message_rounds(run)
+            rows = store.message_rounds(run)
             for digest in action.blobs:
                 if digest not in rows:
                     self._core.blobs.delete(digest)

@@ -110,9 +110,9 @@ class OperatorRequests:
         return tuple(device for device in found if device in claims or device in took_part)
 
     def _of_run(self, state: RunState, digests: list[str]) -> tuple[str, ...]:
-        """Those that are checkpoints of the run, updates of its round, or the server optimizer's newest state."""
+        """Those that are checkpoints of the run, updates of its round, or its newest named tensors."""
         items = () if state.round is None else state.round.contributions
-        mine = {state.optimizer, *(item.digest for item in items)} if digests else set()
+        mine = {*state.named_tensors.values(), *(item.digest for item in items)} if digests else set()
         runs_with = self._core.store.runs_with_checkpoint
         return tuple(digest for digest in digests if digest in mine or state.run in runs_with(digest))
 

@@ -160,7 +160,7 @@ def _checkpoint(tx: RowWriter, run: str, at: float, record: fx.RecordCheckpoint)
             round=record.round,
             origin=record.origin or f"round {record.round}",
             bytes=record.bytes,
-            optimizer=record.optimizer,
+            named_tensors=dict(record.named_tensors),
             created_at=at,
         )
     )

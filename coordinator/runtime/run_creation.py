@@ -261,7 +261,6 @@ def first_version(row: RunRow, size: int) -> CheckpointRow:
         round=None,
         origin=row.origin,
         bytes=size,
-        optimizer=None,
         created_at=row.created_at,
     )
 

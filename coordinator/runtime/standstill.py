@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 from coordinator.engine.eligibility import lacks_learner
+from coordinator.engine.named_tensors import called
 from coordinator.engine.phases import opening
 from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.engine.reasons import printable
@@ -74,8 +75,9 @@ class Standstill:
 
     def _lost(self, state: RunState) -> str:
         """Which file of the model is damaged or gone: the run goes on by itself once its bytes are stored again."""
-        wanted = (("the newest checkpoint", state.checkpoint), ("the server optimizer's state", state.optimizer))
-        lost = [f"{what} {digest}" for what, digest in wanted if digest and not self._core.blobs.has(digest)]
+        wanted = {"the newest checkpoint": state.checkpoint}
+        wanted |= {called(name): digest for name, digest in state.named_tensors.items()}
+        lost = [f"{what} {digest}" for what, digest in wanted.items() if not self._core.blobs.has(digest)]
         return f"damaged or gone: {' and '.join(lost)}; store the right bytes again" if lost else ""
 
     def _in_vain(self, state: RunState) -> str:

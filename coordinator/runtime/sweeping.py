@@ -8,7 +8,7 @@ neither a file of tensors nor a list of devices: such a blob is of an attempt th
 more, since a message is bound to its attempt.
 
 The age is the longest ``secure.expires_s`` of the runs and one hour more, by which the disk's clock may differ from
-ours. Checkpoints, updates and optimizers' states may be named long after they were stored, so only the sweep at a
+ours. Checkpoints, updates and named tensors may be named long after they were stored, so only the sweep at a
 start deletes those.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Gone
 from coordinator.runtime.core import Core
-from coordinator.runtime.optimizer_states import optimizer_states
+from coordinator.runtime.named_tensors import needed
 from coordinator.store.port import RoundRow
 
 MARGIN_S = 3600.0
@@ -73,7 +73,7 @@ def _is_of_an_attempt(core: Core, digest: str) -> bool:
 
 
 def _of_run(core: Core, run: str) -> set[str | None]:
-    """Checkpoints, the server optimizer's states that may be read again, the lists of waiting devices, the blobs of a
+    """Checkpoints, the named tensors that may be read again, the lists of waiting devices, the blobs of a
     secure round under way, and the raw updates of the open round and of those under retention.
 
     Of refused updates only those that had been acknowledged: the bytes of others are deleted with the refusal.
@@ -84,7 +84,7 @@ def _of_run(core: Core, run: str) -> set[str | None]:
         named = {state.round.pool, *(member.digest for member in state.round.members.values()), *state.round.blobs}
     line = store.checkpoints(run)
     named |= {checkpoint.digest for checkpoint in line}
-    named |= optimizer_states(line, state.round_number - 1 - state.plan.retention.rounds)
+    named |= needed(line, state.round_number - 1 - state.plan.retention.rounds)
     for row in _rounds(core, run):
         pool = row.body.get("pool")
         named.add(pool if isinstance(pool, str) else None)

@@ -95,7 +95,6 @@ class WorkerResults:
                 steps=report.steps,
                 examples=report.examples,
                 metrics=dict(report.metrics),
-                optimizer=state.optimizer,
                 tensors=tensors,
                 evidence=Evidence(parent=report.parent),
                 waiting=None if state.fallback.away_since is None else len(self._fleet.waiting(tx, state, at)),

@@ -21,6 +21,7 @@ from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_
 from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
 from coordinator.engine.evidence import Evidence
+from coordinator.engine.named_tensors import NamedTensors
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, HashedReads, NewCheckpoint
 
 _COPIED = 1 << 20
@@ -48,14 +49,14 @@ def commit_sum(
     quantizer: Quantizer,
     total: Lanes,
     survivors: int,
-    optimizer: str | None = None,
+    named_tensors: NamedTensors | None = None,
     *,
     codec: LinearCodec = FLOAT32,
     seed: bytes = NOTHING_DRAWN,
     updates: str = "",
 ) -> NewCheckpoint:
     """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
-    server optimizer's state after it. ``optimizer``: its state before; ``codec`` and its ``seed``: those of the
+    named tensors after it. ``named_tensors``: those before; ``codec`` and its ``seed``: those of the
     attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such
     mean or no such checkpoint.
 
@@ -82,14 +83,13 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    made = aggregator.apply(round, parent, _MeanBlocks(mean), optimizer, updates)
+    made = aggregator.apply(round, parent, _MeanBlocks(mean), named_tensors, updates)
     share = quantizer.rounding_share(total[:first], survivors)
     return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 
 
-def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None = None) -> NewCheckpoint:
-    """Write ``parent`` with one of its ``averaged`` values increased by one unit of the exact scale, 2^-32. The server
-    optimizer's state does not change, since nothing was learned.
+def advance(blobs: Blobs, parent: str, averaged: Manifest) -> NewCheckpoint:
+    """Write ``parent`` with one of its ``averaged`` values increased by one unit of the exact scale, 2^-32.
 
     It changes the first value that this step changes in its dtype; where there is none, the first that twice the step
     changes, and so on. Values only increase, so no older digest, with its spent devices, can occur again.
@@ -104,7 +104,7 @@ def advance(blobs: Blobs, parent: str, averaged: Manifest, optimizer: str | None
                     found = _first_moved(source, header.manifest[name], begin, step)
                     if found is not None:
                         digest, size, read = _patched(blobs, source, *found)
-                        return NewCheckpoint(digest, size, optimizer, evidence=Evidence(parent=read))
+                        return NewCheckpoint(digest, size, evidence=Evidence(parent=read))
     raise CannotAggregate("no value of the model can be moved")
 
 

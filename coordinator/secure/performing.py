@@ -114,9 +114,7 @@ class SecureWork:
         """Write the checkpoint of a commit, the same each time. CannotAggregate, BlobError. The caller holds the
         commit's fence."""
         if isinstance(action, fx.Advance):
-            return committing.advance(
-                self._blobs, action.parent, self._aggregator().layout.parameters, action.optimizer
-            )
+            return committing.advance(self._blobs, action.parent, self._aggregator().layout.parameters)
         secure = self._run.state.secure
         if secure is None:
             raise CannotAggregate(f"round {action.round} is over")
@@ -131,7 +129,7 @@ class SecureWork:
             header.quantizer,
             total,
             survivors,
-            action.optimizer,
+            action.named_tensors,
             codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
             seed=header.codec_seed,
             updates=sum_digest(

@@ -241,9 +241,9 @@ class CheckpointRow:
     round: int | None
     origin: str
     bytes: int
-    optimizer: str | None
-    """Digest of the server optimizer's state; None for an optimizer without state."""
     created_at: float
+    named_tensors: dict[str, str] = field(default_factory=dict)
+    """Name -> digest: see ``engine.named_tensors``."""
 
 
 @table("contributions", key="run round device", parents={"run": "runs"}, indexes=["device"], clustered=True)

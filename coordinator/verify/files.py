@@ -1,6 +1,6 @@
 """Holds the blobs that a run's rows name against their digests, and says which must still be there.
 
-Updates and states of the server optimizer are deleted when the plan's retention is over. A coordinator may do so while
+Updates and named tensors are deleted when the plan's retention is over. A coordinator may do so while
 its blobs are read here, so one that is missing is looked up in the newest rows before it is named.
 """
 
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from client_sdk.tensors import TensorError, TensorHeader, read_header
 from client_sdk.tensors.roles import digest_of
 from coordinator.blobs import BlobError
+from coordinator.engine.named_tensors import called
 from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable, hashed, short
-from coordinator.runtime.optimizer_states import optimizer_states
+from coordinator.runtime.named_tensors import needed
 from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
 from coordinator.verify.replay import Replay
 from coordinator.verify.violation import RunViolation
@@ -75,13 +76,11 @@ def wanted_blobs(
             yield WantedBlob(drawn.pool, drawn.round, "the list of who waited")
     state = replay.state
     forgotten = state.round_number - (state.round is not None) - state.plan.retention.rounds
-    made = {item.optimizer: item for item in reversed(line) if item.optimizer is not None}
-    for digest in sorted(optimizer_states(line, forgotten)):
-        read = made[digest]
-        what = f"the server optimizer's state of version {read.version}"
-        yield WantedBlob(
-            digest, read.round or 1, what, still=_state_needed(row.run, digest, state.plan.retention.rounds)
-        )
+    made = {digest: (name, item) for item in reversed(line) for name, digest in item.named_tensors.items()}
+    for digest in sorted(needed(line, forgotten)):
+        name, read = made[digest]
+        what = f"{called(name)} of version {read.version}"
+        yield WantedBlob(digest, read.round or 1, what, still=_is_needed(row.run, digest, state.plan.retention.rounds))
     yield from _updates(row.run, replay, forgotten, devices)
 
 
@@ -159,11 +158,8 @@ def _is_open(run: str, number: int) -> Still:
     return lambda reader: _last_ended(reader, run) < number
 
 
-def _state_needed(run: str, digest: str, retention: int) -> Still:
-    def needed(reader: Reader) -> bool:
-        return digest in optimizer_states(reader.checkpoints(run), _last_ended(reader, run) - retention)
-
-    return needed
+def _is_needed(run: str, digest: str, retention: int) -> Still:
+    return lambda reader: digest in needed(reader.checkpoints(run), _last_ended(reader, run) - retention)
 
 
 def forgotten_rounds(replay: Replay) -> int:

@@ -30,9 +30,9 @@ class LoggedRound:
     commits: int = 0
     committed: str | None = None
     """Digest of the checkpoint, as the last commit names it."""
-    optimizer: str | None = None
-    """Digest of the server optimizer's state, as the commit names it."""
-    evidence: dict[str, str] = field(default_factory=dict)
+    named_tensors: dict[str, str] = field(default_factory=dict)
+    """As the commit names them."""
+    evidence: dict[str, Any] = field(default_factory=dict)
     """What the commit says of the bytes that its checkpoint was made of."""
     workers: set[str] = field(default_factory=set)
     """Those that had a lease of the round."""
@@ -73,7 +73,7 @@ class LoggedRound:
                 self.commits += 1
                 self.committed_at = event.at
                 self.committed = body["digest"]
-                self.optimizer = body.get("optimizer")
+                self.named_tensors = body.get("named_tensors", {})
                 self.evidence = body.get("evidence", {})
             case "Scored":
                 for name, value in body["metrics"].items():
@@ -86,7 +86,6 @@ class LoggedRound:
                 self.committed_at = event.at
                 self.committed = body["digest"]
                 self.taken = (body["worker"], body["fence"], body["digest"])
-                self.optimizer = body.get("optimizer")
                 self.evidence = body.get("evidence", {})
             case _:  # other kinds change nothing of this account
                 pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from coordinator.engine.evidence import sum_digest, updates_digest
+from coordinator.engine.named_tensors import called, changes
 from coordinator.engine.plan import Plan
 from coordinator.folding.refold import short
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RoundRow
@@ -151,14 +152,15 @@ class RoundChecks:
                 yield RunViolation("secure", number, f"{device} has signed a list, and is not marked as spent")
 
     def _check_carried(self, row: RoundRow, logged: LoggedRound, checkpoint: CheckpointRow) -> Iterator[RunViolation]:
-        """The server optimizer's state is the one in the log; a round without training carries it over."""
-        if checkpoint.optimizer != logged.optimizer:
-            took, names = short(logged.optimizer), short(checkpoint.optimizer)
-            yield RunViolation("4", row.round, f"the log names the optimizer's state {took}, its checkpoint {names}")
+        """The named tensors are those of the log; a round in which no device learned carries them over."""
+        if row.kind != "datacenter" and not logged.advanced:
+            for name, took, names in changes(logged.named_tensors, checkpoint.named_tensors):
+                what = f"the log names {called(name)} {short(took)}, its checkpoint {short(names)}"
+                yield RunViolation("4", row.round, what)
+            return
         parent = next((item for item in self._line if item.version == checkpoint.version - 1), None)
-        learned = row.kind != "datacenter" and not logged.advanced
-        if parent is not None and not learned and checkpoint.optimizer != parent.optimizer:
-            yield RunViolation("4", row.round, "it trained nothing, and the server optimizer's state is another")
+        for name, _, _ in changes(checkpoint.named_tensors, parent.named_tensors) if parent is not None else ():
+            yield RunViolation("4", row.round, f"it trained nothing, and {called(name)} is another")
 
     def _check_evidence(
         self, row: RoundRow, logged: LoggedRound, counted: list[ContributionRow], checkpoint: CheckpointRow
@@ -167,21 +169,22 @@ class RoundChecks:
         parent = next((item for item in self._line if item.version == checkpoint.version - 1), None)
         if parent is None:
             return  # named with the line
-        state, updates = "", ""
-        if row.kind != "datacenter" and not logged.advanced:
-            state = parent.optimizer or ""
-        if row.kind == "secure" and not logged.advanced:
+        updates = ""
+        learned = row.kind != "datacenter" and not logged.advanced
+        if row.kind == "secure" and learned:
             survivors = ((item.device, item.digest) for item in counted)
             updates = sum_digest(logged.secure.header, survivors, max(logged.secure.opened, default=""))
-        elif row.kind == "federated" and not logged.advanced:
+        elif row.kind == "federated" and learned:
             updates = updates_digest((item.device, item.digest, item.weight) for item in counted)
-        for name, what, stands in (
-            ("parent", f"version {parent.version}", parent.digest),
-            ("optimizer", f"the server optimizer's state of version {parent.version}", state),
-            ("updates", "the list of counted updates", updates),
-        ):
-            read = logged.evidence.get(name, "")
-            if read != stands:
+        said = logged.evidence
+        compared: list[tuple[str, str | None, str | None]] = [
+            (f"version {parent.version}", said.get("parent"), parent.digest),
+            ("the list of counted updates", said.get("updates"), updates),
+        ]
+        for name, read, stands in changes(said.get("named_tensors", {}), parent.named_tensors if learned else {}):
+            compared.append((f"{called(name)} of version {parent.version}", read, stands))
+        for what, read, stands in compared:
+            if (read or None) != (stands or None):
                 made = f"version {checkpoint.version} was made from {short(read or None)}"
                 yield RunViolation("evidence", row.round, f"{made}, and {what} here is {short(stands or None)}")
 

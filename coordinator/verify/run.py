@@ -153,7 +153,7 @@ class RunChecks:
         counted = self._summed.get(number, [])
         if plan is None or not counted:
             return
-        needed = {parent.digest, *(item.digest for item in counted), *([parent.optimizer] if parent.optimizer else ())}
+        needed = {parent.digest, *(item.digest for item in counted), *parent.named_tensors.values()}
         if not all(blobs.whole(digest) for digest in needed):
             return
         yield from differences(
@@ -163,9 +163,9 @@ class RunChecks:
             run=self.row.run,
             roles=self.replay.state.roles if self.replay is not None else {},
             round=number,
-            parent=NewCheckpoint(parent.digest, parent.bytes, parent.optimizer),
+            parent=NewCheckpoint(parent.digest, parent.bytes, parent.named_tensors),
             items=tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted),
-            committed=NewCheckpoint(committed.digest, committed.bytes, committed.optimizer),
+            committed=NewCheckpoint(committed.digest, committed.bytes, committed.named_tensors),
         )
 
     def notes(self) -> Iterator[str]:

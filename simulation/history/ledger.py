@@ -106,7 +106,7 @@ def copy_run(
 
     ``since``: the result of the last call for this target; then only what is new is read from ``source``, and nothing
     from the target. Without it the two are compared, so that a second call changes nothing. ``blobs`` (from, to) are
-    copied before the rows that name them: checkpoints, the optimizer's states, the lists of waiting devices, and the
+    copied before the rows that name them: checkpoints, the named tensors, the lists of waiting devices, and the
     raw updates that a coordinator still needs.
 
     StoreError when the run is unknown, when the target's run of this name is a different run, or when the run is
@@ -267,11 +267,11 @@ def _key(row: MetricRow) -> _MetricKey:
 
 def _carry(news: _News, source: Readable, target: Blobs) -> None:
     """Copies blobs. Checkpoints must exist. Others are copied if they still exist: a coordinator deletes old updates,
-    and older states of the server optimizer with them."""
+    and older named tensors with them."""
     copy_blobs(source, target, [row.digest for row in news.checkpoints])
     ended = {row.round for row in news.rounds if row.status in TERMINAL}
     latest = max((row.round for row in news.rounds), default=0)
-    digests: list[object] = [row.optimizer for row in news.checkpoints]
+    digests: list[object] = [digest for row in news.checkpoints for digest in row.named_tensors.values()]
     digests += [row.body.get("pool") for row in news.rounds]
     for event in news.events:
         body: dict[str, Any] = event.body

@@ -49,7 +49,6 @@ def secure_run(world: World, model: Tensors | None = None, body: bytes = b"", **
         round=None,
         origin="test",
         bytes=len(body),
-        optimizer=None,
         created_at=world.clock.now(),
     )
     with world.store.transaction() as tx:

@@ -147,7 +147,7 @@ _TREATMENT = {
     "clipped": 3, "capped": 2, "partial": 1, "statistics_cut": 1, "rounding": 0.25, "zero_sum": True, "raised": 2,
     "duplicates": 1, "refused": {"the values hold NaN": 2},
 }  # fmt: skip
-_EVIDENCE = {"parent": _D["a"], "optimizer": _D["b"], "updates": _D["c"]}
+_EVIDENCE = {"parent": _D["a"], "named_tensors": {"server-optimizer": _D["b"]}, "updates": _D["c"]}
 _LEASE_VIEW = {
     "worker": "w1", "attempt": 2, "fence": 3, "since_at": 10.5, "seen_at": 11.5, "step": 20, "metrics": {"loss": 0.5}
 }  # fmt: skip
@@ -578,14 +578,14 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "round": 7,
             "digest": _D["c"],
             "bytes": 1234,
-            "optimizer": _D["e"],
+            "named_tensors": {"server-optimizer": _D["e"]},
             "tensors": _D["a"],
             "zero_sum": True,
             "raised": 2,
             "evidence": _EVIDENCE,
             "rounding": 0.5,
         },
-        ("optimizer", "tensors", "zero_sum", "raised", "evidence", "rounding"),
+        ("named_tensors", "tensors", "zero_sum", "raised", "evidence", "rounding"),
     ),
     "CommitFailed": ({"round": 7, "reason": "out of range"}, ()),
     "Leased": ({**_LEASED, "instance": "i1", "waiting": 9, "installation": "n1"}, ("installation",)),
@@ -599,12 +599,11 @@ EVENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "steps": 40,
             "examples": 2560,
             "metrics": {"loss": 0.5},
-            "optimizer": _D["e"],
             "waiting": 9,
             "tensors": _D["a"],
             "evidence": _EVIDENCE,
         },
-        ("metrics", "optimizer", "waiting", "tensors", "evidence"),
+        ("metrics", "waiting", "tensors", "evidence"),
     ),
     "FleetReturned": ({"round": 7, "waiting": 9, "left_out": 2}, ("left_out",)),
     "Scored": ({"version": 5, "source": "test", "examples": 16, "metrics": {"loss": 0.5}}, ()),

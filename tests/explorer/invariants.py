@@ -19,6 +19,7 @@ import numpy as np
 from client_sdk.device.record import Joined
 from coordinator.blobs import BlobError
 from coordinator.datacenter.worker.actions import Ended
+from coordinator.engine.named_tensors import called
 from coordinator.store.port import RoundRow
 from coordinator.verify import verify
 from tests.explorer.durable import Durable
@@ -214,8 +215,8 @@ def whole_state(durable: Durable, run: TrackedRun) -> None:
     if run.plan["aggregation"]["server_optimizer"] == "average":
         return
     newest = durable.store.checkpoints(run.run)[-1]
-    if newest.optimizer is not None:
-        whole(durable, newest.optimizer, None, f"the server optimizer's state of version {newest.version}")
+    for name, digest in newest.named_tensors.items():
+        whole(durable, digest, None, f"{called(name)} of version {newest.version}")
 
 
 def whole(durable: Durable, digest: str, size: int | None, what: str, name: str = "whole-blob") -> None:
@@ -306,11 +307,13 @@ def optimizer_states(durable: Durable, run: TrackedRun, ended: int) -> None:
         return
     line = durable.store.checkpoints(run.run)
     oldest = ended - int(run.plan["retention"]["rounds"]) + 1
-    needed = {line[-1].optimizer} | {before.optimizer for before, row in pairwise(line) if (row.round or 0) >= oldest}
+    readable = [line[-1], *(before for before, row in pairwise(line) if (row.round or 0) >= oldest)]
+    needed = {digest for row in readable for digest in row.named_tensors.values()}
     for row in line:
-        if row.optimizer is not None and row.optimizer not in needed and durable.has(row.optimizer):
-            what = f"the server optimizer's state of version {row.version} of {run.run}"
-            raise Broken("retention", f"{what} is stored after round {ended}")
+        for name, digest in row.named_tensors.items():
+            if digest not in needed and durable.has(digest):
+                what = f"{called(name)} of version {row.version} of {run.run}"
+                raise Broken("retention", f"{what} is stored after round {ended}")
 
 
 def recorded_once(durable: Durable, run: TrackedRun, round: int, device: str) -> None:

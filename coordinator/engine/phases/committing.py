@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.phases.finishing import enough_rounds, observe
 from coordinator.engine.phases.lifecycle import abandon, after_round, forget, refusals, retired
 from coordinator.engine.phases.public_record import mean_scores, record, scored_by
@@ -36,7 +37,7 @@ def committed(state: RunState, event: ev.Committed) -> Step:
         event.at,
         digest=event.digest,
         size=event.bytes,
-        optimizer=event.optimizer,
+        named_tensors=state.named_tensors if current.advancing else event.named_tensors,
         tensors=event.tensors,
         raised=event.raised,
         origin=origin_of_advance(current) if current.advancing else "",
@@ -63,7 +64,7 @@ def commit_action(state: RunState) -> fx.Commit:
         round=state.round_number,
         parent=state.checkpoint,
         contributions=state.current.contributions,
-        optimizer=state.optimizer,
+        named_tensors=state.named_tensors,
     )
 
 
@@ -94,7 +95,7 @@ def advance(
     *,
     digest: str,
     size: int,
-    optimizer: str | None,
+    named_tensors: NamedTensors,
     tensors: str = "",
     raised: int = 0,
     origin: str = "",
@@ -110,7 +111,7 @@ def advance(
             parent=state.version,
             round=current.number,
             bytes=size,
-            optimizer=optimizer,
+            named_tensors=named_tensors,
             contributions=current.contributions,
             origin=origin,
         ),
@@ -137,7 +138,7 @@ def advance(
         version=version,
         checkpoint=digest,
         tensors=tensors,
-        optimizer=optimizer,
+        named_tensors=named_tensors,
         participation=_participation(state),
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
         abandoned=0,

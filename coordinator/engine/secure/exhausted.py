@@ -75,4 +75,4 @@ def advanced(state: RunState, event: ev.Advanced) -> Step:
 
 
 def advance_action(state: RunState) -> fx.Advance:
-    return fx.Advance(round=state.round_number, parent=state.checkpoint, optimizer=state.optimizer)
+    return fx.Advance(round=state.round_number, parent=state.checkpoint)

@@ -101,7 +101,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         sum=secure.sum,
         weight=secure.weight,
         contributions=state.current.contributions,
-        optimizer=state.optimizer,
+        named_tensors=state.named_tensors,
     )
 
 

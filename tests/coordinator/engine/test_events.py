@@ -18,6 +18,7 @@ from tests.coordinator.engine.story import FALLBACK, Story
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 METRICS = st.dictionaries(st.text(max_size=5), FLOATS, max_size=2)
+NAMED_TENSORS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)
 FIELDS: dict[str, st.SearchStrategy[object]] = {
     "float": FLOATS,
     "int": st.integers(),
@@ -30,8 +31,12 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "Treated": st.builds(
         Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
     ),
+    "NamedTensors": NAMED_TENSORS,
     "Evidence": st.builds(
-        Evidence, parent=st.text(max_size=5), optimizer=st.text(max_size=5), updates=st.text(max_size=5)
+        Evidence,
+        parent=st.text(max_size=5),
+        named_tensors=NAMED_TENSORS,
+        updates=st.text(max_size=5),
     ),
     "dict[str, StatisticRole]": st.dictionaries(
         st.text(max_size=5), st.sampled_from(["statistic", "non-negative"]), max_size=3

@@ -73,7 +73,7 @@ def test_refused_event_opens_nothing(refusing: pytest.MonkeyPatch) -> None:
     story.created()
     refusing.undo()
     before = story.state
-    story.happens(ev.Committed(at=story.at, round=1, digest="0" * 64, bytes=1, optimizer=None))
+    story.happens(ev.Committed(at=story.at, round=1, digest="0" * 64, bytes=1))
     assert story.state is before
 
 

@@ -253,7 +253,7 @@ def test_clipping_measured_at_the_door_or_at_the_fold_is_the_same() -> None:
             bench.aggregator.remember(
                 item.digest, measure(bench.blobs.open(item.digest), bench.plan, bench.aggregator.layout)
             )
-        digests.add(bench.aggregator.commit(1, bench.parent, (item,)))
+        digests.add(bench.aggregator.commit(1, bench.parent, (item,)).digest)
     assert len(digests) == 1
 
 

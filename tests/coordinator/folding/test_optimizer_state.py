@@ -14,6 +14,7 @@ from client_sdk.update import Update, encode_update
 from coordinator.blobs import FileBlobs, MemoryBlobs
 from coordinator.blobs.port import Missing
 from coordinator.engine.effects import Contribution
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
 from tests.coordinator.engine.story import plan
 
@@ -28,8 +29,8 @@ def committed(
     asked = plan(aggregation=aggregation or ADAM)
     body = encode_update(Update(delta, 1), "float32@1", "story", 1)
     item = Contribution(device="d", digest=blobs.put(body), weight=1)
-    optimizer = before.optimizer if before is not None else None
-    return Aggregator(blobs, asked, parent, roles={}, run="story").commit(3, parent, (item,), optimizer)
+    tensors = before.named_tensors if before is not None else {}
+    return Aggregator(blobs, asked, parent, roles={}, run="story").commit(3, parent, (item,), tensors)
 
 
 def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_round() -> None:
@@ -44,14 +45,14 @@ def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_
     rng = np.random.default_rng(0)
     delta = {name: rng.normal(size=array.shape).astype(np.float32) for name, array in model.items() if name != "count"}
     made = committed(blobs, model, delta)
-    stored = blobs.open(str(made.optimizer)).read()
+    stored = blobs.open(made.named_tensors[SERVER_OPTIMIZER]).read()
     assert read_header(stored).metadata == {"quorate.optimizer": "story 3"}
     state = from_bytes(stored)
     assert {name: array.shape for name, array in state.items()} == {
         name: (model[name].size, 2) for name in ("z", "a", "scalar", "none")
     }
     following = committed(blobs, model, delta, made)
-    assert (made.evidence.optimizer, following.evidence.optimizer) == ("", made.optimizer)
+    assert (made.evidence.named_tensors, following.evidence.named_tensors) == ({}, made.named_tensors)
     assert following.evidence.parent == made.digest
     for name, array in delta.items():
         np.testing.assert_allclose(state[name][:, 0], np.float32(0.5) * array.reshape(-1), atol=2**-32)
@@ -69,7 +70,7 @@ def test_the_same_round_gives_the_same_state_and_another_round_another_blob() ->
     for run, number in (("story", 4), ("other", 3)):
         other = Aggregator(blobs, plan(aggregation=ADAM), parent, roles={}, run=run).commit(number, parent, items)
         assert other.digest == first.digest
-        assert other.optimizer != first.optimizer
+        assert other.named_tensors != first.named_tensors
 
 
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_written() -> None:
@@ -79,9 +80,9 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_written() -> None:
     momentum = committed(blobs, model, delta, server_optimizer="fedavgm")
     before = set(blobs.digests())
     with pytest.raises(CannotAggregate, match=r"the server optimizer's state has 'w' of shape \[5, 1\]"):
-        committed(blobs, model, delta, NewCheckpoint(made.digest, 0, momentum.optimizer))
+        committed(blobs, model, delta, NewCheckpoint(made.digest, 0, momentum.named_tensors))
     with pytest.raises(Missing):  # its bytes can be put back, so the commit may be tried again
-        committed(blobs, model, delta, NewCheckpoint(made.digest, 0, "0" * 64))
+        committed(blobs, model, delta, NewCheckpoint(made.digest, 0, {SERVER_OPTIMIZER: "0" * 64}))
     assert set(blobs.digests()) == before
 
 
@@ -90,7 +91,9 @@ def test_a_state_that_would_not_be_finite_is_refused() -> None:
     model, delta = {"w": np.zeros(2, np.float32)}, {"w": np.array([1.0, 0.0], np.float32)}
     made = committed(blobs, model, delta, server_optimizer="fedadam")
     endless = {"w": np.array([[0, np.inf], [0, 1]], np.float32)}
-    parent = NewCheckpoint(made.digest, 0, blobs.put(to_bytes(endless, {"quorate.optimizer": "story 3"})))
+    parent = NewCheckpoint(
+        made.digest, 0, {SERVER_OPTIMIZER: blobs.put(to_bytes(endless, {"quorate.optimizer": "story 3"}))}
+    )
     with pytest.raises(CannotAggregate, match="the server optimizer's state for w would hold values that are not fin"):
         committed(blobs, model, delta, parent, server_optimizer="fedadam")
 
@@ -109,7 +112,7 @@ def test_memory_does_not_grow_with_the_state(tmp_path: Path) -> None:
         first = aggregator.commit(1, parent, items)
         aggregator.forget(1)
         tracemalloc.start()
-        aggregator.commit(2, parent, items, first.optimizer)
+        aggregator.commit(2, parent, items, first.named_tensors)
         peaks[name] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peaks["average"] < 4 * size * 3

@@ -9,6 +9,7 @@ import pytest
 from coordinator.blobs import BlobError, MemoryBlobs
 from coordinator.engine.aggregation.registry import BUILT_IN
 from coordinator.engine.effects import Contribution
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER
 from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import Readable, differences, short
 from tests.coordinator.folding.test_aggregator import Bench, vector
@@ -26,7 +27,7 @@ class Folded:
 
     def found(self, blobs: Readable | None = None, **changes: Any) -> list[str]:
         items: tuple[Contribution, ...] = changes.pop("items", self.items)
-        parent = NewCheckpoint(self.bench.parent, 0, None)
+        parent = NewCheckpoint(self.bench.parent, 0)
         return list(
             differences(
                 blobs or self.bench.blobs,
@@ -54,13 +55,13 @@ def test_the_same_updates_give_the_same_round(folded: Folded) -> None:
 
 
 def test_each_difference_is_one_sentence(folded: Folded) -> None:
-    model, state = folded.committed.digest, folded.committed.optimizer
+    model, state = folded.committed.digest, folded.committed.named_tensors[SERVER_OPTIMIZER]
     assert state is not None
     of_model = f"its updates give {model[:12]}, not ffffffffffff"
     of_state = f"its updates give the server optimizer's state {state[:12]}, not "
     assert folded.found(digest="f" * 64) == [of_model]
-    assert folded.found(optimizer="e" * 64) == [of_state + "e" * 12]
-    assert folded.found(digest="f" * 64, optimizer=None) == [of_model, of_state + "none"]
+    assert folded.found(named_tensors={SERVER_OPTIMIZER: "e" * 64}) == [of_state + "e" * 12]
+    assert folded.found(digest="f" * 64, named_tensors={}) == [of_model, of_state + "none"]
     assert len(folded.found(items=folded.items[:1])) == 2
 
 

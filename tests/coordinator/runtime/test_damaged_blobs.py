@@ -19,6 +19,7 @@ from coordinator.blobs import BlobError, Damaged, FileBlobs, Gone
 from coordinator.blobs.blocks import CheckedFile
 from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER
 from coordinator.engine.rounds import pending
 from coordinator.folding.aggregator import LostUpdate, NewCheckpoint
 from coordinator.runtime.commits import Commits, ask_again
@@ -91,7 +92,7 @@ def test_a_commit_whose_file_is_damaged_for_good_is_ended_by_a_stop(world: World
     world.create(aggregation=ADAM)
     counted = world.play_round(1)
     state = world.coordinator.core.state("marks")
-    digest = state.checkpoint if lost == "parent" else str(state.optimizer)
+    digest = state.checkpoint if lost == "parent" else state.named_tensors[SERVER_OPTIMIZER]
     world.check_in()
     a, b, c, *_ = world.cohort()
     world.report(a, b, round=2)
@@ -143,7 +144,7 @@ def test_a_secure_commit_whose_parent_is_damaged_for_good_is_ended_by_a_stop(tmp
 def test_a_damaged_state_of_the_optimizer_stalls_the_commit(world: World) -> None:
     world.create(aggregation=ADAM)
     world.play_round(1)
-    state = str(world.coordinator.core.state("marks").optimizer)
+    state = world.coordinator.core.state("marks").named_tensors[SERVER_OPTIMIZER]
     path = file_of(world.blobs, state)  # type: ignore[arg-type]
     right = path.read_bytes()
     flip(path, len(right) - 2)
@@ -352,7 +353,7 @@ def test_of_a_hundred_flipped_bits_none_gives_a_wrong_model_and_each_is_named_be
         moment, flipped, right = chance.randrange(14), "", b""
         for step in range(14):
             if step == moment:
-                state = world.coordinator.core.state("marks").optimizer
+                state = world.coordinator.core.state("marks").named_tensors.get(SERVER_OPTIMIZER)
                 flipped = state if state and chance.random() < 0.3 else chance.choice(list(blobs.digests()))
                 states += flipped == state
                 right = file_of(blobs, flipped).read_bytes()
@@ -451,7 +452,7 @@ def test_verify_names_a_version_of_wrong_bytes_also_once_the_file_is_repaired(
     world.create(aggregation=ADAM)
     world.play_round(1)
     state = world.coordinator.core.state("marks")
-    digest = state.checkpoint if rotten == "parent" else str(state.optimizer)
+    digest = state.checkpoint if rotten == "parent" else state.named_tensors[SERVER_OPTIMIZER]
     path = file_of(world.blobs, digest)  # type: ignore[arg-type]
     right = path.read_bytes()
     monkeypatch.setattr(CheckedFile, "_checked", lambda self, index: self._read(index))

@@ -14,6 +14,7 @@ from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
 from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER
 from coordinator.runtime.sweeping import sweep
 from coordinator.store import MemoryStore
 from coordinator.verify import verify
@@ -39,7 +40,7 @@ def states(world: World) -> set[str]:
 
 def named(world: World, run: str = "marks") -> list[str | None]:
     """The states that the line names, version by version."""
-    return [row.optimizer for row in world.store.checkpoints(run)]
+    return [row.named_tensors.get(SERVER_OPTIMIZER) for row in world.store.checkpoints(run)]
 
 
 # ---------------------------------------------------------------- it is read
@@ -64,7 +65,7 @@ def test_three_rounds_are_three_steps_of_the_optimizer(make_world: MakeWorld, na
         assert kept.shape == (world.size, len(slots))
         assert kept.T.tobytes() == np.array(slots).tobytes()
         committed = [row.body for row in world.store.events("marks", 0) if row.kind == "Committed"][-1]
-        assert committed["optimizer"] == state
+        assert committed["named_tensors"] == {SERVER_OPTIMIZER: state}
     assert list(verify(world.store, world.blobs)) == []
 
 
@@ -169,11 +170,11 @@ def test_a_run_that_its_owner_advances_carries_it_over(make_world: MakeWorld) ->
     exhausted(world)
     log = world.coordinator.core.log("secret")
     state = hashlib.sha256(b"a state").hexdigest()
-    log._cache = (dataclasses.replace(log.state, optimizer=state), log.seq)
+    log._cache = (dataclasses.replace(log.state, named_tensors={SERVER_OPTIMIZER: state}), log.seq)
     world.coordinator.operators.advance("secret", "olga")
     world.settle()
     assert named(world, "secret") == [None, state]
-    assert world.coordinator.core.state("secret").optimizer == state
+    assert world.coordinator.core.state("secret").named_tensors == {SERVER_OPTIMIZER: state}
 
 
 # ---------------------------------------------------------------- what verify finds
@@ -203,7 +204,7 @@ def test_verify_sees_a_state_that_the_updates_do_not_give(make_world: MakeWorld)
     world.create(aggregation=ADAM, retention={"rounds": 5})
     world.play_round(1)
     log = world.coordinator.core.log("marks")
-    log._cache = (dataclasses.replace(log.state, optimizer=None), log.seq)
+    log._cache = (dataclasses.replace(log.state, named_tensors={}), log.seq)
     world.play_round(2)
     found = [(wrong.invariant, wrong.round) for wrong in verify(world.store, world.blobs)]
     assert found == [("evidence", 2), ("10", 2), ("10", 2)]

@@ -123,7 +123,7 @@ class Play:
         view = world.coordinator.operators.run("marks")
         return {
             "line": [
-                (row.version, row.digest, row.parent_version, row.round, row.optimizer)
+                (row.version, row.digest, row.parent_version, row.round, row.named_tensors)
                 for row in world.store.checkpoints("marks")
             ],
             "counted": {

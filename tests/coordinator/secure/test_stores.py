@@ -100,7 +100,6 @@ class StoredWorld(World):
             round=None,
             origin="test",
             bytes=self.blobs.size(self.start),
-            optimizer=None,
             created_at=self.at,
         )
         with self.store.transaction() as tx:

@@ -169,7 +169,10 @@ class StoreContract(
     # Checkpoints, contributions, rounds
 
     def test_the_line_of_a_run(self, store: Store) -> None:
-        line = [rows.checkpoint(version, optimizer="o" * 64 if version else None) for version in range(3)]
+        line = [
+            rows.checkpoint(version, named_tensors={"server-optimizer": "o" * 64} if version else {})
+            for version in range(3)
+        ]
         with store.transaction() as tx:
             rows.world(tx, runs=2)
             for row in line:

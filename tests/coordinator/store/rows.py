@@ -112,7 +112,6 @@ def checkpoint(version: int = 0, /, **fields: Any) -> CheckpointRow:
         "round": version or None,
         "origin": "commit" if version else "init",
         "bytes": 2**33,
-        "optimizer": None,
         "created_at": 30.0 + version,
     }
     return CheckpointRow(version=version, **(given | fields))

@@ -128,12 +128,12 @@ def _optimizer_state_not_read() -> Patches:
 def _optimizer_state_deleted() -> Patches:
     """A round's optimizer state is deleted with its updates, in place of the state that it read."""
 
-    def made(store: Any, run: str, row: Any) -> str | None:
+    def made(store: Any, run: str, row: Any) -> set[str]:
         version = row.body.get("version") if row is not None else None
         found = store.checkpoint(run, version) if version is not None else None
-        return found.optimizer if found is not None else None
+        return set(found.named_tensors.values()) if found is not None else set()
 
-    return [(commits, "optimizer_state_before", made)]
+    return [(commits, "replaced_by", made)]
 
 
 @mutant("wrong-round-body", "counts-once", focus=("lie", "collecting"))

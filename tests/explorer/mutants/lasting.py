@@ -171,7 +171,7 @@ def _failed_update_stays() -> Patches:
 )
 def _optimizer_state_stays() -> Patches:
     """Each state of the server optimizer stays on the disk for ever."""
-    return [(commits, "optimizer_state_before", lambda store, run, row: None)]
+    return [(commits, "replaced_by", lambda store, run, row: set())]
 
 
 @mutant("refusal-recorded-again", "named", focus=("lie", "committing"), liars=3, replicas=1)

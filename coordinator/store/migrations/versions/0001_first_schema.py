@@ -148,8 +148,8 @@ def _runs() -> None:
         sa.Column("round", sa.BigInteger(), nullable=True),
         sa.Column("origin", _TEXT, nullable=False),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
-        sa.Column("optimizer", _TEXT, nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("named_tensors", _TEXT, server_default="{}", nullable=False),
         sa.ForeignKeyConstraint(
             ["run", "parent_version"], ["checkpoints.run", "checkpoints.version"], name="fk_checkpoints_parent_version"
         ),

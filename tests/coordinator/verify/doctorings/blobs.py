@@ -63,11 +63,11 @@ def list_of_who_waited_changed(d: Doctor) -> int:
 
 @doctoring
 def optimizer_state_deleted(d: Doctor) -> int:
-    d.blob(d.one("SELECT optimizer FROM checkpoints WHERE version = 4")).unlink()
+    d.blob(d.one("SELECT named_tensors ->> 'server-optimizer' FROM checkpoints WHERE version = 4")).unlink()
     return 5
 
 
 @doctoring
 def optimizer_state_flipped(d: Doctor) -> int:
-    d.flip(d.one("SELECT optimizer FROM checkpoints WHERE version = 4"))
+    d.flip(d.one("SELECT named_tensors ->> 'server-optimizer' FROM checkpoints WHERE version = 4"))
     return 5

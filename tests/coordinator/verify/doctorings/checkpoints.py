@@ -38,12 +38,13 @@ statement("checkpoint-of-another-time", 4, "UPDATE checkpoints SET created_at = 
 statement(
     "checkpoint-names-an-older-optimizer-state",
     5,
-    "UPDATE checkpoints SET optimizer = (SELECT optimizer FROM checkpoints WHERE version = 1) WHERE version = 4",
+    "UPDATE checkpoints SET named_tensors = (SELECT named_tensors FROM checkpoints WHERE version = 1) "
+    "WHERE version = 4",
 )
 statement("newest-checkpoint-deleted", 5, "DELETE FROM checkpoints WHERE version = 4")
 statement(
     "checkpoint-after-the-last",
     6,
-    "INSERT INTO checkpoints SELECT run, 5, digest, 4, 6, origin, bytes, optimizer, created_at "
+    "INSERT INTO checkpoints SELECT run, 5, digest, 4, 6, origin, bytes, created_at, named_tensors "
     "FROM checkpoints WHERE version = 4",
 )

@@ -50,10 +50,10 @@ statement(
 def newest_model_is_the_first_one_in_the_log_too(d: Doctor) -> int:
     """In the checkpoint, in the round's row and in the log's commit, size and state included."""
     digest, size, state = d.digest(1), d.one("SELECT bytes FROM checkpoints WHERE version = 1"), d.one(
-        "SELECT optimizer FROM checkpoints WHERE version = 1")  # fmt: skip
-    d.sql("UPDATE checkpoints SET digest = ?, bytes = ?, optimizer = ? WHERE version = 4", digest, size, state)
+        "SELECT named_tensors FROM checkpoints WHERE version = 1")  # fmt: skip
+    d.sql("UPDATE checkpoints SET digest = ?, bytes = ?, named_tensors = ? WHERE version = 4", digest, size, state)
     d.set_in("rounds", "body", "digest", digest, "round = 5")
-    for name, value in (("digest", digest), ("bytes", size), ("optimizer", state)):
+    for name, value in (("digest", digest), ("bytes", size), ("named_tensors", json.loads(state))):
         d.set_in("events", "body", name, value, "seq = ?", d.event("Committed", 5))
     return 5
 
@@ -140,7 +140,13 @@ def fence_issued_twice(d: Doctor) -> int:
 
 event_says("result-by-another-worker", 3, "Delivered", "worker", "w0")
 event_says("made-of-another-parent", 5, "Committed", "evidence.parent", lambda d: d.digest(1))
-event_says("made-with-another-state-of-the-optimizer", 5, "Committed", "evidence.optimizer", lambda d: d.digest(1))
+event_says(
+    "made-with-another-state-of-the-optimizer",
+    5,
+    "Committed",
+    "evidence.named_tensors.server-optimizer",
+    lambda d: d.digest(1),
+)
 event_says("made-of-other-updates", 5, "Committed", "evidence.updates", lambda d: d.digest(1))
 statement(
     "commit-without-evidence",
