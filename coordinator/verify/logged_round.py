@@ -27,6 +27,7 @@ class LoggedRound:
     attempt: int = 0
     advanced: bool = False
     """Whether the owner let the round commit the model moved by one unit, without contributions."""
+    advanced_by: str = ""
     commits: int = 0
     committed: str | None = None
     """Digest of the checkpoint, as the last commit names it."""
@@ -49,6 +50,12 @@ class LoggedRound:
         """Whether a round closes before its deadline: its goal has reported, or each device has, or has left."""
         return len(self.reported) >= plan.cohort.goal or self.cohort <= self.reported.keys() | self.left
 
+    def origin(self, number: int) -> str:
+        """Where the checkpoint of a committed round came from, as its row says it to people."""
+        if self.advanced_by:
+            return f"round {number}, moved by one unit for {self.advanced_by}: no device contributed"
+        return f"round {number}" if self.taken is None else f"round {number}, in the datacenter by {self.taken[0]}"
+
     def add(self, event: EventRow) -> None:
         self.secure.add(event)
         body: dict[str, Any] = event.body
@@ -68,7 +75,7 @@ class LoggedRound:
             case "Withdrew" | "UpdateRefused":
                 self.left.add(body["device"])
             case "Advanced":
-                self.advanced = True
+                self.advanced, self.advanced_by = True, body["by"]
             case "Committed":
                 self.commits += 1
                 self.committed_at = event.at

@@ -80,6 +80,8 @@ class RoundChecks:
         if row.kind != "datacenter" and not logged.advanced and row.collecting_at != logged.drawn_at:
             drawn = f"its cohort was drawn at {logged.drawn_at}"
             yield RunViolation("4", row.round, f"{drawn}, and its row says {row.collecting_at}")
+        if checkpoint.origin != (origin := logged.origin(row.round)):
+            yield RunViolation("4", row.round, f"it is of {checkpoint.origin!r}, and the log says {origin!r}")
         yield from self._check_carried(row, logged, checkpoint)
         yield from self._check_evidence(row, logged, counted, checkpoint)
         if row.kind == "datacenter":
@@ -127,6 +129,11 @@ class RoundChecks:
             by_round.setdefault(refusal.round, []).append(refusal)
         for number, refused in by_round.items():
             logged = self._log.get(number, LoggedRound())
+            ended = rounds[number].closed_at if number in rounds and rounds[number].kind == "federated" else None
+            for row in refused:
+                if row.kind == "abandoned" and ended is not None and row.at != ended:
+                    said = f"the refusal of {row.device} is of {row.at}"
+                    yield RunViolation("3", number, f"{said}, and its round ended at {ended}")
             counts = {(item.device, item.digest) for item in self._store.contributions(self._run, number)}
             for row in refused:
                 if (row.device, row.digest) in counts:
@@ -199,7 +206,11 @@ class RoundChecks:
 
     def _check_settled(self, round: int, acknowledged: set[tuple[str, str]]) -> Iterator[RunViolation]:
         """Each of these acknowledged updates, which do not count, must have a refusal with its reason."""
-        refused = {(item.device, item.digest) for item in self._store.refusals(self._run, round) if item.reason}
+        refused = {
+            (item.device, item.digest)
+            for item in self._store.refusals(self._run, round)
+            if item.reason and item.kind in ("abandoned", "invalid-update")
+        }
         for device, digest in sorted(acknowledged):
             if (device, digest) not in refused:
                 yield RunViolation(

@@ -64,6 +64,20 @@ def refusals_have_no_reason(record: Record) -> Record:
     return replace(record, reason="") if isinstance(record, fx.RecordRefusal) else record
 
 
+def refusals_are_of_another_kind(record: Record) -> Record:
+    if isinstance(record, fx.RecordRefusal) and record.kind == "abandoned":
+        return replace(record, kind="late")
+    return record
+
+
+def origins_name_another_round(record: Record) -> Record:
+    return replace(record, origin="round 7") if isinstance(record, fx.RecordCheckpoint) else record
+
+
+def assignments_last_longer(record: Record) -> Record:
+    return replace(record, until=record.until + 1) if isinstance(record, fx.Claim) else record
+
+
 def assignments_end_too_early(record: Record) -> Record:
     """That of the device of the round under way that trains ends with that of another one."""
     if isinstance(record, fx.Release) and record.round == 6 and record.devices is not None:
@@ -91,6 +105,9 @@ BUGS: dict[Bug, set[str]] = {
     rounds_end_a_second_later: {"4"},
     cohorts_are_drawn_a_second_later: {"4"},
     refusals_have_no_reason: {"3"},
+    refusals_are_of_another_kind: {"3"},
+    origins_name_another_round: {"4"},
+    assignments_last_longer: {"deadline"},
     assignments_end_too_early: {"claims"},
     scores_are_higher: {"score"},
     scores_are_forgotten: {"score"},
@@ -112,3 +129,16 @@ def test_a_bug_of_the_function_that_writes_rows_is_named(
     named = {found.invariant for found in violations(tmp_path)}
     assert named >= BUGS[bug]
     assert "rows" not in named, "the replay has the same bug"
+
+
+def test_refusals_that_are_written_with_another_time_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = records.write
+
+    def wrong(tx: records.RowWriter, run: str, found: Sequence[tuple[float, Record]]) -> None:
+        write(tx, run, [(at + isinstance(record, fx.RecordRefusal), record) for at, record in found])
+
+    monkeypatch.setattr(records, "write", wrong)
+    play(tmp_path, retention=5)
+    found = {(one.invariant, one.round) for one in violations(tmp_path)}
+    assert ("3", 2) in found
+    assert "rows" not in {invariant for invariant, _ in found}
