@@ -293,7 +293,7 @@ class Empty:
             self._came(to, exchange)
             return protocol.Noted()
 
-        return PendingCommit(commits, settle)
+        return PendingCommit(run, settle)
 
     def _public(self, device: DeviceRow) -> str:
         """The device's public key in hexadecimal."""

@@ -132,7 +132,7 @@ def secure_message(
             entered()
         return Noted()
 
-    return PendingCommit(to.core.log(run).commits, noted)
+    return PendingCommit(run, noted)
 
 
 def secure_answer(

@@ -3,31 +3,19 @@
 A durable transaction costs a disk sync, and a round has hundreds of reports at a time. So a thread puts its item in a
 queue and waits for the lock; the thread that gets the lock first takes all queued items, commits them in one batch, and
 stores each result for the thread that submitted it ("flat combining", Hendler et al. 2010, doi
-10.1145/1810479.1810540). There is no wait for a full batch: a single item is committed at once.
+10.1145/1810479.1810540). There is no thread of its own and no wait for a full batch: a single item is committed at
+once.
 
 Every write is in two steps: *enter* puts the item in the queue, and *settle* makes it durable. Who has many items
 enters them all and then settles each: the first call commits them together.
-
-Answers that acknowledge an item can be gathered, so that no thread waits for the lock::
-
-    alone                                   the transaction begins at once, in the thread of the request
-    another answer is settled at this time  the next transaction begins after it, with all that have come; those after
-                                            that one GATHER_S apart, until one of them has a single answer
-
-A round has hundreds of messages within seconds, and a transaction costs as much as several messages. In a crowd an
-answer waits up to GATHER_S longer, without a thread; one that has the coordinator for itself does not.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
-
-GATHER_S = 0.25
-"""Seconds between two transactions where answers wait for the next one. A device's exchange takes longer."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,8 +42,6 @@ class GroupCommit(Generic[T, R]):
         self._queue: list[_Ticket[T, R]] = []
         self._queue_lock = threading.Lock()
         self._turn = threading.Lock()
-        self._gathered: list[Callable[[], None]] | None = None
-        """The answers that wait for the next transaction; None: no answer is being settled."""
 
     def locked(self) -> bool:
         """Whether a thread commits a batch."""
@@ -96,36 +82,3 @@ class GroupCommit(Generic[T, R]):
             else:
                 ticket.result = result
             ticket.done = True
-
-    def gather(self, settle: Callable[[], None]) -> None:
-        """Has an answer settled: in this call where no other answer is, and else in another thread, soon after this
-        call has returned. ``settle`` settles an entered item and raises nothing."""
-        with self._queue_lock:
-            if self._gathered is not None:
-                self._gathered.append(settle)
-                return
-            self._gathered = []
-        settle()
-        with self._queue_lock:
-            if not self._gathered:
-                self._gathered = None
-                return
-        try:
-            threading.Thread(target=self._settle_gathered, name="quorate-commit").start()
-        except RuntimeError:  # the process may have no more threads
-            self._settle_gathered()
-
-    def _settle_gathered(self) -> None:
-        """Until none waits."""
-        crowd = True
-        while True:
-            with self._queue_lock:
-                batch, self._gathered = self._gathered, []
-                if not batch:
-                    self._gathered = None
-                    return
-            for settle in batch:
-                settle()
-            if crowd or len(batch) > 1:
-                time.sleep(GATHER_S)
-            crowd = False

@@ -5,18 +5,12 @@ Held check-ins and event streams need no thread.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from concurrent.futures import Future
-from contextvars import Context, copy_context
-from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from starlette.types import Receive
 
 from coordinator.access import Operator
-from coordinator.blobs.port import BlobError
-from coordinator.requests import Caller, PendingCommit
+from coordinator.requests import Caller
 from coordinator.runtime import log_context
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
@@ -25,7 +19,7 @@ from coordinator.service.observe import Meters
 from coordinator.service.serving import Serving
 from coordinator.service.stream_slots import StreamSlots
 from coordinator.settings import Settings
-from coordinator.store.port import DeviceRow, StoreError, WorkerRow
+from coordinator.store.port import DeviceRow, WorkerRow
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -40,9 +34,6 @@ class Service(Serving):
         self.signals = signals
         self.stream_slots = StreamSlots(settings.streams, "event streams")
         self.viewer_slots = StreamSlots(settings.viewers, "viewers")
-        self._lock = threading.Lock()
-        self._woken: list[asyncio.Future[None]] = []
-        """Of answers that are settled, until the event loop knows."""
 
     def stop(self) -> None:
         super().stop()
@@ -58,53 +49,6 @@ class Service(Serving):
             if sender.key or not isinstance(caller, Operator):
                 self.admission.caller(name)
         return caller
-
-    async def settled(self, answer: Any) -> Any:
-        """The answer itself where ``settling`` returned another one: once what it acknowledges is durable. Raises what
-        ``PendingCommit.settle`` raises."""
-        if not isinstance(answer, Future):
-            return answer
-        loop = asyncio.get_running_loop()
-        woken = loop.create_future()
-        answer.add_done_callback(lambda _: self._wake(loop, woken))
-        await woken
-        try:
-            return answer.result()
-        except (BlobError, StoreError) as error:
-            self.coordinator.core.process.storage_errors.note(error)
-            raise
-
-    def _wake(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-        """Wakes the event loop once for all answers of a moment, as each time is a switch of threads."""
-        with self._lock:
-            self._woken.append(woken)
-            if len(self._woken) > 1:
-                return
-        loop.call_soon_threadsafe(self._wake_all)
-
-    def _wake_all(self) -> None:
-        with self._lock:
-            woken, self._woken = self._woken, []
-        for one in woken:
-            if not one.done():  # its request was cancelled
-                one.set_result(None)
-
-
-def settling(answer: Any) -> Any:
-    """Settles a pending answer, in the thread of its request. Where it has company there, it returns a future in place
-    of the answer, for ``Service.settled``."""
-    if not isinstance(answer, PendingCommit):
-        return answer
-    future: Future[Any] = Future()
-    answer.commits.gather(partial(_settle, copy_context(), answer, future))
-    return future.result() if future.done() else future
-
-
-def _settle(context: Context, answer: PendingCommit, future: Future[Any]) -> None:
-    try:
-        future.set_result(context.run(answer.settle))
-    except BaseException as error:  # noqa: BLE001 - it is raised where the request is answered
-        future.set_exception(error)
 
 
 def caller_name(caller: Caller) -> str | None:

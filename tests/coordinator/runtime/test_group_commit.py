@@ -144,37 +144,6 @@ def test_many_threads_lose_nothing_and_do_nothing_twice() -> None:
     assert sorted(done) == sorted(1000 * number + item for number in range(8) for item in range(100))
 
 
-def test_answers_that_come_while_one_is_settled_are_settled_in_one_thread_and_transaction(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _gather_company(Counter())
-    monkeypatch.setattr(threading.Thread, "start", _no_thread)
-    _gather_company(Counter())
-
-
-def _no_thread(self: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
-def _gather_company(counter: Counter) -> None:
-    """Also where the process may have no more threads none waits for ever."""
-    entered, settled_by = [counter.group.enter(1)], list[threading.Thread]()
-    ended = threading.Event()
-
-    def company() -> None:
-        for item in (2, 3):
-            later = counter.group.enter(item)
-            counter.group.gather(lambda later=later: (later(), settled_by.append(threading.current_thread())))  # type: ignore[misc]
-        assert settled_by == [], "the caller does not wait"
-        counter.group.gather(ended.set)
-
-    counter.group.gather(lambda: (entered[0](), company()))  # type: ignore[arg-type, return-value]
-    assert ended.wait(10)
-    assert counter.batches == [[1], [2, 3]]
-    assert len(settled_by) == 2
-    assert len(set(settled_by)) == 1
-
-
 def test_reports_that_arrive_together_share_a_transaction() -> None:
     """Through the coordinator: a held transaction gathers all other reports of the cohort behind it."""
     points = Points()
@@ -201,7 +170,7 @@ def _send_together(world: World, numbers: list[int]) -> None:
     with world.store.transaction():
         for thread in threads:
             thread.start()
-        queue = world.coordinator.core.log("marks").commits
+        queue = world.coordinator.core.log("marks")._commits
         while len(queue._queue) < len(numbers) - 1:
             threading.Event().wait(0.001)
     for thread in threads:
@@ -233,7 +202,7 @@ def test_a_peers_fault_in_a_shared_transaction_is_reported_to_that_peer_alone() 
     with world.store.transaction():
         for thread in threads:
             thread.start()
-        queue = world.coordinator.core.log("marks").commits
+        queue = world.coordinator.core.log("marks")._commits
         while len(queue._queue) < 3:
             threading.Event().wait(0.001)
     for thread in threads:

@@ -17,11 +17,11 @@ import pytest
 
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.requests import PendingCommit
-from coordinator.runtime import group_commit
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.run_log import RunLog
-from coordinator.service import create_app
-from coordinator.service.core import Service, settling
+from coordinator.service import commit_batches, create_app
+from coordinator.service.commit_batches import CommitBatches
+from coordinator.service.core import Service
 from coordinator.settings import Settings
 from coordinator.store.port import StoreError
 from tests.coordinator.service.devices import Signing
@@ -33,14 +33,15 @@ WHO: ContextVar[str] = ContextVar("who", default="nobody")
 class Run:
     """The log of one run: its transactions are noted, and one can be held until the test lets it go on."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, name: str, service: Service) -> None:
+        self.name = name
         self.batches: list[list[str]] = []
         self.settled_as: list[str] = []
         self.queued = 0
         """How many requests have queued their item."""
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
-        self.service = service
+        self.service, self.answers = service, CommitBatches(service)
         self._log: GroupCommit[str, str] = GroupCommit(self._commit)
 
     def _commit(self, items: Sequence[str]) -> list[str | BaseException]:
@@ -59,14 +60,14 @@ class Run:
             self.settled_as.append(WHO.get())
             return entered()
 
-        return PendingCommit(self._log, settle)
+        return PendingCommit(self.name, settle)
 
     async def _answer(self, item: str) -> str:
         WHO.set(item)
-        return str(await self.service.settled(await self.service.work(self._taken, item)))
+        return str(await self.answers.together(await self.service.work(self._taken, item)))
 
     def _taken(self, item: str) -> Any:
-        return settling(self.entered(item))
+        return self.answers.alone(self.entered(item))
 
     def ask(self, item: str) -> asyncio.Task[str]:
         """A request whose answer waits."""
@@ -87,7 +88,7 @@ class Run:
     @property
     def _waiting(self) -> int | None:
         """None: nobody of the run has had to wait."""
-        found = self._log._gathered
+        found = self.answers._waiting.get(self.name)
         return None if found is None else len(found)
 
     async def crowd(self) -> None:
@@ -114,18 +115,19 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
 def test_an_answer_that_waits_for_nothing_is_the_answer() -> None:
     async def scenario() -> None:
         with serving() as service:
-            assert await service.settled(settling("yes")) == "yes"
-            assert await service.settled(settling(None)) is None
+            batches = CommitBatches(service)
+            assert await batches.together(batches.alone("yes")) == "yes"
+            assert await batches.together(batches.alone(None)) is None
 
     play(scenario())
 
 
 def test_who_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "GATHER_S", 3600)
+    monkeypatch.setattr(commit_batches, "GATHER_S", 3600)
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
+            run = Run("a", service)
             assert [await run.ask(item) for item in ("x", "y", "z")] == ["X", "Y", "Z"]
             assert run.batches == [["x"], ["y"], ["z"]]
 
@@ -135,7 +137,7 @@ def test_who_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> None:
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
+            run = Run("a", service)
             first = await run.hold("first")
             others = [run.ask(f"other-{number}") for number in range(9)]
             await run.until_queued(10)
@@ -152,11 +154,11 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
 def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_commit, "GATHER_S", 3.0)
+    monkeypatch.setattr(commit_batches, "GATHER_S", 3.0)
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
+            run = Run("a", service)
             await run.crowd()
             later = []
             for item in ("p", "q", "r"):  # one after another
@@ -171,14 +173,14 @@ def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pau
 
 def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one comes alone again, the next is not kept waiting."""
-    monkeypatch.setattr(group_commit, "GATHER_S", 0.2)
+    monkeypatch.setattr(commit_batches, "GATHER_S", 0.2)
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
+            run = Run("a", service)
             await run.crowd()
             await run.ask("alone")
-            monkeypatch.setattr(group_commit, "GATHER_S", 3600)
+            monkeypatch.setattr(commit_batches, "GATHER_S", 3600)
             assert [await run.ask(item) for item in ("x", "y")] == ["X", "Y"]
 
     play(scenario())
@@ -187,7 +189,7 @@ def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
+            run = Run("a", service)
             first = await run.hold("first")
             others = [run.ask(item) for item in ("good", "wrong", "better")]
             await run.until_queued(4)
@@ -196,10 +198,10 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
             assert isinstance(found[2], ValueError)
             assert service.coordinator.core.process.storage_errors.recent() == ""
-            another = Run(service)
+            another = Run("b", service)
             first = await another.hold("first")
             disk = another.ask("disk")
-            await another.until_queued(2, waiting=1)
+            await another.until_queued(2, waiting=0)
             another.go_on.set()
             assert await first == "FIRST"
             with pytest.raises(StoreError, match="the disk is full"):
@@ -214,7 +216,8 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
 def test_a_run_does_not_wait_for_another() -> None:
     async def scenario() -> None:
         with serving() as service:
-            slow, quick = Run(service), Run(service)
+            slow, quick = Run("a", service), Run("b", service)
+            quick.answers = slow.answers
             first = await slow.hold("first")
             assert await quick.ask("x") == "X"
             assert not first.done()
@@ -227,7 +230,7 @@ def test_a_run_does_not_wait_for_another() -> None:
 def test_what_a_cancelled_request_has_queued_is_settled_and_the_others_are_answered() -> None:
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
+            run = Run("a", service)
             first = await run.hold("first")
             gone, stays = run.ask("gone"), run.ask("stays")
             await run.until_queued(3)
@@ -241,19 +244,25 @@ def test_what_a_cancelled_request_has_queued_is_settled_and_the_others_are_answe
     play(scenario())
 
 
-def test_a_service_that_is_closed_still_answers_all_that_wait() -> None:
-    """What is queued is not left to the next item of the run, which another service of the process may serve."""
+def test_a_service_that_is_closed_ends_all_that_wait() -> None:
+    """Their devices have no answer, and send their messages again."""
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run(service)
-            await run.crowd()
+            run = Run("a", service)
+            first = await run.hold("first")
+            second = run.ask("second")
+            await run.until_queued(2, waiting=0)
             third = run.ask("third")
             await run.until_queued(3, waiting=1)
-            await asyncio.to_thread(service.close)
-            assert await asyncio.wait_for(third, 10) == "THIRD"
-        with serving() as run.service:
-            assert await run.ask("fourth") == "FOURTH"
+            closing = asyncio.create_task(asyncio.to_thread(service.close))
+            while not service._closed:
+                await asyncio.sleep(0.001)
+            run.go_on.set()
+            assert [await first, await second] == ["FIRST", "SECOND"], "threads have them"
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(third, 10)
+            await closing
 
     play(scenario())
 
