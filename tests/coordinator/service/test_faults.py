@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -84,8 +85,9 @@ class Scripted:
         self.storage_errors = StorageErrors(SystemClock())
         self.clock = SystemClock()
         self.core = self.devices = self.operators = self.workers = self.access = self.identities = self.signed = self
-        self.insight = self.system = self.process = self
-        """All collaborators of a coordinator in one."""
+        self.insight = self.process = self
+        """All collaborators of a coordinator in one, but for ``system``, which takes the service's own meters."""
+        self.system = SimpleNamespace()
 
     def recover(self) -> None: ...
     def note(self) -> None: ...
