@@ -262,7 +262,7 @@ class Empty:
         round: RoundNumber,
         attempt: Attempt,
         stage: ExchangeName,
-    ) -> protocol.Noted | PendingCommit:
+    ) -> protocol.Noted | PendingCommit[Any]:
         signed = bytes.fromhex(message.body) if stage == "mask" else body.handle.read()
         bound = self._bound["header" if stage == "advertise" else "roster"]
         require_signed(self._public(device), bytes.fromhex(message.signature), bound, stage, signed, device.device)
@@ -273,7 +273,7 @@ class Empty:
         self._came(to, stage)
         return protocol.Noted()
 
-    def _stored(self, to: Coordinator, exchange: str, content: bytes) -> PendingCommit:
+    def _stored(self, to: Coordinator, exchange: str, content: bytes) -> PendingCommit[Any]:
         """Makes a message durable as a row, together with those that come meanwhile. The rows stay."""
         run = to.core.logs()[0].run
 

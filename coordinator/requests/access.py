@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyId, KeyView
 from client_sdk.protocol.names import Route
 from coordinator.access import EVERYTHING, Operator, Role
@@ -64,57 +66,26 @@ def audit_head(to: Coordinator, operator: Operator) -> AuditHeadView:
     )
 
 
-CREATE = Entry(
+_owner = partial(Entry, permission=Permission.OWNER, group="access")
+
+CREATE = _owner(
     method="POST",
     route=Route.KEYS,
-    permission=Permission.OWNER,
     scoped=True,
     audited=Audited("key.create", asks=("role", "scope", "label"), makes=("key",)),
-    message=CreateKey,
-    answer=KeyCreated,
     shape=Direct(create),
     summary="Create an API key",
-    group="access",
     created=True,
 )
-LIST = Entry(
-    method="GET",
-    route=Route.KEYS,
-    permission=Permission.OWNER,
-    scoped=True,
-    answer=list[KeyView],
-    shape=Direct(listed),
-    summary="List API keys",
-    group="access",
-)
-REVOKE = Entry(
+LIST = _owner(method="GET", route=Route.KEYS, scoped=True, shape=Direct(listed), summary="List API keys")
+REVOKE = _owner(
     method="POST",
     route=Route.REVOKE_KEY,
-    permission=Permission.OWNER,
     scoped=True,
     audited=Audited("key.revoke"),
-    answer=KeyView,
     shape=Direct(revoke),
     summary="Revoke an API key",
-    group="access",
 )
-AUDIT = Entry(
-    method="GET",
-    route=Route.AUDIT,
-    permission=Permission.OWNER,
-    scoped=True,
-    answer=list[AuditView],
-    shape=Direct(audit),
-    summary="Read the audit",
-    group="access",
-)
-AUDIT_HEAD = Entry(
-    method="GET",
-    route=Route.AUDIT_HEAD,
-    permission=Permission.OWNER,
-    answer=AuditHeadView,
-    shape=Direct(audit_head),
-    summary="Read where the audit ends",
-    group="access",
-)
+AUDIT = _owner(method="GET", route=Route.AUDIT, scoped=True, shape=Direct(audit), summary="Read the audit")
+AUDIT_HEAD = _owner(method="GET", route=Route.AUDIT_HEAD, shape=Direct(audit_head), summary="Read where the audit ends")
 ENTRIES = (CREATE, LIST, REVOKE, AUDIT, AUDIT_HEAD)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from client_sdk.protocol.devices import (
     Assignment,
     CheckIn,
@@ -54,7 +56,7 @@ def leave_and_forget(to: Coordinator, device: DeviceRow) -> Noted:
     return Noted()
 
 
-def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> PendingCommit:
+def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> PendingCommit[Assignment | Wait | NotYet]:
     """The device is available for training. Held open until there is an assignment, or until `hold_s` has passed.
 
     A repeated check-in returns the same assignment, so a lost answer costs nothing.
@@ -88,7 +90,9 @@ def leave(to: Coordinator, device: DeviceRow, message: CheckIn, hold: PoolPlace)
     to.devices.stop_waiting(hold)
 
 
-def started(to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber) -> PendingCommit:
+def started(
+    to: Coordinator, device: DeviceRow, message: Started, *, run: RunId, round: RoundNumber
+) -> PendingCommit[Noted]:
     """The device has the checkpoint and begins to train. It is shown to people only: losing this request loses
     nothing."""
     entered = to.devices.started(device.device, run, round, message.attempt)
@@ -106,7 +110,7 @@ def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber,
 
 def update(
     to: Coordinator, device: DeviceRow, body: Spool, *, run: RunId, round: RoundNumber, attempt: Attempt
-) -> PendingCommit:
+) -> PendingCommit[Receipt]:
     """The device's update: safetensors with an UpdateReport in its metadata. Streamed, never held in memory.
 
     An acknowledged update is durable. The same bytes again get the same receipt; other bytes are refused
@@ -126,84 +130,38 @@ def outcome(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumbe
     return to.devices.outcome(device.device, run, round)
 
 
+_device = partial(Entry, permission=Permission.DEVICE, group="devices")
+
 REGISTER = Entry(
     method="POST",
     route=Route.REGISTER,
     permission=Permission.CERTIFIED,
     audited=Audited("device.register", makes=("device",)),
-    message=Registration,
-    answer=Registered,
     shape=Direct(register),
     summary="Register a device",
     group="devices",
     operation="register_device",
     created=True,
 )
-LEAVE = Entry(
+LEAVE = _device(
     method="POST",
     route=Route.LEAVE,
-    permission=Permission.DEVICE,
     audited=Audited("device.leave"),
-    answer=Noted,
     shape=Direct(leave_and_forget),
     summary="Leave, and be forgotten",
-    group="devices",
 )
-CHECK_IN = Entry(
+CHECK_IN = _device(
     method="POST",
     route=Route.CHECK_IN,
-    permission=Permission.DEVICE,
-    message=CheckIn,
-    answer=Assignment | Wait,
-    shape=Held(
-        check_in,
-        key=waits_for,
-        peer=is_device,
-        again=assignment,
-        expired=hold_over,
-        gone=leave,
-    ),
+    shape=Held(check_in, key=waits_for, peer=is_device, again=assignment, expired=hold_over, gone=leave),
     summary="Check in and wait for work",
-    group="devices",
 )
-STARTED = Entry(
-    method="POST",
-    route=Route.STARTED,
-    permission=Permission.DEVICE,
-    message=Started,
-    answer=Noted,
-    shape=Direct(started),
-    summary="Report that training begins",
-    group="devices",
+STARTED = _device(method="POST", route=Route.STARTED, shape=Direct(started), summary="Report that training begins")
+UPDATE = _device(
+    method="PUT", route=Route.UPDATE, shape=Body(admit, update), summary="Send an update", operation="put_update"
 )
-UPDATE = Entry(
-    method="PUT",
-    route=Route.UPDATE,
-    permission=Permission.DEVICE,
-    answer=Receipt,
-    shape=Body(admit, update),
-    summary="Send an update",
-    group="devices",
-    operation="put_update",
+WITHDRAWN = _device(
+    method="POST", route=Route.WITHDRAWN, shape=Direct(withdraw), summary="Withdraw from a round", operation="withdrawn"
 )
-WITHDRAWN = Entry(
-    method="POST",
-    route=Route.WITHDRAWN,
-    permission=Permission.DEVICE,
-    message=Withdrawal,
-    answer=Noted,
-    shape=Direct(withdraw),
-    summary="Withdraw from a round",
-    group="devices",
-    operation="withdrawn",
-)
-OUTCOME = Entry(
-    method="GET",
-    route=Route.OUTCOME,
-    permission=Permission.DEVICE,
-    answer=Outcome,
-    shape=Direct(outcome),
-    summary="Read the outcome of an update",
-    group="devices",
-)
+OUTCOME = _device(method="GET", route=Route.OUTCOME, shape=Direct(outcome), summary="Read the outcome of an update")
 ENTRIES = (REGISTER, CHECK_IN, STARTED, UPDATE, WITHDRAWN, OUTCOME, LEAVE)

@@ -19,8 +19,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
+from functools import cached_property, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import Field
 
@@ -32,6 +34,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
 
 Handler = Callable[..., Any]
+T = TypeVar("T")
 Group = Literal["runs", "fleet", "checkpoints", "devices", "workers", "flower", "access", "process"]
 
 
@@ -60,12 +63,12 @@ class NotYet:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingCommit:
+class PendingCommit(Generic[T]):
     """An answer that acknowledges what is queued for a transaction and not durable yet."""
 
     run: str
     """What is queued for one run shares transactions, and so do the check-ins of all runs: empty."""
-    settle: Callable[[], Any]
+    settle: Callable[[], T]
     """Makes durable what is queued, unless that is done; returns the answer or raises ProblemError."""
 
 
@@ -154,16 +157,16 @@ class Entry(Generic[S]):
     """A path template."""
     permission: Permission
     shape: S
-    answer: Any
-    """The type of the answer: a message, a union or a list of messages."""
     summary: str
     group: Group
+    answer: Any = None
+    """The type of the answer: a message, a union or a list of messages. None: what the functions of the shape are
+    declared to return."""
     scoped: bool = False
     """Of a request of operators that names no run: it shows and takes only what is in the caller's scope. Where it is
     false, the caller needs the scope of everything."""
     audited: Audited | None = None
     """None: the request changes nothing that the audit must have."""
-    message: type[Message] | None = None
     created: bool = False
     """Whether a successful request creates something (status 201),"""
     location: str | None = None
@@ -174,9 +177,23 @@ class Entry(Generic[S]):
     operation: str = ""
     """The name of the operation in the API's description, where it is not the name of the function."""
 
+    def __post_init__(self) -> None:
+        if self.answer is None:
+            object.__setattr__(self, "answer", _answer_of(self.shape))
+
     @cached_property
     def name(self) -> str:
         return step_name(self.shape.main)
+
+    @cached_property
+    def message(self) -> type[Message] | None:
+        """The type of the message that the main function takes; None: it takes none."""
+        hints = (found for name, found in self._hints.items() if name not in (*self.parameters, "return"))
+        return next((found for found in hints if isinstance(found, type) and issubclass(found, Message)), None)
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.shape.main, include_extras=True)
 
     def credentials(self, coordinator: Coordinator, arrived: Arrived | str, message: Any) -> Credentials:
         """Checks who has signed the request. ProblemError where the signature is not valid, or was seen before."""
@@ -193,11 +210,9 @@ class Entry(Generic[S]):
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The parameters in the path and the query, with resolved annotations."""
-        main = self.shape.main
-        hints = get_type_hints(main, include_extras=True)
         return {
-            name: parameter.replace(annotation=hints[name])
-            for name, parameter in inspect.signature(main).parameters.items()
+            name: parameter.replace(annotation=self._hints[name])
+            for name, parameter in inspect.signature(self.shape.main).parameters.items()
             if parameter.kind is parameter.KEYWORD_ONLY
         }
 
@@ -245,6 +260,15 @@ class Request:
             made = {name: getattr(answer, name) for name in audited.makes}
             record(by, f"{action} done", _details(made), run=run or made.get("run"))
         return answer
+
+
+def _answer_of(shape: Shape) -> Any:
+    """The type of the answers of these functions: of a held request, later ones or that of an expired hold."""
+    steps = (shape.again, shape.expired) if isinstance(shape, Held) else (shape.main,)
+    found = [get_type_hints(step)["return"] for step in steps]
+    found = [get_args(one)[0] if get_origin(one) is PendingCommit else one for one in found]
+    answers = [one for hint in found for one in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
+    return reduce(or_, (one for one in answers if one is not NoneType))
 
 
 def _details(values: Mapping[str, Any]) -> str:

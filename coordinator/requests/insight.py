@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
@@ -112,88 +113,39 @@ def plan_schema(to: Coordinator, operator: Operator) -> PlanSchema:
     return PlanSchema(document=schema_of_plans())
 
 
-LANES = Entry(
-    method="GET",
-    route=Route.LANES,
-    permission=Permission.VIEWER,
-    answer=LanesView,
-    shape=Direct(lanes),
-    summary="Show a round's lanes",
-    group="runs",
+_viewer_of_runs = partial(Entry, permission=Permission.VIEWER, group="runs")
+_viewer_of_fleet = partial(Entry, permission=Permission.VIEWER, group="fleet")
+
+LANES = _viewer_of_runs(method="GET", route=Route.LANES, shape=Direct(lanes), summary="Show a round's lanes")
+PARTICIPATION = _viewer_of_runs(
+    method="GET", route=Route.PARTICIPATION, shape=Direct(participation), summary="Show who takes part"
 )
-PARTICIPATION = Entry(
-    method="GET",
-    route=Route.PARTICIPATION,
-    permission=Permission.VIEWER,
-    answer=RunParticipation,
-    shape=Direct(participation),
-    summary="Show who takes part",
-    group="runs",
-)
-LEASES = Entry(
-    method="GET",
-    route=Route.ROUND_LEASES,
-    permission=Permission.VIEWER,
-    answer=LeasesView,
-    shape=Direct(leases),
-    summary="Show a datacenter round's leases",
-    group="runs",
+LEASES = _viewer_of_runs(
+    method="GET", route=Route.ROUND_LEASES, shape=Direct(leases), summary="Show a datacenter round's leases"
 )
 CHECK_PLAN = Entry(
     method="POST",
     route=Route.CHECK_PLAN,
     permission=Permission.OPERATOR,
     scoped=True,
-    message=CheckPlan,
-    answer=PlanView,
     shape=Direct(check_plan),
     summary="Check a plan",
     group="runs",
 )
-PLAN_SCHEMA = Entry(
-    method="GET",
-    route=Route.PLAN_SCHEMA,
-    permission=Permission.VIEWER,
-    scoped=True,
-    answer=PlanSchema,
-    shape=Direct(plan_schema),
-    summary="Show the schema of plans",
-    group="runs",
+PLAN_SCHEMA = _viewer_of_runs(
+    method="GET", route=Route.PLAN_SCHEMA, scoped=True, shape=Direct(plan_schema), summary="Show the schema of plans"
 )
-DEVICES = Entry(
-    method="GET",
-    route=Route.DEVICES,
-    permission=Permission.VIEWER,
-    scoped=True,
-    answer=list[DeviceView],
-    shape=Direct(devices),
-    summary="List devices",
-    group="fleet",
+DEVICES = _viewer_of_fleet(
+    method="GET", route=Route.DEVICES, scoped=True, shape=Direct(devices), summary="List devices"
 )
-DEVICE = Entry(
-    method="GET",
-    route=Route.DEVICE,
-    permission=Permission.VIEWER,
-    scoped=True,
-    answer=DeviceDetail,
-    shape=Direct(one_device),
-    summary="Show a device",
-    group="fleet",
+DEVICE = _viewer_of_fleet(
+    method="GET", route=Route.DEVICE, scoped=True, shape=Direct(one_device), summary="Show a device"
 )
-FLEET = Entry(
-    method="GET",
-    route=Route.FLEET,
-    permission=Permission.VIEWER,
-    answer=FleetView,
-    shape=Direct(fleet),
-    summary="Show the fleet",
-    group="fleet",
-)
+FLEET = _viewer_of_fleet(method="GET", route=Route.FLEET, shape=Direct(fleet), summary="Show the fleet")
 SYSTEM = Entry(
     method="GET",
     route=Route.SYSTEM,
     permission=Permission.VIEWER,
-    answer=SystemView,
     shape=Direct(system),
     summary="Show the process",
     group="process",

@@ -117,8 +117,9 @@ def report_metrics(to: Coordinator, operator: Operator, message: MetricReport, *
     return to.operators.report_metrics(run, message)
 
 
-_read = partial(Entry, permission=Permission.VIEWER, group="runs")
-_write = partial(Entry, permission=Permission.OPERATOR, group="runs")
+_operator = partial(Entry, permission=Permission.OPERATOR, group="runs")
+_viewer = partial(Entry, permission=Permission.VIEWER, group="runs")
+_owner = partial(Entry, permission=Permission.OWNER, group="runs")
 
 PUT_CHECKPOINT = Entry(
     method="PUT",
@@ -126,86 +127,62 @@ PUT_CHECKPOINT = Entry(
     permission=Permission.OPERATOR,
     scoped=True,
     audited=Audited("checkpoint.put"),
-    answer=CheckpointStored,
     shape=Body(checkpoint_limit, put),
     summary="Upload a checkpoint",
     group="checkpoints",
     created=True,
 )
 """It belongs to no run until one is created from it."""
-CREATE = _write(
+CREATE = _operator(
     method="POST",
     route=Route.RUNS,
     scoped=True,
     audited=Audited("run.create", asks=("init", "origin"), makes=("run",)),
-    message=CreateRun,
-    answer=RunView,
     shape=Direct(create),
     summary="Create a run",
     created=True,
     location=Route.RUN,
 )
-RUNS = _read(method="GET", route=Route.RUNS, scoped=True, answer=list[RunView], shape=Direct(runs), summary="List runs")
-RUN = _read(method="GET", route=Route.RUN, answer=RunView, shape=Direct(show), summary="Show a run")
-ROUNDS = _read(
-    method="GET", route=Route.ROUNDS, answer=list[RoundView], shape=Direct(rounds), summary="List a run's rounds"
+RUNS = _viewer(method="GET", route=Route.RUNS, scoped=True, shape=Direct(runs), summary="List runs")
+RUN = _viewer(method="GET", route=Route.RUN, shape=Direct(show), summary="Show a run")
+ROUNDS = _viewer(method="GET", route=Route.ROUNDS, shape=Direct(rounds), summary="List a run's rounds")
+ROUND = _viewer(method="GET", route=Route.ROUND, shape=Direct(one_round), summary="Show a round")
+CHECKPOINTS = _viewer(
+    method="GET", route=Route.RUN_CHECKPOINTS, shape=Direct(checkpoints), summary="List a run's checkpoints"
 )
-ROUND = _read(method="GET", route=Route.ROUND, answer=RoundView, shape=Direct(one_round), summary="Show a round")
-CHECKPOINTS = _read(
-    method="GET",
-    route=Route.RUN_CHECKPOINTS,
-    answer=list[CheckpointView],
-    shape=Direct(checkpoints),
-    summary="List a run's checkpoints",
-)
-METRICS = _read(
-    method="GET", route=Route.METRICS, answer=list[MetricView], shape=Direct(metrics), summary="Read a run's metrics"
-)
-REPORT_METRICS = _write(
+METRICS = _viewer(method="GET", route=Route.METRICS, shape=Direct(metrics), summary="Read a run's metrics")
+REPORT_METRICS = _operator(
     method="POST",
     route=Route.METRICS,
     audited=Audited("metrics.report", asks=("version", "source")),
-    message=MetricReport,
-    answer=list[MetricView],
     shape=Direct(report_metrics),
     summary="Report metrics",
 )
-RENAME = _write(
+RENAME = _operator(
     method="PUT",
     route=Route.RENAME,
     audited=Audited("run.rename", asks=("name",)),
-    message=RenameRun,
-    answer=RunView,
     shape=Direct(rename),
     summary="Rename a run",
 )
-ADVANCE = Entry(
+ADVANCE = _owner(
     method="POST",
     route=Route.ADVANCE,
-    permission=Permission.OWNER,
     audited=Audited("run.advance", asks=("by",)),
-    message=AdvanceRun,
-    answer=RunView,
     shape=Direct(advance),
     summary="Advance an exhausted run",
-    group="runs",
 )
-UNBAR = Entry(
+UNBAR = _owner(
     method="POST",
     route=Route.UNBAR,
-    permission=Permission.OWNER,
     audited=Audited("device.unbar", asks=("by",)),
-    message=UnbarDevice,
-    answer=RunView,
     shape=Direct(unbar),
     summary="Let a barred device take part again",
-    group="runs",
 )
-ACT = _write(
+ACT = _operator(
     method="POST",
     route=Route.RUN_ACTION,
     audited=Audited("run.{action}"),
-    answer=RunView,
     shape=Direct(act),
     summary="Pause, resume or stop a run",
 )

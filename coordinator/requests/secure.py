@@ -12,6 +12,7 @@ within a second, by the thread that keeps time; no refusal is given by such a lo
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Annotated
 
 from client_sdk.protocol.devices import Noted
@@ -31,7 +32,6 @@ from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Spool
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import (
-    OCTETS,
     About,
     Attempt,
     Beside,
@@ -106,7 +106,7 @@ def secure_message(
     round: RoundNumber,
     attempt: Attempt,
     stage: ExchangeName,
-) -> PendingCommit:
+) -> PendingCommit[Noted]:
     """The device's message of an exchange, with its signature in the header `Quorate-Secure`. The body is the message;
     of *mask* it is the packed vector, streamed, and the message is in the header.
 
@@ -206,22 +206,17 @@ def _octets(content: bytes | None) -> Octets | None:
     return None if content is None else Octets(content=content)
 
 
-SECURE = Entry(
+_device = partial(Entry, permission=Permission.DEVICE, group="devices")
+
+SECURE = _device(
     method="POST",
     route=Route.SECURE,
-    permission=Permission.DEVICE,
-    message=SecureWait,
-    answer=OCTETS,
     shape=Held(secure_header, key=waits_for, peer=is_device, again=secure_header, expired=not_yet, mark=changes_of),
     summary="Wait for the header of a secure attempt",
-    group="devices",
 )
-SECURE_MESSAGE = Entry(
+SECURE_MESSAGE = _device(
     method="PUT",
     route=Route.SECURE_MESSAGE,
-    permission=Permission.DEVICE,
-    message=SecureSigned,
-    answer=Noted,
     shape=Body(
         secure_message_limit,
         secure_message,
@@ -237,38 +232,22 @@ SECURE_MESSAGE = Entry(
         again=secure_message_again,
     ),
     summary="Send a message of a secure round",
-    group="devices",
     operation="put_secure_message",
 )
-SECURE_ANSWER = Entry(
+SECURE_ANSWER = _device(
     method="POST",
     route=Route.SECURE_ANSWER,
-    permission=Permission.DEVICE,
-    message=SecureWait,
-    answer=OCTETS,
     shape=Held(secure_answer, key=waits_for, peer=is_device, again=secure_answer, expired=not_yet, mark=changes_of),
     summary="Wait for the answer to a message of a secure round",
-    group="devices",
 )
-SECURE_COMPLAINT = Entry(
-    method="POST",
-    route=Route.SECURE_COMPLAINT,
-    permission=Permission.DEVICE,
-    message=Complaint,
-    answer=Noted,
-    shape=Direct(complain),
-    summary="Complain of shares that do not open",
-    group="devices",
+SECURE_COMPLAINT = _device(
+    method="POST", route=Route.SECURE_COMPLAINT, shape=Direct(complain), summary="Complain of shares that do not open"
 )
-SECURE_REFUSAL = Entry(
+SECURE_REFUSAL = _device(
     method="POST",
     route=Route.SECURE_REFUSAL,
-    permission=Permission.DEVICE,
-    message=SecureRefusal,
-    answer=Noted,
     shape=Direct(refuse),
     summary="Report that no attempt on this checkpoint is joined any more",
-    group="devices",
     operation="secure_refusal",
 )
 ENTRIES = (SECURE, SECURE_MESSAGE, SECURE_ANSWER, SECURE_COMPLAINT, SECURE_REFUSAL)

@@ -6,6 +6,8 @@ Logging in at the issuer needs redirects, which only HTTP has
 
 from __future__ import annotations
 
+from functools import partial
+
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
@@ -62,27 +64,24 @@ def _require_links(to: Coordinator) -> None:
         raise problem("conflict", "links are for a coordinator that is reached on its own machine only; log in by key")
 
 
-LOG_IN = Entry(
+_nobody = partial(Entry, permission=Permission.NOBODY, group="access")
+_viewer = partial(Entry, permission=Permission.VIEWER, group="access")
+
+LOG_IN = _nobody(
     method="POST",
     route=Route.SESSIONS,
-    permission=Permission.NOBODY,
-    message=LogIn,
     answer=Me,
     shape=Direct(log_in),
     summary="Log in",
-    group="access",
     created=True,
     session="opens",
 )
-LOG_IN_BY_LINK = Entry(
+LOG_IN_BY_LINK = _nobody(
     method="POST",
     route=Route.SESSION_BY_LINK,
-    permission=Permission.NOBODY,
-    message=LogInByLink,
     answer=Me,
     shape=Direct(log_in_by_link),
     summary="Log in by a link",
-    group="access",
     created=True,
     session="opens",
 )
@@ -91,42 +90,21 @@ CREATE_LINK = Entry(
     route=Route.SESSION_LINKS,
     permission=Permission.OWNER,
     audited=Audited("link.create"),
-    answer=LinkCreated,
     shape=Direct(create_link),
     summary="Create a link to log in",
     group="access",
     created=True,
 )
-LOG_OUT = Entry(
+LOG_OUT = _viewer(
     method="DELETE",
     route=Route.CURRENT_SESSION,
-    permission=Permission.VIEWER,
     scoped=True,
     audited=Audited("logout"),
-    answer=Noted,
     shape=Direct(log_out),
     summary="Log out",
-    group="access",
     session="ends",
 )
 """Every operator may end the own session."""
-WAYS = Entry(
-    method="GET",
-    route=Route.SESSION_WAYS,
-    permission=Permission.NOBODY,
-    answer=LoginWays,
-    shape=Direct(ways),
-    summary="List the ways to log in",
-    group="access",
-)
-ME = Entry(
-    method="GET",
-    route=Route.ME,
-    permission=Permission.VIEWER,
-    scoped=True,
-    answer=Me,
-    shape=Direct(me),
-    summary="Show who asks",
-    group="access",
-)
+WAYS = _nobody(method="GET", route=Route.SESSION_WAYS, shape=Direct(ways), summary="List the ways to log in")
+ME = _viewer(method="GET", route=Route.ME, scoped=True, shape=Direct(me), summary="Show who asks")
 ENTRIES = (LOG_IN, LOG_IN_BY_LINK, CREATE_LINK, LOG_OUT, WAYS, ME)

@@ -4,6 +4,8 @@ those of operators who list and revoke workers.
 
 from __future__ import annotations
 
+from functools import partial
+
 from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.names import Route, RunId, WorkerId
 from client_sdk.protocol.workers import (
@@ -114,13 +116,13 @@ BESIDE = Beside(
     about="A ResultReport as JSON: the lease's fence, steps, examples, metrics.",
     missing=f'Send {RESULT_HEADER} with the lease\'s fence: {{"fence": 3, ...}}.',
 )
+_worker = partial(Entry, permission=Permission.WORKER, group="workers")
+
 REGISTER = Entry(
     method="POST",
     route=Route.REGISTER_WORKER,
     permission=Permission.CERTIFIED,
     audited=Audited("worker.register", asks=("label",), makes=("worker",)),
-    message=WorkerRegistration,
-    answer=WorkerRegistered,
     shape=Direct(register),
     summary="Register a worker",
     group="workers",
@@ -132,7 +134,6 @@ LIST = Entry(
     route=Route.WORKERS,
     permission=Permission.VIEWER,
     scoped=True,
-    answer=list[WorkerView],
     shape=Direct(listed),
     summary="List workers",
     group="fleet",
@@ -142,51 +143,24 @@ REVOKE = Entry(
     route=Route.REVOKE_WORKER,
     permission=Permission.OPERATOR,
     audited=Audited("worker.revoke"),
-    answer=WorkerView,
     shape=Direct(revoke),
     summary="Revoke a worker",
     group="fleet",
 )
-POLL = Entry(
+POLL = _worker(
     method="POST",
     route=Route.LEASES,
-    permission=Permission.WORKER,
-    message=WorkerPoll,
-    answer=Lease | Wait,
     shape=Held(poll, key=waits_for, peer=is_process, again=lease, expired=poll_over),
     summary="Poll for a datacenter round",
-    group="workers",
     operation="lease",
 )
-HEARTBEAT = Entry(
-    method="POST",
-    route=Route.HEARTBEAT,
-    permission=Permission.WORKER,
-    message=Heartbeat,
-    answer=LeaseRenewed,
-    shape=Direct(heartbeat),
-    summary="Renew the lease",
-    group="workers",
-)
-RESULT = Entry(
+HEARTBEAT = _worker(method="POST", route=Route.HEARTBEAT, shape=Direct(heartbeat), summary="Renew the lease")
+RESULT = _worker(
     method="PUT",
     route=Route.RESULT,
-    permission=Permission.WORKER,
-    message=ResultReport,
-    answer=ResultReceipt,
     shape=Body(admit_result, result, beside=BESIDE),
     summary="Send the result",
-    group="workers",
     operation="put_result",
 )
-LEASE_END = Entry(
-    method="POST",
-    route=Route.LEASE_END,
-    permission=Permission.WORKER,
-    message=LeaseEnd,
-    answer=Noted,
-    shape=Direct(lease_end),
-    summary="End the lease",
-    group="workers",
-)
+LEASE_END = _worker(method="POST", route=Route.LEASE_END, shape=Direct(lease_end), summary="End the lease")
 ENTRIES = (REGISTER, LIST, REVOKE, POLL, HEARTBEAT, RESULT, LEASE_END)

@@ -27,7 +27,7 @@ from coordinator.store.port import StoreError
 GATHER_S = 0.25
 """Seconds between two transactions of a run where answers wait for the next one. A device's exchange takes longer."""
 
-_Waiting = tuple[Context, PendingCommit, asyncio.Future[Any]]
+_Waiting = tuple[Context, PendingCommit[Any], asyncio.Future[Any]]
 
 
 class CommitBatches:
