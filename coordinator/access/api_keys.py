@@ -104,13 +104,4 @@ def _hash(secret: str) -> str:
 
 
 def _view(row: ApiKeyRow) -> KeyView:
-    return KeyView(
-        key=row.key,
-        role=Role.named(row.role).text,
-        scope=row.scope,
-        label=row.label,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-    )
+    return KeyView.model_validate(row, from_attributes=True)

@@ -28,12 +28,13 @@ def list_(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         line = client.checkpoints(run)
-    if as_json:
-        say_json(line)
-        return
     rows = [(row.version, row.digest, row.round, row.bytes, moment(row.created_at), row.origin or None) for row in line]
     columns = ("version", "digest", "round", "bytes", "created", "origin")
-    show_table(TextTable(columns, rows, "Nothing yet.", words="origin", least=("created", "bytes", "round")))
+    show_table(
+        TextTable(columns, rows, "Nothing yet.", words="origin", least=("created", "bytes", "round")),
+        line,
+        as_json=as_json,
+    )
 
 
 @app.command(epilog="Example: quorate checkpoint get mnist --version 10 -o model.safetensors")

@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.protocol.access import DAY_S, AuditHeadView, AuditView, CreateKey, RoleName
+from client_sdk.protocol.access import DAY_S, AuditHeadView, CreateKey, RoleName
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.secret_file import require_new, write_secret
 from coordinator.commands.tables import moment
-from coordinator.commands.text_tables import TextTable, show_table
-
-PAGE = 1000
+from coordinator.commands.text_tables import PAGE, TextTable, every_page, show_answer, show_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,9 +63,6 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         found = client.keys()
-    if as_json:
-        say_json(found)
-        return
     rows = [
         (
             row.key,
@@ -82,7 +77,11 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
         for row in found
     ]
     columns = ("key", "role", "scope", "created", "by", "expires", "revoked", "label")
-    show_table(TextTable(columns, rows, "No keys in your scope.", words="label", least=("created", "by", "revoked")))
+    show_table(
+        TextTable(columns, rows, "No keys in your scope.", words="label", least=("created", "by", "revoked")),
+        found,
+        as_json=as_json,
+    )
 
 
 @app.command(epilog="Example: quorate keys revoke 3f8a61c0d7be4925")
@@ -98,10 +97,7 @@ def revoke(
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.revoke_key(key)
-    if as_json:
-        say_json(view)
-        return
-    say(f"{view.key} is revoked.")
+    show_answer(view, f"{view.key} is revoked.", as_json=as_json)
 
 
 @errors_as_sentences
@@ -122,21 +118,16 @@ def audit(
     """
     from client_sdk.http.operator import OperatorClient
 
-    found: list[AuditView] = []
     with OperatorClient(coordinator, key_file=key_file) as client:
         if head:
             _say_head(client.audit_head(), as_json)
             return
-        while page := client.audit(found[-1].number if found else after, PAGE):
-            found += page
-            if len(page) < PAGE:
-                break
-    if as_json:
-        say_json(found)
-        return
+        found = every_page(lambda last: client.audit(after if last is None else last.number, PAGE))
     rows = [(row.number, moment(row.at), row.by or None, row.action, row.run, row.detail or None) for row in found]
     columns = ("row", "when", "who", "what", "run", "detail")
-    show_table(TextTable(columns, rows, "Nothing was recorded yet.", words="detail", least=("run",)))
+    show_table(
+        TextTable(columns, rows, "Nothing was recorded yet.", words="detail", least=("run",)), found, as_json=as_json
+    )
 
 
 def _say_head(view: AuditHeadView, as_json: bool) -> None:
@@ -145,7 +136,4 @@ def _say_head(view: AuditHeadView, as_json: bool) -> None:
         fail("The audit has no row yet.")
     if not view.head:
         fail(f"The audit's last row, {view.count}, has no valid signature: 'quorate verify' says more.")
-    if as_json:
-        say_json(view)
-    else:
-        say(view.head)
+    show_answer(view, view.head, as_json=as_json)

@@ -17,6 +17,7 @@ from coordinator.commands.initial_checkpoint import Statistics, given, initial, 
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.tables import print_run, print_runs, who_is_spent
+from coordinator.commands.text_tables import show_answer
 
 if TYPE_CHECKING:
     from client_sdk.protocol.operators import RunView
@@ -167,10 +168,7 @@ def rename(
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.rename(run, name)
-    if as_json:
-        say_json(view)
-    else:
-        say(f"Run {view.run} is shown as {view.name}.")
+    show_answer(view, f"Run {view.run} is shown as {view.name}.", as_json=as_json)
 
 
 @app.command(epilog="Example: quorate run advance mnist --by olga")
@@ -189,10 +187,8 @@ def advance(
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.advance(run, by or _login())
-    if as_json:
-        say_json(view)
-    else:
-        say(f"Run {view.run} commits its model moved by one unit, without contributions. The audit records this.")
+    done = f"Run {view.run} commits its model moved by one unit, without contributions. The audit records this."
+    show_answer(view, done, as_json=as_json)
 
 
 @app.command(epilog="Example: quorate run unbar mnist phone-7 --by olga")
@@ -212,10 +208,8 @@ def unbar(
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.unbar(run, device, by or _login())
-    if as_json:
-        say_json(view)
-    else:
-        say(f"Device {device} may take part in run {view.run} again. The audit records this.")
+    done = f"Device {device} may take part in run {view.run} again. The audit records this."
+    show_answer(view, done, as_json=as_json)
 
 
 def _login() -> str:
@@ -228,7 +222,5 @@ def _login() -> str:
 
 
 def _print_status(view: RunView, as_json: bool) -> None:
-    if as_json:
-        say_json(view)
-    else:
-        say(f"Run {view.run} is {view.status}" + (f": {view.reason}." if view.reason else "."))
+    text = f"Run {view.run} is {view.status}" + (f": {view.reason}." if view.reason else ".")
+    show_answer(view, text, as_json=as_json)

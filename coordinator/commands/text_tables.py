@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -17,8 +18,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from client_sdk.terminal import cell, say_table
+from client_sdk.protocol.names import Message
+from client_sdk.terminal import cell, say, say_json, say_table
 
+M = TypeVar("M", bound=Message)
+PAGE = 1000
 GAP = 2
 """Columns between two cells."""
 LEAST_WORDS = 24
@@ -52,13 +56,30 @@ def terminal() -> Console | None:
     return Console(highlight=False)
 
 
-def show_table(table: TextTable) -> None:
-    """Print the table."""
+def show_table(table: TextTable, found: Sequence[Message] = (), *, as_json: bool = False) -> None:
+    """Print the table; with ``as_json`` the messages that it shows in its place."""
     console = terminal()
-    if console is None or not table.rows:
+    if as_json:
+        say_json(found)
+    elif console is None or not table.rows:
         say_table(table.columns, table.rows, table.empty)
     else:
         console.print(drawn(table, console.width))
+
+
+def show_answer(found: Message, text: str, *, as_json: bool) -> None:
+    """Print what was done as a sentence; with ``as_json`` the message that the coordinator answered."""
+    say_json(found) if as_json else say(text)
+
+
+def every_page(page_after: Callable[[M | None], list[M]]) -> list[M]:
+    """All of a list that is read in pages of at most PAGE, each after the last one read."""
+    found: list[M] = []
+    while page := page_after(found[-1] if found else None):
+        found += page
+        if len(page) < PAGE:
+            break
+    return found
 
 
 def drawn(table: TextTable, width: int) -> RenderableType:

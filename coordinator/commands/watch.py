@@ -14,13 +14,11 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
-from coordinator.commands.text_tables import TextTable, show_table, terminal
+from coordinator.commands.text_tables import PAGE, TextTable, every_page, show_table, terminal
 from coordinator.engine.reasons import printable
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
-
-PAGE = 1000
 
 
 @errors_as_sentences
@@ -98,12 +96,7 @@ def rounds(
 
 def every_round(client: OperatorClient, run: str) -> list[RoundView]:
     """All rounds of a run, in order."""
-    found: list[RoundView] = []
-    while page := client.rounds(run, after=found[-1].round if found else 0, limit=PAGE):
-        found += page
-        if len(page) < PAGE:
-            break
-    return found
+    return every_page(lambda last: client.rounds(run, after=0 if last is None else last.round, limit=PAGE))
 
 
 @errors_as_sentences
@@ -113,12 +106,9 @@ def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = No
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         found = client.metrics(run)
-    if as_json:
-        say_json(found)
-        return
     rows = [(row.version, row.source, row.name, row.value, row.examples) for row in found]
     empty = f"No metrics yet. Score the checkpoints: quorate evaluate {run} --data DATA"
-    show_table(TextTable(("version", "source", "metric", "value", "examples"), rows, empty))
+    show_table(TextTable(("version", "source", "metric", "value", "examples"), rows, empty), found, as_json=as_json)
 
 
 @errors_as_sentences
@@ -149,15 +139,8 @@ def devices(
         return
     given = {"state": state, "device_class": device_class, "q": match}
     wanted = {name: value for name, value in given.items() if value}
-    found: list[DeviceView] = []
     with OperatorClient(coordinator, key_file=key_file) as client:
-        while page := client.devices(after=found[-1].device if found else "", limit=PAGE, **wanted):
-            found += page
-            if len(page) < PAGE:
-                break
-    if as_json:
-        say_json(found)
-        return
+        found = every_page(lambda last: client.devices(after="" if last is None else last.device, limit=PAGE, **wanted))
     facts = sorted({name for row in found for name in row.facts})
     rows = [
         (
@@ -176,7 +159,11 @@ def devices(
     ]
     columns = ("device", "state", "run", "round", "joined", "refused", "examples", "last seen", *facts, "label")
     empty = "No device is so." if wanted else "No devices yet. One joins: quorate device --token-file FILE --data DATA"
-    show_table(TextTable(columns, rows, empty, words="label", least=(*facts, "examples", "refused", "round", "run")))
+    show_table(
+        TextTable(columns, rows, empty, words="label", least=(*facts, "examples", "refused", "round", "run")),
+        found,
+        as_json=as_json,
+    )
 
 
 @errors_as_sentences

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences
 from coordinator.commands.tables import moment
-from coordinator.commands.text_tables import TextTable, show_table
+from coordinator.commands.text_tables import TextTable, show_answer, show_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,16 +25,13 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         found = client.workers()
-    if as_json:
-        say_json(found)
-        return
     rows = [
         (row.worker, row.state, row.run, row.round, moment(row.created_at), moment(row.last_seen_at), row.label or None)
         for row in found
     ]
     columns = ("worker", "state", "run", "round", "registered", "last seen", "label")
     empty = "No workers yet. One joins: quorate datacenter join --token-file FILE --data NAME"
-    show_table(TextTable(columns, rows, empty, words="label", least=("registered",)))
+    show_table(TextTable(columns, rows, empty, words="label", least=("registered",)), found, as_json=as_json)
 
 
 @app.command(epilog="Example: quorate worker revoke w1f2e3d4c5b6a798")
@@ -52,7 +49,4 @@ def revoke(
 
     with OperatorClient(coordinator, key_file=key_file) as client:
         view = client.revoke_worker(worker)
-    if as_json:
-        say_json(view)
-        return
-    say(f"{view.worker} is revoked.")
+    show_answer(view, f"{view.worker} is revoked.", as_json=as_json)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import TypeAdapter
 
 from client_sdk.tensors.roles import StatisticRole
-from coordinator.engine.event_fields import OfDevice
+from coordinator.engine.event_fields import OfAttempt, OfDevice
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence
 from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.secure.events import (
@@ -36,7 +36,6 @@ from coordinator.engine.secure.events import (
     Unbarred,
 )
 from coordinator.engine.treatment import UNTREATED, Treated
-from coordinator.engine.worker_events import Delivered, FleetReturned, Leased, LeaseEnded, WorkerHeartbeat
 
 __all__ = [
     "Advanced",
@@ -278,6 +277,77 @@ class Stopped:
 
     kind: ClassVar[str] = "Stopped"
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfLease(OfAttempt):
+    """What a worker did under a lease."""
+
+    fence: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased(OfLease):
+    """A worker asked for the datacenter round: the first grant, a takeover, or the same worker started again. Attempt
+    and fence are one more than those of the last lease: of the round, and of the run."""
+
+    kind: ClassVar[str] = "Leased"
+    instance: str
+    waiting: int
+    """Eligible devices in the pool: too few to return to them."""
+    installation: str = ""
+    """The worker's, which is the same when it is started again; empty where it gave none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHeartbeat(OfLease):
+    """A heartbeat: the worker trains. Changes the state, and is logged, when the last logged one is a quarter of
+    ``lease_s`` old: a lease of an hour makes some hundred rows, however often the worker sends one."""
+
+    kind: ClassVar[str] = "Heartbeat"
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEnded(OfLease):
+    """The worker returns the lease, or reports that the round cannot be trained."""
+
+    kind: ClassVar[str] = "LeaseEnded"
+    failed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered(OfLease):
+    """A worker's checkpoint was received, validated and made durable; with this event it becomes the model."""
+
+    kind: ClassVar[str] = "Delivered"
+    digest: str
+    bytes: int
+    steps: int
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    waiting: int | None = None
+    """Eligible devices in the pool at that moment. None: they were not counted."""
+    tensors: str = ""
+    """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
+    evidence: Evidence = NO_EVIDENCE
+    """The worker's word for the parent that it trained from, which the coordinator has compared with the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReturned:
+    """Enough eligible devices wait while no worker has the datacenter round."""
+
+    kind: ClassVar[str] = "FleetReturned"
+    at: float
+    round: int
+    waiting: int
+    left_out: int = 0
+    """Devices that wait and can contribute to the model no more, where too few others wait: see
+    ``leasing.fleet_is_back``."""
 
 
 RunEvent = Created | Tick | ClockFell | Committed | CommitFailed | Scored | Paused | Resumed | Renamed | Stopped

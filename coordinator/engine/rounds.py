@@ -39,7 +39,7 @@ from coordinator.engine.kinds import KINDS, kind_of
 from coordinator.engine.kinds.datacenter import Datacenter
 from coordinator.engine.kinds.federated import Federated
 from coordinator.engine.kinds.secure import Secure
-from coordinator.engine.phases import committing, deadlines, finishing, lifecycle, opening
+from coordinator.engine.phases import committing, finishing, lifecycle, opening
 from coordinator.engine.phases.public_record import public_body
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.plan import Plan
@@ -79,7 +79,7 @@ def _happened(state: RunState, event: ev.Event) -> Step:
         case ev.Tick():
             return _tick(state, event)
         case ev.ClockFell():
-            return deadlines.clock_fell(state, event)
+            return lifecycle.clock_fell(state, event)
         case ev.Committed():
             return committing.committed(state, event)
         case ev.CommitFailed():

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
-from client_sdk.protocol.operators import Kind, Phase, Status
+from client_sdk.protocol.operators import AttemptView, Kind, Phase, Status
 from client_sdk.secagg.header import Terms
 from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.aggregation.weights import times_of
@@ -24,7 +24,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
-from coordinator.engine.secure.state import Barred, EndedAttempt, SecureRound
+from coordinator.engine.secure.state import Barred, SecureRound
 from coordinator.engine.treatment import UNTREATED, Treated
 
 Row = TypeVar("Row")
@@ -126,7 +126,7 @@ class Round:
     """The attempt under way of a secure round, from the cohort's selection to the round's end."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Device -> why further attempts of this secure round are made without it."""
-    earlier: tuple[EndedAttempt, ...] = ()
+    earlier: tuple[AttemptView, ...] = ()
     """The attempts of this secure round that were given up, in order, for people: at most ``secure.attempts``."""
     advancing: str = ""
     """Who lets this round commit the model moved by one unit; empty in all others."""

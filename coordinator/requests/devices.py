@@ -87,7 +87,7 @@ def hold_over(to: Coordinator, device: DeviceRow, message: CheckIn) -> Wait:
 
 
 def leave(to: Coordinator, device: DeviceRow, message: CheckIn, hold: PoolPlace) -> None:
-    to.devices.stop_waiting(hold)
+    to.fleet.stop_waiting(hold)
 
 
 def started(

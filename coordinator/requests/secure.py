@@ -30,6 +30,8 @@ from client_sdk.protocol.secure import (
 )
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Spool
+from coordinator.engine.kinds import Place
+from coordinator.engine.rounds import KINDS
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import (
     About,
@@ -43,7 +45,6 @@ from coordinator.requests.entry import (
     RoundNumber,
 )
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.core import Place, place_of
 from coordinator.runtime.signals import secure_key
 from coordinator.secure.arrived import ArrivedMessage
 from coordinator.store.port import DeviceRow
@@ -157,12 +158,12 @@ def waits_for(device: DeviceRow, message: SecureWait, **path: object) -> str:
     return secure_key(device.device)
 
 
-def changes_of(to: Coordinator, *, run: RunId, **path: object) -> tuple[Place, int]:
+def changes_of(to: Coordinator, *, run: RunId, **path: object) -> tuple[Place | None, int]:
     """Where the round is, and how many devices it goes on without, by the newest state that this process has read: the
     clock's thread keeps it up to date within a second, whichever replica wrote it. No message of another device changes
     it, unless that is the last one that an exchange needs."""
     state = to.core.log(run).state
-    return place_of(state), 0 if state.round is None else len(state.round.excluded)
+    return KINDS[state.plan.kind].place(state), 0 if state.round is None else len(state.round.excluded)
 
 
 def is_device(device: DeviceRow, message: SecureWait, **path: object) -> str:

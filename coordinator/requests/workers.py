@@ -90,7 +90,7 @@ def lease_end(to: Coordinator, worker: WorkerRow, message: LeaseEnd, *, run: Run
 def admit_result(
     to: Coordinator, worker: WorkerRow, message: ResultReport, *, run: RunId, round: RoundNumber, attempt: Attempt
 ) -> int:
-    return to.workers.result_limit(worker, run, round, attempt, message)
+    return to.workers.results.limit(worker, run, round, attempt, message)
 
 
 def result(
@@ -108,7 +108,7 @@ def result(
     The receipt confirms that the result is durable and is the model. The same bytes again get the same receipt; other
     bytes are refused (*duplicate*), and so is a result under a lease that has ended (*lease-lost*).
     """
-    return to.workers.result(worker, run, round, attempt, message, body)
+    return to.workers.results.take(worker, run, round, attempt, message, body)
 
 
 BESIDE = Beside(

@@ -18,8 +18,10 @@ from client_sdk.tensors import Roles
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.kinds import Place
 from coordinator.engine.plan import chosen
 from coordinator.engine.plan_file import PlanError
+from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator, MakeSums
 from coordinator.folding.sums import SpooledSums
@@ -38,9 +40,6 @@ Task = tuple[str, fx.Action]
 """(run, action): a pending action."""
 TASKS = ("tasks", "openings")
 """The keys that are woken when there may be actions to perform: any, and those that open a sum."""
-
-Place = tuple[int, str, int, bool, bool]
-"""(number of the round, phase, attempt, whether there is a header, whether there is a roster)."""
 
 
 class Core:
@@ -73,7 +72,7 @@ class Core:
         self._lock = threading.Lock()
         self._tasks: deque[Task] = deque()
         self._openings: deque[Task] = deque()
-        self._secure_wakes = SecureWakes()
+        self._answer_wakes = AnswerWakes()
 
     # ------------------------------------------------------------ runs
 
@@ -173,8 +172,8 @@ class Core:
             else:
                 keys.add(self._queue(run, action))
         log = self.process.logs.get(run)
-        secure = [] if log is None else self._secure_wakes.keys(log.state)
-        self.signals.wake_many((*sorted(keys), *secure))
+        answers = [] if log is None else self._answer_wakes.keys(log.state)
+        self.signals.wake_many((*sorted(keys), *answers))
 
     def _queue(self, run: str, action: fx.Action) -> str:
         """Puts the action in its queue. Returns the key of those who perform it."""
@@ -226,40 +225,22 @@ class Core:
         )
 
 
-class SecureWakes:
-    """Which devices may have an answer of their secure round, or learn that there will be none. It remembers where the
-    secure round of each run was. Safe from any thread: to be woken twice does no harm."""
+class AnswerWakes:
+    """Which devices may have an answer of their round, or learn that there will be none. It remembers where the round
+    of each run was. Safe from any thread: to be woken twice does no harm."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[Place, tuple[str, ...]]] = {}
 
     def keys(self, state: RunState) -> list[str]:
-        """The keys to wake: those of all devices of the round where it has got to another phase, attempt, header or
-        roster that may have an answer for somebody, or has ended; else none."""
-        before, here = self._last.get(state.run), place_of(state)
-        if state.plan.secure is None or (before is not None and before[0] == here):
+        """The keys to wake: those of all devices of the round where it has got to another place (``RoundKind.place``);
+        else none."""
+        before, here = self._last.get(state.run), KINDS[state.plan.kind].place(state)
+        if here is None or (before is not None and before[0] == here):
             return []
         members = () if state.secure is None else tuple(state.current.members)
         self._last[state.run] = (here, members)
         return [secure_key(device) for device in sorted({*members, *(before[1] if before is not None else ())})]
-
-
-def place_of(state: RunState) -> Place:
-    """Where the run's secure round is: another value wherever there may be an answer for all, or the end."""
-    secure = state.secure
-    attempt = 0 if state.round is None else state.round.attempt
-    phase = state.phase
-    if phase == "sharing" and secure is not None and not secure.roster:
-        phase = "collecting"  # nobody has an answer by this change: all wait for the roster
-    elif phase == "committing":
-        phase = "unmasking"  # likewise: for the end of the round
-    return (
-        state.round_number,
-        phase,
-        attempt,
-        secure is not None and bool(secure.header),
-        secure is not None and bool(secure.roster),
-    )
 
 
 def no_plan(run: str, *, flower: bool) -> ProblemError:

@@ -122,10 +122,6 @@ class DeviceRequests:
         found = self._fleet.refusal(check_in, states) or self._fleet.hold_over(check_in, states)
         return found.changed(warning=self._fleet.warning(device))
 
-    def stop_waiting(self, place: PoolPlace) -> None:
-        """Removes the device from the pool, unless it has checked in again since."""
-        self._fleet.stop_waiting(place)
-
     def started(self, device: str, run: str, round: int, attempt: int) -> Callable[[], object]:
         return self._core.enter(run, lambda at: ev.TrainingStarted(at=at, round=round, attempt=attempt, device=device))
 

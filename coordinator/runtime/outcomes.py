@@ -5,6 +5,8 @@ Reads the run's state and the store. The same facts answer bytes that are sent a
 
 from __future__ import annotations
 
+from functools import partial
+
 from client_sdk.protocol.devices import LoggedEvent, Outcome, Receipt
 from client_sdk.protocol.problems import problem
 from coordinator.engine import effects as fx
@@ -22,38 +24,27 @@ class Outcomes:
 
     def outcome(self, device: str, run: str, round: int) -> Outcome:
         """Returns the outcome of this device's part in a round."""
+        found = partial(Outcome, run=run, round=round, device=device)
         state = self._core.log(run).catch_up()
         if not 1 <= round <= state.round_number:
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
         # First: an attempt of this round that was given up leaves refusals, and the round goes on.
         if state.round is not None and round == state.round.number and device in state.round.members:
             member = state.round.members[device]
-            result = {"reported": "pending", "withdrawn": "withdrawn", "refused": "refused"}.get(member.status)
-            if result is None:
-                result = "pending" if kind_of(state.round).awaits(state, device) else "dropped"
-            return Outcome.model_validate(
-                {
-                    "run": run,
-                    "round": round,
-                    "device": device,
-                    "result": result,
-                    "reason": member.reason,
-                    "digest": member.digest,
-                }
-            )
+            if member.status in ("withdrawn", "refused"):
+                return found(result=member.status, reason=member.reason, digest=member.digest)
+            awaited = member.status == "reported" or kind_of(state.round).awaits(state, device)
+            return found(result="pending" if awaited else "dropped", reason=member.reason, digest=member.digest)
         settled = self.settled(device, run, round)
         if settled is not None:
             return settled
         refusal = views.latest_refusal(self._core.store.refusals(run, round), device)
         if refusal is not None:
-            return Outcome(
-                run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
-            )
+            return found(result="refused", reason=refusal.reason, digest=refusal.digest)
         if self.was_selected(device, run, round):
             reason = "the device was selected, and no update of it was received while the round was open"
-            return Outcome(run=run, round=round, device=device, result="dropped", reason=reason)
-        reason = "the device was not selected for this round"
-        return Outcome(run=run, round=round, device=device, result="unknown", reason=reason)
+            return found(result="dropped", reason=reason)
+        return found(result="unknown", reason="the device was not selected for this round")
 
     def was_selected(self, device: str, run: str, round: int) -> bool:
         """Whether the device was in the cohort of a round that has ended."""
@@ -74,19 +65,14 @@ class Outcomes:
 
     def settled(self, device: str, run: str, round: int) -> Outcome | None:
         """Returns the stored outcome of this device's acknowledged update in a round that has ended, or None."""
+        found = partial(Outcome, run=run, round=round, device=device)
         row = self._core.store.contribution(run, round, device)
         if row is not None:
-            return Outcome(
-                run=run, round=round, device=device, result="counted", digest=row.digest, version=row.version
-            )
+            return found(result="counted", digest=row.digest, version=row.version)
         refusal = views.latest_refusal(
             [r for r in self._core.store.refusals(run, round) if r.kind == "abandoned"], device
         )
-        if refusal is not None:
-            return Outcome(
-                run=run, round=round, device=device, result="refused", reason=refusal.reason, digest=refusal.digest
-            )
-        return None
+        return None if refusal is None else found(result="refused", reason=refusal.reason, digest=refusal.digest)
 
     def receipt(self, outcome: Outcome, digest: str, device: str, run: str, round: int, attempt: int) -> Receipt:
         """Returns the answer to bytes that are sent again after the end of their round."""

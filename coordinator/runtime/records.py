@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeGuard, assert_never, get_args
+from dataclasses import fields
+from typing import Any, Protocol, TypeGuard, assert_never, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.store.port import (
@@ -64,29 +65,17 @@ def write(tx: RowWriter, run: str, records: Sequence[tuple[float, fx.Record]]) -
                     for device in record.devices
                 )
             case fx.RecordRound():
-                rounds[record.round] = _round_row(run, record)
+                rounds[record.round] = RoundRow(run=run, **_fields(record))
                 if record.status != "open":
                     tx.put_round(rounds.pop(record.round))
             case fx.RecordCheckpoint():
                 _checkpoint(tx, run, at, record)
             case fx.RecordRefusal():
-                refusals.append(
-                    RefusalRow(
-                        run=run,
-                        round=record.round,
-                        device=record.device,
-                        digest=record.digest,
-                        kind=record.kind,
-                        reason=record.reason,
-                        at=at,
-                    )
-                )
+                refusals.append(RefusalRow(run=run, at=at, **_fields(record)))
             case fx.RecordMark():
-                marks.append(
-                    MarkRow(tensors=record.tensors, device=record.device, run=run, round=record.round, kind=record.kind)
-                )
+                marks.append(MarkRow(run=run, **_fields(record)))
             case fx.RecordAudit():
-                audit.append(AuditRow(run=run, at=at, by=record.by, action=record.action, detail=record.detail))
+                audit.append(AuditRow(run=run, at=at, **_fields(record)))
             case fx.RecordMetrics():
                 tx.put_metrics(
                     MetricRow(
@@ -135,19 +124,9 @@ def _is_late_copy(record: fx.Record) -> TypeGuard[fx.RecordRefusal]:
     return isinstance(record, fx.RecordRefusal) and record.kind == "late" and record.digest is not None
 
 
-def _round_row(run: str, record: fx.RecordRound) -> RoundRow:
-    return RoundRow(
-        run=run,
-        round=record.round,
-        attempt=record.attempt,
-        kind=record.kind,
-        status=record.status,
-        reason=record.reason,
-        opened_at=record.opened_at,
-        collecting_at=record.collecting_at,
-        closed_at=record.closed_at,
-        body=record.body,
-    )
+def _fields(record: fx.Record) -> dict[str, Any]:
+    """Those of a record whose row has them by the same names."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def _checkpoint(tx: RowWriter, run: str, at: float, record: fx.RecordCheckpoint) -> None:

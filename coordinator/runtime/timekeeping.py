@@ -10,7 +10,6 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.phases import opening
-from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.leasing import fleet_is_back
 from coordinator.engine.state import RunState
 from coordinator.runtime.commits import Commits
@@ -213,7 +212,7 @@ def _beyond_s(state: RunState, now: float) -> float:
     checks."""
     if state.round is None or state.round.deadline is None:
         return 0.0
-    return state.round.deadline - now - phase_s(state.plan, state.round)
+    return state.round.deadline - now - rounds.kind_of(state.round).lasts_s(state.plan, state.round)
 
 
 def _clock_fell(state: RunState, at: float, fell_s: float) -> ev.ClockFell | None:

@@ -186,9 +186,7 @@ def checkpoint_view(row: CheckpointRow, digests: dict[int, str]) -> CheckpointVi
 
 
 def metric_view(row: MetricRow) -> MetricView:
-    return MetricView(
-        version=row.version, source=row.source, name=row.name, value=row.value, examples=row.examples, at=row.at
-    )
+    return MetricView.model_validate(row, from_attributes=True)
 
 
 def event_view(row: EventRow, *, secure: bool = False) -> EventView:

@@ -171,7 +171,7 @@ class WorkerRequests:
         self._core = core
         self._fleet = fleet
         self._identities = identities
-        self._results = WorkerResults(core, fleet)
+        self.results = WorkerResults(core, fleet)
         self._leasing = Lock()
         """Of two processes with one certificate that ask at once, one gets a lease, whichever runs have one to give."""
 
@@ -276,16 +276,6 @@ class WorkerRequests:
                 reason=message.reason,
             ),
         )
-
-    def result_limit(self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport) -> int:
-        """Returns the longest accepted body in bytes. ProblemError where no body can become the model."""
-        return self._results.limit(worker, run, round, attempt, report)
-
-    def result(
-        self, worker: WorkerRow, run: str, round: int, attempt: int, report: ResultReport, spool: Spool
-    ) -> ResultReceipt:
-        """Validates a spooled checkpoint, makes it durable, and commits it."""
-        return self._results.take(worker, run, round, attempt, report, spool)
 
     # ------------------------------------------------------------ inside
 

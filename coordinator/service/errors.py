@@ -39,6 +39,7 @@ from coordinator.store.port import StoreError, StoreFull
 log = structlog.get_logger("coordinator.service")
 
 NO_SUCH_VALUE = "The request holds a number beyond 64 bits or a text that is no Unicode, which cannot be stored."
+_NO_ROOM = problem("disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30).problem
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 _SHOWN = 5
@@ -63,18 +64,16 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
             return plain(error.status_code, str(error.detail))
         case StoreFull():
             log.warning("store is full", path=path, error=str(error))
-            return problem(
-                "disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30
-            ).problem
+            return _NO_ROOM
         case NoSuchValue():
             return problem("invalid-request", NO_SUCH_VALUE).problem
         case StoreError():
             log.warning("store refused", path=path, error=str(error))
             return problem("busy", "The coordinator's database is busy; nothing happened.", retry_after_s=2).problem
-        case DiskFull() | OSError() if isinstance(error, DiskFull) or error.errno in _FULL:
-            return problem(
-                "disk-full", "The coordinator has no room left; nothing was stored.", retry_after_s=30
-            ).problem
+        case DiskFull():
+            return _NO_ROOM
+        case OSError() if error.errno in _FULL:
+            return _NO_ROOM
         case OSError() if error.errno in _NO_HANDLES:
             log.warning("no file handle is free; raise `ulimit -n`", path=path)
             return problem(

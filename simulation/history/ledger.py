@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from coordinator.blobs import Blobs
-from coordinator.engine.worker_events import Leased
+from coordinator.engine.events import Leased
 from coordinator.folding.refold import Readable
 from coordinator.store.port import (
     TERMINAL,

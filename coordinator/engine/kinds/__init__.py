@@ -7,6 +7,7 @@ the kinds, and the phases, which are below them, ask the table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from coordinator.engine import effects as fx
@@ -15,6 +16,7 @@ from coordinator.engine.phases.refusing import Step
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import Round, RoundPhase, RunState
 
+Place = tuple[Hashable, ...]
 KindEvent = TypeVar("KindEvent", bound=ev.Event)
 
 
@@ -54,6 +56,11 @@ class RoundKind(ABC, Generic[KindEvent]):
     def awaits(self, state: RunState, device: str) -> bool:
         """Whether this device of the cohort, which has not reported, still can."""
         return state.phase == "collecting"
+
+    def place(self, state: RunState) -> Place | None:
+        """Where a run whose rounds with devices are of this kind is, for its devices that wait for an answer: another
+        value wherever there may be one for all of them, or the round has ended. None: answers are not waited for."""
+        return None
 
     def forget(self, state: RunState) -> list[fx.Effect]:
         """The blobs that are no longer needed when the round ends."""

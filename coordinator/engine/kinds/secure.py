@@ -18,7 +18,7 @@ from typing import assert_never, get_args
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.kinds import RoundKind
+from coordinator.engine.kinds import Place, RoundKind
 from coordinator.engine.phases import collecting as plain
 from coordinator.engine.phases import public_record, selecting
 from coordinator.engine.phases.refusing import Step, refuse
@@ -143,6 +143,17 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
         came = state.secure is not None and device in state.secure.advertised
         shares = state.phase in ("sharing", "masking") and came and device not in state.current.excluded
         return shares or super().awaits(state, device)
+
+    def place(self, state: RunState) -> Place:
+        """Number of the round, phase, attempt, whether there is a header, whether there is a roster."""
+        secure, phase = state.secure, state.phase
+        if phase == "sharing" and secure is not None and not secure.roster:
+            phase = "collecting"  # nobody has an answer by this change: all wait for the roster
+        elif phase == "committing":
+            phase = "unmasking"  # likewise: for the end of the round
+        attempt = 0 if state.round is None else state.round.attempt
+        made = (False, False) if secure is None else (bool(secure.header), bool(secure.roster))
+        return (state.round_number, phase, attempt, *made)
 
     def forget(self, state: RunState) -> list[fx.Effect]:
         """All of a round that had a cohort."""

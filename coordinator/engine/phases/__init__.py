@@ -8,9 +8,8 @@ leasing.py           A datacenter round waits for a worker.
 training.py          A worker has the lease of a datacenter round.
 -------------------  -------------------------------------------------------------------------------------------------
 opening.py           Whether the next round opens, or why not.
-lifecycle.py         A round ends; operators pause, resume and stop the run.
+lifecycle.py         A round ends; the clock goes back; operators pause, resume and stop the run.
 round_kind.py        The kind of the next round.
-deadlines.py         How long each phase lasts; what happens when the clock goes back.
 refusing.py          The result of a refused event; whether a device has a place in a round.
 public_record.py     The public view of a round, and its row.
 finishing.py         When a run is finished.

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.phases.finishing import enough_rounds, observe
-from coordinator.engine.phases.lifecycle import abandon, after_round, forget, refusals, retired
+from coordinator.engine.phases.lifecycle import abandon, after_round, refusals, retired
 from coordinator.engine.phases.public_record import mean_scores, record, scored_by
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.state import Round, RunState
@@ -126,7 +127,7 @@ def advance(
             raised=raised,
             rounding=rounding,
         ),
-        *forget(state),
+        *kind_of(current).forget(state),
     ]
     examples = sum(member.held_out_examples for member in scored_by(current))
     held_out = mean_scores(current)

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.deadlines import phase_s
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
@@ -140,7 +140,7 @@ def lease_again(state: RunState, at: float) -> Step:
     current = replace(state.current, phase="leasing")
     if state.status != "running":
         return abandon(state.with_round(current), at, "the run was paused while no worker had the round")
-    current = replace(current, deadline=at + phase_s(state.plan, current))
+    current = replace(current, deadline=at + kind_of(current).lasts_s(state.plan, current))
     return state.with_round(current), [fx.Offer(round=current.number)]
 
 

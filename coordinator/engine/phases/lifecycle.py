@@ -1,5 +1,5 @@
-"""Ends rounds, and lets operators pause, resume and stop a run. What follows a round that has ended, and what opens the
-first one, is ``opening``.
+"""Ends rounds, moves times back with the clock, and lets operators pause, resume and stop a run. What follows a
+round that has ended, and what opens the first one, is ``opening``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Literal
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import kind_of
-from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
@@ -47,7 +46,7 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
     effects += [
         fx.Release(round=ended.number, devices=None),
         record(state, "abandoned", reason=reason, closed_at=at),
-        *forget(state),
+        *kind_of(ended).forget(state),
     ]
     return after_round(_after_failure(retired(state), at, reason, failed=failed)), effects
 
@@ -72,7 +71,7 @@ def missed(state: RunState, at: float, reason: str) -> Step:
     turn = wanted(following, at)
     if following.status != "running" or state.ending is not None or turn.kind != current.kind or state.barred:
         return abandon(state, at, reason)
-    current = replace(current, because=turn.because, deadline=at + phase_s(state.plan, current))
+    current = replace(current, because=turn.because, deadline=at + kind_of(current).lasts_s(state.plan, current))
     following = following.with_round(current)
     return following, [record(following, "open", reason=reason), fx.Draw(round=current.number)]
 
@@ -126,16 +125,27 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
     return abandon(state, at, f"{NOT_NEEDED}{reason}" if unused else f"the run ended: {reason}")
 
 
-def forget(state: RunState) -> list[fx.Effect]:
-    """The blobs of a round that ends which are no longer needed: of a secure one, all."""
-    return kind_of(state.current).forget(state)
-
-
 def retired(state: RunState) -> RunState:
     """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
     current = state.current
     blobs = current.blobs
     return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
+
+
+def clock_fell(state: RunState, event: ev.ClockFell) -> Step:
+    """Moves the state's times back with the clock, where a deadline is open."""
+    current, rests_until = state.round, state.fallback.rests_until
+    if current is None or current.deadline is None:
+        return state, []
+    lease, give_up_at = current.lease, current.give_up_at
+    current = replace(
+        current,
+        deadline=current.deadline - event.by_s,
+        lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - event.by_s),
+        give_up_at=None if give_up_at is None else give_up_at - event.by_s,
+    )
+    rests_until = None if rests_until is None else rests_until - event.by_s
+    return replace(state, round=current, fallback=replace(state.fallback, rests_until=rests_until)), []
 
 
 def paused(state: RunState, event: ev.Paused) -> Step:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from coordinator.engine.kinds import KINDS
-from coordinator.engine.phases.deadlines import phase_s
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.phases.round_kind import wanted
@@ -50,7 +49,7 @@ def open_next(state: RunState, at: float) -> Step:
     )
     following = replace(
         state,
-        round=replace(opened, deadline=at + phase_s(state.plan, opened)),
+        round=replace(opened, deadline=at + kind.lasts_s(state.plan, opened)),
         round_number=number,
         barred=still_barred(state.barred, number),
         fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),

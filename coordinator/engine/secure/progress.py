@@ -5,16 +5,14 @@ are those of ``client_sdk.protocol.operators.SecureView``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from dataclasses import asdict
-from typing import Any
 
+from client_sdk.protocol.operators import EXCHANGES, AttemptView, ExchangeView
 from coordinator.engine.plan import Cohort
 from coordinator.engine.secure.holders import needed
 from coordinator.engine.secure.plan import Secure
-from coordinator.engine.secure.state import EndedAttempt, ExchangeCounts, ExchangeName, SecureRound
+from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import Round
 
-_EXCHANGES: tuple[ExchangeName, ...] = ("advertise", "share", "mask", "agree", "unmask")
 _SENT = ("advertised", "shared", "masked", "signed", "revealed")
 _PHASES = ("collecting", "sharing", "masking", "agreeing", "unmasking", "committing")
 
@@ -28,14 +26,14 @@ def progress(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) 
         "signers": secure.signers,
         "left_out": len(current.excluded),
         "opened": bool(secure.sum),
-        "exchanges": [asdict(one) for one in _exchanges(current, secure, plan, cohort)],
-        "earlier": [_listed(attempt) for attempt in current.earlier],
+        "exchanges": [one.model_dump() for one in _exchanges(current, secure, plan, cohort)],
+        "earlier": [attempt.model_dump(mode="json") for attempt in current.earlier],
     }
 
 
-def given_up(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort, reason: str, at: float) -> EndedAttempt:
+def given_up(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort, reason: str, at: float) -> AttemptView:
     """The attempt under way, which ends now."""
-    return EndedAttempt(
+    return AttemptView(
         reason=reason,
         ended_at=at,
         roster=len(secure.order),
@@ -45,18 +43,14 @@ def given_up(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort, 
     )
 
 
-def _listed(attempt: EndedAttempt) -> dict[str, Any]:
-    return {**asdict(attempt), "exchanges": [asdict(one) for one in attempt.exchanges]}
-
-
-def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) -> tuple[ExchangeCounts, ...]:
+def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort) -> tuple[ExchangeView, ...]:
     sent: list[Mapping[str, str]] = [getattr(secure, name) for name in _SENT]
     expected: list[Sized] = [current.members, secure.order, *sent[1:-1]]
     enough = needed(cohort.quorum_count, secure)
     least = [plan.fewest_advertisers(cohort), enough, enough, secure.signers, secure.threshold]
     begins = [secure.began.get(phase) for phase in _PHASES]
     return tuple(
-        ExchangeCounts(
+        ExchangeView(
             exchange=name,
             expected=len(expected[place]),
             came=len(sent[place]),
@@ -65,6 +59,6 @@ def _exchanges(current: Round, secure: SecureRound, plan: Secure, cohort: Cohort
             began_at=began_at,
             ended_at=begins[place + 1],
         )
-        for place, name in enumerate(_EXCHANGES)
+        for place, name in enumerate(EXCHANGES)
         if (began_at := begins[place]) is not None
     )

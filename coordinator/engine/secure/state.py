@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-ExchangeName = Literal["advertise", "share", "mask", "agree", "unmask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,31 +21,6 @@ class Barred:
 def still_barred(barred: Mapping[str, Barred], round: int) -> Mapping[str, Barred]:
     """Those who are barred in this round too."""
     return {device: found for device, found in barred.items() if found.until_round > round}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeCounts:
-    """What people see of an exchange. The fields are those of ``client_sdk.protocol.operators.ExchangeView``."""
-
-    exchange: ExchangeName
-    expected: int
-    came: int
-    needed: int
-    bytes: int
-    began_at: float
-    ended_at: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedAttempt:
-    """What people see of an attempt that was given up. The fields are those of ``operators.AttemptView``."""
-
-    reason: str
-    ended_at: float
-    roster: int
-    threshold: int
-    signers: int
-    exchanges: tuple[ExchangeCounts, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,40 +7,22 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from fastapi import FastAPI
 
-from client_sdk.protocol.problems import Problem
 from coordinator.service.edge import STANDING
-from coordinator.service.limits import Admission, AdmittedConnection
+from coordinator.service.limits import AdmittedConnection
 from coordinator.service.sockets.accepting import Acceptor
-from coordinator.service.sockets.limits import Limits
 from coordinator.service.sockets.protocol import BoundedHttp
 from coordinator.service.sockets.tls import TlsCertificate
 
+if TYPE_CHECKING:
+    from coordinator.service.serving import Serving
+
 _BACKLOG = 4096
 _GRACE_S = 5
-
-
-class Served(Protocol):
-    """What a server needs to know of its application: ``app.state.service``."""
-
-    @property
-    def admission(self) -> Admission: ...
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def most_connections(self) -> int: ...
-
-    def count_refusal(self, found: Problem) -> None:
-        """Called with each problem that is answered below the application."""
-
-    def stop(self) -> None:
-        """Answers all held requests and holds no more."""
 
 
 _BUFFER = memoryview(bytearray(32 * 1024))
@@ -95,7 +77,7 @@ class HttpServer(uvicorn.Server):
         on_ready: Callable[[], None],
         certificate: TlsCertificate | None = None,
     ) -> None:
-        self._service: Served = app.state.service
+        self._service: Serving = app.state.service
         self._listener = listener
         self._on_ready = on_ready
         self._certificate = certificate

@@ -66,9 +66,9 @@ def test_a_device_that_leaves_waits_no_more(world: World) -> None:
     world.check_in(1)
     place = world.coordinator.devices.check_in(world.rows[0], world.message())()
     assert isinstance(place, PoolPlace)
-    world.coordinator.devices.stop_waiting(place)
-    world.coordinator.devices.stop_waiting(place)
-    world.coordinator.devices.stop_waiting(PoolPlace(world.rows[5].device, place.expires))
+    world.coordinator.fleet.stop_waiting(place)
+    world.coordinator.fleet.stop_waiting(place)
+    world.coordinator.fleet.stop_waiting(PoolPlace(world.rows[5].device, place.expires))
     assert waiting(world) == [1]
 
 
@@ -80,12 +80,12 @@ def test_repro_a_device_that_has_checked_in_again_stays_when_its_old_connection_
     for replica in (world.coordinator, other):
         new = replica.devices.check_in(world.rows[0], world.message())()
         assert isinstance(old, PoolPlace)
-        world.coordinator.devices.stop_waiting(old)
+        world.coordinator.fleet.stop_waiting(old)
         assert waiting(world) == [0]
         world.clock.at += 0.001
         old = new
     assert isinstance(old, PoolPlace)
-    other.devices.stop_waiting(old)
+    other.fleet.stop_waiting(old)
     assert waiting(world) == []
 
 

@@ -9,7 +9,7 @@ from coordinator.engine import rounds
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.state import SecureRound
 from coordinator.engine.state import Member, RunState, altered
-from coordinator.runtime.core import SecureWakes
+from coordinator.runtime.core import AnswerWakes
 from coordinator.runtime.signals import secure_key
 
 PLAN = Plan.parse(
@@ -42,7 +42,7 @@ def _created() -> Any:
 
 
 def test_all_devices_are_woken_in_the_order_of_their_names_when_the_round_moves_on() -> None:
-    wakes = SecureWakes()
+    wakes = AnswerWakes()
     places = [
         state("collecting"),
         state("collecting", header="aa"),
@@ -57,7 +57,7 @@ def test_all_devices_are_woken_in_the_order_of_their_names_when_the_round_moves_
 
 
 def test_a_phase_that_has_an_answer_for_nobody_wakes_nobody() -> None:
-    wakes = SecureWakes()
+    wakes = AnswerWakes()
     wakes.keys(state("collecting", header="aa"))
     assert wakes.keys(state("sharing", header="aa")) == [], "they wait for the roster"
     assert wakes.keys(state("sharing", header="aa", roster="bb")) == KEYS
@@ -68,13 +68,13 @@ def test_a_phase_that_has_an_answer_for_nobody_wakes_nobody() -> None:
 
 
 def test_a_message_that_ends_nothing_wakes_nobody() -> None:
-    wakes = SecureWakes()
+    wakes = AnswerWakes()
     wakes.keys(state("masking", header="aa", roster="bb"))
     assert wakes.keys(state("masking", header="aa", roster="bb", masked={"a": "cc"})) == []
 
 
 def test_the_end_of_a_round_wakes_who_was_in_it() -> None:
-    wakes = SecureWakes()
+    wakes = AnswerWakes()
     under_way = state("unmasking", header="aa", roster="bb")
     wakes.keys(under_way)
     over = replace(under_way, round=None)
@@ -83,7 +83,7 @@ def test_the_end_of_a_round_wakes_who_was_in_it() -> None:
 
 
 def test_who_joins_and_who_was_there_before_are_woken_together() -> None:
-    wakes = SecureWakes()
+    wakes = AnswerWakes()
     wakes.keys(state("collecting", devices=("b", "z")))
     found = wakes.keys(state("sharing", devices=("a", "b"), roster="bb"))
     assert found == [secure_key(device) for device in ("a", "b", "z")]
@@ -91,7 +91,7 @@ def test_who_joins_and_who_was_there_before_are_woken_together() -> None:
 
 def test_an_older_state_after_a_newer_one_wakes_again_and_hides_nothing() -> None:
     """Two threads may ask in the other order: to be woken twice does no harm, not to be woken would."""
-    wakes = SecureWakes()
+    wakes = AnswerWakes()
     newer, older = state("masking", header="aa", roster="bb"), state("sharing", header="aa", roster="bb")
     assert wakes.keys(newer) == KEYS
     assert wakes.keys(older) == KEYS

@@ -53,10 +53,10 @@ class Center(World):
         usual = {"fence": lease.fence, "parent": parent, "steps": 100, "examples": 25_600, "metrics": {"loss": 0.5}}
         report = ResultReport.model_validate({**usual, **more})
         where = (lease.run, lease.round, lease.attempt, report)
-        limit = self.coordinator.workers.result_limit(worker, *where)
+        limit = self.coordinator.workers.results.limit(worker, *where)
         with self.coordinator.core.blobs.spool(limit) as spool:
             spool.write(body)
-            receipt = self.coordinator.workers.result(worker, *where, spool)
+            receipt = self.coordinator.workers.results.take(worker, *where, spool)
         self.settle()
         return receipt
 
@@ -257,7 +257,7 @@ def test_a_refused_result_with_the_committed_bytes_does_not_take_them_away(cente
         center.pass_time(41)
         new = center.poll(second)
         with center.refuses("lease-lost"):
-            center.coordinator.workers.result(first, "marks", 2, old.attempt, report, spool)
+            center.coordinator.workers.results.take(first, "marks", 2, old.attempt, report, spool)
     assert [row.digest for row in center.store.refusals("marks", 2)] == [hashlib.sha256(body).hexdigest()]
     center.deliver(second, new, body)
     center.deliver(second, center.poll(second), to_bytes(center.trained(2)))

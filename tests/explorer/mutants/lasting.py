@@ -7,7 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from coordinator.engine import eligibility
-from coordinator.engine.phases import deadlines, finishing, leasing, opening
+from coordinator.engine.kinds.datacenter import Datacenter
+from coordinator.engine.phases import finishing, leasing
 from coordinator.engine.state import RunState
 from coordinator.runtime import cohort_selection, commits, fleet, outcomes, timekeeping, workers
 from coordinator.runtime.fleet import Fleet
@@ -77,12 +78,12 @@ def _planned_round_returns() -> Patches:
 @mutant("planned-round-does-not-wait", "log", plan=CENTER, workers=1, **_CALM)
 def _planned_round_does_not_wait() -> Patches:
     """A round that the plan gives to the datacenter does not wait for a worker."""
-    phase_s = deadlines.phase_s
+    lasts_s = Datacenter.lasts_s
 
-    def impatient(plan: Any, round: Any) -> float:
-        return 0.0 if round.phase == "leasing" else phase_s(plan, round)
+    def impatient(kind: Datacenter, plan: Any, round: Any) -> float:
+        return 0.0 if round.phase == "leasing" else lasts_s(kind, plan, round)
 
-    return [(owner, "phase_s", impatient) for owner in (leasing, opening)]
+    return [(Datacenter, "lasts_s", impatient)]
 
 
 @mutant("clocks-must-agree", "deadline", replicas=3, focus=("clock-ahead", "idle"), rates={"delay": 0.05})

@@ -10,7 +10,9 @@ from typing import Any
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
-from coordinator.engine.phases import collecting, committing, lifecycle, public_record, refusing
+from coordinator.engine.kinds import RoundKind
+from coordinator.engine.kinds.secure import Secure
+from coordinator.engine.phases import collecting, committing, public_record, refusing
 from coordinator.engine.state import Round, RunState
 from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.run_log import RunLog, _Proposal
@@ -63,11 +65,11 @@ def _public_record_wrong() -> Patches:
 def _retention_one_too_short() -> Patches:
     """The updates of a retained round are deleted one round early."""
 
-    def forget(state: RunState) -> list[fx.Effect]:
+    def forget(self: RoundKind[Any], state: RunState) -> list[fx.Effect]:
         ended = state.current.number - max(0, state.plan.retention.rounds - 1)
         return [fx.Discard(round=ended)] if ended >= 1 else []
 
-    return [(owner, "forget", forget) for owner in (lifecycle, committing)]
+    return [(kind, "forget", forget) for kind in (RoundKind, Secure)]
 
 
 @mutant(
