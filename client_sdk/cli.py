@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperOption
 from typer.main import get_command as click_command_of
 
 from client_sdk.commands.device import app as device_app
@@ -28,7 +28,16 @@ from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
 from client_sdk.extensions import installed_version
 from client_sdk.imports.shadowing import Shadowed, check
-from client_sdk.terminal import errors_as_sentences, missing_module, needs_extra, print_error, say, sentence_of, start
+from client_sdk.terminal import (
+    ErrorsAsSentences,
+    errors_as_sentences,
+    missing_module,
+    needs_extra,
+    print_error,
+    say,
+    sentence_of,
+    start,
+)
 
 GROUP = "quorate.commands"
 
@@ -69,7 +78,7 @@ ROOMS: dict[str, dict[str, str]] = {
 """Name of the package's entry point and extra -> its commands, each with its help text."""
 
 
-class Rooms(TyperGroup):
+class Rooms(ErrorsAsSentences):
     """The device's commands and, loaded on demand, those of the other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -23,6 +23,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
+from typer.core import TyperGroup
 
 from client_sdk.imports.extras import brings, included, lacking
 from client_sdk.protocol.names import message_of
@@ -88,8 +89,7 @@ def fail(sentence: str) -> NoReturn:
 
 
 def errors_as_sentences(command: Callable[P, R]) -> Callable[P, R]:
-    """A decorator for commands that prints errors as sentences. It goes under ``@app.command()``; ``main`` of
-    ``client_sdk.cli`` applies it to all commands.
+    """A decorator for a command that prints errors as sentences. ``ErrorsAsSentences`` applies it to all of a group.
 
     Failure, problem documents, connection errors, rejected values (ValueError), OSError and this project's own errors
     become one sentence; a missing module names its extra. Ctrl-C exits with 130 and a closed output pipe with 141,
@@ -114,6 +114,13 @@ def errors_as_sentences(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+class ErrorsAsSentences(TyperGroup):
+    """A group of commands, and of groups below it, whose errors are printed as sentences."""
+
+    def invoke(self, ctx: Any) -> Any:
+        return errors_as_sentences(super().invoke)(ctx)
 
 
 @dataclass(slots=True)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import typer
 
+from client_sdk.terminal import ErrorsAsSentences
 from coordinator.commands import authority, checkpoints, keys, plans, runs, watch, workers
 from coordinator.commands.plot import plot
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=ErrorsAsSentences, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 app.command(epilog="Example: quorate serve --data quorate-data --port 8470")(serve)
 app.add_typer(plans.app, name="plan")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, ErrorsAsSentences, Json, KeyFile, Url, fail, note, say, say_json
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=ErrorsAsSentences, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -18,7 +18,6 @@ def _commands() -> None:
 
 
 @app.command(epilog="Example: quorate dashboard --coordinator https://fl.example.org")
-@errors_as_sentences
 def dashboard(
     coordinator: Url = DEFAULT_URL,
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port on this machine; 0: any free one.")] = 8471,

@@ -14,7 +14,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.commands.threads import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json
 from simulation.commands.new import new
 from simulation.commands.simulate import simulate
 
@@ -48,7 +48,6 @@ def _commands() -> None:
 
 
 @app.command(epilog="Example: quorate fleet --token-file device.token --data mnist --devices 400")
-@errors_as_sentences
 def fleet(
     token_file: TokenFile = None,
     coordinator: Url = DEFAULT_URL,
@@ -110,7 +109,6 @@ def fleet(
 
 
 @app.command(epilog="Example: quorate demo --compare")
-@errors_as_sentences
 def demo(
     data: Data = "mnist",
     target: Target = None,

@@ -19,17 +19,7 @@ from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_j
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
-from client_sdk.terminal import (
-    DEFAULT_URL,
-    Json,
-    errors_as_sentences,
-    fail,
-    say,
-    say_json,
-    say_table,
-    speak_as,
-    spoken_by,
-)
+from client_sdk.terminal import DEFAULT_URL, Json, fail, say, say_json, say_table, speak_as, spoken_by
 
 if TYPE_CHECKING:
     from client_sdk.device.record import Joined
@@ -140,7 +130,6 @@ device_keys.add_to(app)
     "Its state is stored in the folder: started again, the device continues where it was. Ctrl-C stops it.",
     epilog="Example: quorate device --token-file device.token --data mnist --shard 3/400 --coordinator " + DEFAULT_URL,
 )
-@errors_as_sentences
 @takes_joining
 def device(
     context: typer.Context,
@@ -174,7 +163,6 @@ def device(
     "the coordinator had the authority's key, so it could have made up all other devices of the round.",
     epilog="Example: quorate device history --folder quorate-device",
 )
-@errors_as_sentences
 def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     if not folder.is_dir():
         fail(f"There is no device in {folder}; name its folder with --folder.")
@@ -195,7 +183,6 @@ def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     "refuses them: an operator could otherwise ask for the same work without masks.",
     epilog="Example: quorate device allow-plain clinic:risk --folder quorate-device",
 )
-@errors_as_sentences
 def allow_plain(
     learner: Annotated[str, typer.Argument(metavar="PACKAGE:NAME", help="The learner, as plans name it.")],
     folder: Folder = DEFAULT_FOLDER,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder
-from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import Json, fail, note, say, say_json
 
 if TYPE_CHECKING:
     from client_sdk.device.actions import Sleep
@@ -38,7 +38,6 @@ def add_to(app: typer.Typer) -> None:
     )(leave)
 
 
-@errors_as_sentences
 def show(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     _require(folder)
     from client_sdk.device.storage import read_record
@@ -52,7 +51,6 @@ def show(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
         say(f"{name.replace('_', ' ').ljust(width)}  {'-' if value is None else value}")
 
 
-@errors_as_sentences
 def rotate(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
     _require(folder)
     from client_sdk.device.storage import FileStorage
@@ -67,7 +65,6 @@ def rotate(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
         say("The coordinator learns of it when this device runs again.")
 
 
-@errors_as_sentences
 def leave(
     folder: Folder = DEFAULT_FOLDER,
     without_coordinator: Annotated[

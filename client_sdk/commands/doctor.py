@@ -19,7 +19,7 @@ import typer
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.extensions import installed_version
 from client_sdk.imports import extras
-from client_sdk.terminal import Json, errors_as_sentences, missing_module, say, say_json, sentence_of
+from client_sdk.terminal import Json, missing_module, say, say_json, sentence_of
 
 ROOM_BYTES = 10**9
 """Free bytes below which a disk is called full: a demo writes some hundred MB."""
@@ -50,7 +50,6 @@ class Check:
     """The command that uses what is there, or that mends what is not."""
 
 
-@errors_as_sentences
 def doctor(
     data: Annotated[str | None, typer.Option("--data", metavar=FILES, help="Data to load as a device would.")] = None,
     target: Target = None,

@@ -13,10 +13,9 @@ import typer
 from client_sdk.commands.joining import FILES, Learners, Share, Target
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import Threads, use_threads
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, say, say_json
 
 
-@errors_as_sentences
 def evaluate(
     run: Annotated[str, typer.Argument(help="The run's id; 'quorate status' lists them.")],
     data: Annotated[

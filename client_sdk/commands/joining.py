@@ -221,7 +221,7 @@ class Joining:
 
 
 def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
-    """A command whose parameter ``joining`` becomes the options of ``Joining``. Goes under ``@errors_as_sentences``."""
+    """A command whose parameter ``joining`` becomes the options of ``Joining``."""
     own = get_type_hints(command, include_extras=True)
     joining = get_type_hints(Joining, include_extras=True)
     names = [field.name for field in fields(Joining)]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import Json, fail, say, say_json
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -30,7 +30,6 @@ def secagg() -> None:
     "correctness (Bell et al. 2020). Bits above 128 are given as 128, the strength of the ciphers.",
     epilog="Example: quorate secagg parameters --n 300 --drop 44 --corrupt 0.1 --sigma 80",
 )
-@errors_as_sentences
 def parameters(
     n: Annotated[int, typer.Option("--n", min=3, help="Devices of the round.")],
     drop: Annotated[int, typer.Option(min=0, help="How many of them may vanish: a count.")],

@@ -18,10 +18,9 @@ import hmac
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote_plus, urlencode
 
 import httpx2
@@ -37,12 +36,6 @@ _AT_ONCE = 2
 _PAGE = re.compile(r"/(?!/)[A-Za-z0-9._~!$&'()*+,;=:@%/?#-]{0,1000}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[a-z_]{1,40}")
-
-
-class AskIssuer(Protocol):
-    def __call__(
-        self, url: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
-    ) -> bytes: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +57,11 @@ class CodeFlow:
         keys: IssuerKeys,
         client: IssuerClient,
         now: Callable[[], float],
-        fetch: AskIssuer = read_url,
     ) -> None:
         self._issuer = issuer
         self._keys = keys
         self._client = client
         self._now = now
-        self._fetch = fetch
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     @property
@@ -139,7 +130,7 @@ class CodeFlow:
         }
         try:
             headers = {"Accept": "application/json"} | self._authentication(form)
-            answer = json.loads(self._fetch(self._endpoint("token_endpoint"), form, headers))
+            answer = json.loads(read_url(self._endpoint("token_endpoint"), form, headers))
             token = answer.get("id_token") if isinstance(answer, dict) else None
         except httpx2.HTTPStatusError as error:
             if 400 <= error.response.status_code < 500:

@@ -31,8 +31,6 @@ ASYMMETRIC = frozenset(
 _PUBLIC = ("kty", "kid", "use", "alg", "n", "e", "crv", "x", "y")
 """The members of a JWK that are read: nothing of a private key."""
 
-Fetch = Callable[[str], bytes]
-
 
 class IssuerUnreachable(Exception):
     """The issuer's keys cannot be read now."""
@@ -45,9 +43,8 @@ class IssuerUnreachable(Exception):
 class IssuerKeys:
     """The keys of one issuer. ``now``: seconds of any clock that does not jump."""
 
-    def __init__(self, issuer: str, fetch: Fetch | None = None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, issuer: str, now: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
-        self._fetch = fetch or read_url
         self._now = now
         self._asking = threading.Lock()
         self._keys: list[dict[str, Any]] = []
@@ -118,7 +115,7 @@ class IssuerKeys:
 
     def _document(self, url: str) -> dict[str, Any]:
         """The JSON object at this address. ValueError where it has none."""
-        found = json.loads(self._fetch(require_https(url)))
+        found = json.loads(read_url(require_https(url)))
         if not isinstance(found, dict):
             raise ValueError(f"{url} has no JSON object")
         return found

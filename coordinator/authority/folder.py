@@ -30,11 +30,12 @@ class AuthorityFolderError(Exception):
     """The folder is no authority's, or cannot be used. One sentence with the fix."""
 
 
-def make_authority(folder: Path, policy: AuthorityPolicy, *, at: float, key: DeviceKey | None = None) -> Issuer:
+def make_authority(folder: Path, policy: AuthorityPolicy, *, at: float) -> Issuer:
     """Makes the folder of a new authority, with its first list. AuthorityFolderError where there is one.
 
     The key is written last: a folder that was made by half has none, and is made anew."""
-    issuer = Issuer(key := key if key is not None else DeviceKey.create(), policy)
+    key = DeviceKey.create()
+    issuer = Issuer(key, policy)
     try:
         make_folder(folder)
         if (folder / KEY_FILE).exists():

@@ -14,13 +14,12 @@ from coordinator.authority.app import create_authority_app
 from coordinator.authority.folder import opened
 from coordinator.authority.issuer import Issuer
 from coordinator.authority.proofs import EnrolmentProof
-from coordinator.datafolder import FolderError, locked
 from coordinator.service.process import (
-    CannotServe,
     bind,
     certificate_of,
     collect_only_what_is_new,
     local_url,
+    locked_folder,
     raise_file_limit,
 )
 from coordinator.service.sockets import HttpServer
@@ -32,7 +31,6 @@ def serve_authority(
     settings: Settings,
     proof: EnrolmentProof,
     on_ready: Callable[[str, Issuer], None],
-    clock: Callable[[], float] = time.time,
 ) -> None:
     """Serves the authority of this folder until SIGINT or SIGTERM, under the limits of ``settings``.
     ``on_ready(url, issuer)`` is called when requests are answered, with the address that is listened on.
@@ -41,19 +39,16 @@ def serve_authority(
     """
     certificate = certificate_of(settings)
     raise_file_limit()
-    try:
-        with opened(folder) as (issuer, ledger), locked(folder, "authority"):
-            listener = bind(settings.host, settings.port)
-            try:
-                url = local_url(settings, listener)
-                app = create_authority_app(AuthorityAnswers(issuer, ledger, proof), settings, clock)
+    with opened(folder) as (issuer, ledger), locked_folder(folder, "authority"):
+        listener = bind(settings.host, settings.port)
+        try:
+            url = local_url(settings, listener)
+            app = create_authority_app(AuthorityAnswers(issuer, ledger, proof), settings, time.time)
 
-                def ready() -> None:
-                    collect_only_what_is_new()
-                    on_ready(url, issuer)
+            def ready() -> None:
+                collect_only_what_is_new()
+                on_ready(url, issuer)
 
-                HttpServer(app, listener, ready, certificate).run()
-            finally:
-                listener.close()
-    except FolderError as error:
-        raise CannotServe(f"{str(error).removesuffix('.')} by --data.") from error
+            HttpServer(app, listener, ready, certificate).run()
+        finally:
+            listener.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json, say_table
+from client_sdk.terminal import Json, fail, say, say_json, say_table
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
 from coordinator.commands.secret_file import require_new, write_secret
 from coordinator.commands.tables import moment
@@ -35,7 +35,6 @@ _SPANS = {"m": 60, "h": 3_600, "d": 86_400}
 
 
 @app.command(epilog="Example: quorate authority init --url https://authority.example:8471")
-@errors_as_sentences
 def init(
     url: Annotated[str, typer.Option(help="Public URL, which tokens name: https, or http on loopback.")],
     data: Data = DEFAULT_FOLDER,
@@ -60,7 +59,6 @@ def init(
 
 
 @app.command(epilog="Example: quorate authority serve --data quorate-authority --port 8471")
-@errors_as_sentences
 def serve(
     data: Data = DEFAULT_FOLDER,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port; 0 means any free one.")] = DEFAULT_PORT,
@@ -98,7 +96,6 @@ def serve(
 
 
 @app.command(epilog="Example: quorate authority token --uses 40 --expires 7d --label clinics --output clinics.token")
-@errors_as_sentences
 def token(
     data: Data = DEFAULT_FOLDER,
     worker: Annotated[bool, typer.Option("--worker", help="For a worker of a datacenter, not for devices.")] = False,
@@ -137,7 +134,6 @@ def token(
 
 
 @app.command(epilog="Example: quorate authority devices")
-@errors_as_sentences
 def devices(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
     """List who was enrolled, devices and workers: state, key and until when the certificate is valid."""
     with _authority(data) as (_, ledger), ledger.reading() as rows:
@@ -177,7 +173,6 @@ def devices(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
 
 
 @app.command(epilog="Example: quorate authority revoke d1f2e3d4c5b6a798")
-@errors_as_sentences
 def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="As 'quorate authority devices' lists it.")],
     data: Data = DEFAULT_FOLDER,
@@ -195,7 +190,6 @@ def revoke(
 
 
 @app.command(epilog="Example: quorate authority audit --last 20")
-@errors_as_sentences
 def audit(
     data: Data = DEFAULT_FOLDER,
     last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 100,
@@ -212,7 +206,6 @@ def audit(
 
 
 @app.command(epilog="Example: quorate authority show --json")
-@errors_as_sentences
 def show(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
     """Show the public key and its hash, which a coordinator and each device's token pin."""
     with _authority(data) as (issuer, _):

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from coordinator.commands.asking import asking
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment
@@ -21,12 +22,9 @@ app = typer.Typer(
 
 
 @app.command("list", epilog="Example: quorate checkpoint list mnist")
-@errors_as_sentences
 def list_(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List a run's checkpoints, each with its digest and origin."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         line = client.checkpoints(run)
     rows = [(row.version, row.digest, row.round, row.bytes, moment(row.created_at), row.origin or None) for row in line]
     columns = ("version", "digest", "round", "bytes", "created", "origin")
@@ -38,7 +36,6 @@ def list_(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None
 
 
 @app.command(epilog="Example: quorate checkpoint get mnist --version 10 -o model.safetensors")
-@errors_as_sentences
 def get(
     run: RunName,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")],
@@ -51,8 +48,6 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Download a checkpoint as a safetensors file."""
-    from client_sdk.http.operator import OperatorClient
-
     if output.is_dir():
         fail(f"{output} is a folder; name the file to write, as in {output / 'model.safetensors'}.")
     if not output.absolute().parent.is_dir():
@@ -62,7 +57,7 @@ def get(
     if output.exists() and not force:
         fail(f"{output} exists; --force overwrites it.")
 
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         line = {row.version: row for row in client.checkpoints(run)}
         wanted = max(line) if version is None else version
         if wanted not in line:

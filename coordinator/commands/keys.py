@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from client_sdk.protocol.access import DAY_S, AuditHeadView, CreateKey, RoleName
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from coordinator.commands.asking import PAGE, asking, every_page, show_answer
 from coordinator.commands.secret_file import require_new, write_secret
 from coordinator.commands.tables import moment
-from coordinator.commands.text_tables import PAGE, TextTable, every_page, show_answer, show_table
+from coordinator.commands.text_tables import TextTable, show_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,7 +22,6 @@ app = typer.Typer(
 
 
 @app.command(epilog="Example: quorate keys create --role operator --scope 'mnist*' --output ci.key")
-@errors_as_sentences
 def create(
     role: Annotated[RoleName, typer.Option(help="viewer reads, operator also runs things, owner also gives keys.")],
     scope: Annotated[
@@ -38,11 +38,9 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create an API key. It is printed or written only once: the coordinator stores its hash. Only for owners."""
-    from client_sdk.http.operator import OperatorClient
-
     request = CreateKey(role=role, scope=scope, label=label, expires_in_s=days * DAY_S)
     require_new(output)
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         made = client.create_key(request)
     if output is not None:
         write_secret(output, made.text)
@@ -56,12 +54,9 @@ def create(
 
 
 @app.command("list", epilog="Example: quorate keys list")
-@errors_as_sentences
 def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the API keys within your scope, also revoked and expired ones. Only for owners."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         found = client.keys()
     rows = [
         (
@@ -85,7 +80,6 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
 
 
 @app.command(epilog="Example: quorate keys revoke 3f8a61c0d7be4925")
-@errors_as_sentences
 def revoke(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, as 'quorate keys list' shows it.")],
     coordinator: Url = DEFAULT_URL,
@@ -93,14 +87,11 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Revoke an API key permanently. Streams that are open for it end. Only for owners."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.revoke_key(key)
     show_answer(view, f"{view.key} is revoked.", as_json=as_json)
 
 
-@errors_as_sentences
 def audit(
     after: Annotated[int, typer.Option(min=0, help="Start after the row with this number.")] = 0,
     head: Annotated[
@@ -116,9 +107,7 @@ def audit(
     Append what --head prints to a file on another machine from time to time: 'quorate verify --head FILE' then shows
     rows that somebody removed from the end, or a chain that was computed anew.
     """
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         if head:
             _say_head(client.audit_head(), as_json)
             return

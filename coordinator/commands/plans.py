@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json, sentence_of
+from client_sdk.terminal import Json, fail, say, say_json, sentence_of
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Changes = Annotated[
 
 
 @app.command(epilog="Example: quorate plan check plan.toml --init model.safetensors")
-@errors_as_sentences
 def check(
     plan: PlanPath,
     changes: Changes = None,
@@ -98,7 +97,6 @@ def check(
 
 
 @app.command(epilog="Example: quorate plan schema > plan.schema.json")
-@errors_as_sentences
 def schema() -> None:
     """Print the JSON schema of plans. An editor completes and checks a plan whose first line names the schema's file:
     ``#:schema ./plan.schema.json``."""

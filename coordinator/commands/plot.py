@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from coordinator.commands.asking import asking
 from coordinator.commands.runs import RunName
 from coordinator.commands.watch import every_round
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from client_sdk.protocol.operators import RoundView
 
 
-@errors_as_sentences
 def plot(
     run: RunName,
     out: Annotated[
@@ -36,7 +36,6 @@ def plot(
     Of a secure run it draws how many devices came to each exchange, since nobody knows what one device did. The same
     data give the same file; text stays text in .svg and .pdf.
     """
-    from client_sdk.http.operator import OperatorClient
     from coordinator.pictures.run_figure import FORMATS, PicturedRun, has_secure_rounds, write
 
     file = out if out is not None else Path(f"{run}.svg")
@@ -44,7 +43,7 @@ def plot(
         fail(f"The picture {file} must end in {', '.join([*FORMATS][:-1])} or {[*FORMATS][-1]}.")
     if not file.absolute().parent.is_dir():
         fail(f"There is no folder {file.parent} for the picture.")
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.run(run)
         rounds = every_round(client, run)
         chosen = _chosen(rounds) if round_ is None else client.round(run, round_)

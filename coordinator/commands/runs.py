@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from coordinator.commands.asking import asking, show_answer
 from coordinator.commands.initial_checkpoint import Statistics, given, initial, learner_unknown, roles_for, said_roles
 from coordinator.commands.plans import Changes, PlanPath
 from coordinator.commands.progress import counted_bytes
 from coordinator.commands.tables import print_run, print_runs, who_is_spent
-from coordinator.commands.text_tables import show_answer
 
 if TYPE_CHECKING:
     from client_sdk.protocol.operators import RunView
@@ -35,7 +35,6 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as 'q
     epilog="Example: quorate run create plan.toml --init model.safetensors, or on a machine that has the learner: "
     "quorate run create plan.toml"
 )
-@errors_as_sentences
 def create(
     plan: PlanPath,
     init: Annotated[
@@ -57,7 +56,6 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Start a run of a plan from an initial checkpoint."""
-    from client_sdk.http.operator import OperatorClient
     from client_sdk.tensors import read_header
     from coordinator.engine.plan import Plan
 
@@ -72,7 +70,7 @@ def create(
     else:
         read, content, origin, made_by = initial(read, learner, seed)
     roles, word = roles_for(read_header(content).manifest, said, made_by)
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         with counted_bytes(f"uploading {origin}", size) as on_bytes:
             digest = client.upload_checkpoint(content, on_bytes)
@@ -97,12 +95,9 @@ def create(
 
 
 @app.command("list", epilog="Example: quorate run list")
-@errors_as_sentences
 def list_(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List all runs, oldest first."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         runs = client.runs()
     if as_json:
         say_json(runs)
@@ -111,12 +106,9 @@ def list_(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Jso
 
 
 @app.command(epilog="Example: quorate run show mnist")
-@errors_as_sentences
 def show(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Show one run: its status, its current round, its plan."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.run(run)
     if as_json:
         say_json(view)
@@ -125,37 +117,27 @@ def show(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None,
 
 
 @app.command(epilog="Example: quorate run pause mnist")
-@errors_as_sentences
 def pause(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Pause a run: the current round continues to its end, and no other one opens."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         _print_status(client.pause(run), as_json)
 
 
 @app.command(epilog="Example: quorate run resume mnist")
-@errors_as_sentences
 def resume(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Resume a paused run."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         _print_status(client.resume(run), as_json)
 
 
 @app.command(epilog="Example: quorate run stop mnist")
-@errors_as_sentences
 def stop(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """Stop a run permanently. Its checkpoints stay."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         _print_status(client.stop(run), as_json)
 
 
 @app.command(epilog='Example: quorate run rename mnist "digits, larger cohort"')
-@errors_as_sentences
 def rename(
     run: RunName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is shown by, up to 64 characters.")],
@@ -164,15 +146,12 @@ def rename(
     as_json: Json = False,
 ) -> None:
     """Show a run by another name. Its id and its plan stay."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.rename(run, name)
     show_answer(view, f"Run {view.run} is shown as {view.name}.", as_json=as_json)
 
 
 @app.command(epilog="Example: quorate run advance mnist --by olga")
-@errors_as_sentences
 def advance(
     run: RunName,
     by: Annotated[
@@ -183,16 +162,13 @@ def advance(
     as_json: Json = False,
 ) -> None:
     """Let an exhausted run continue: commit its model moved by one unit, without contributions. Audited."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.advance(run, by or _login())
     done = f"Run {view.run} commits its model moved by one unit, without contributions. The audit records this."
     show_answer(view, done, as_json=as_json)
 
 
 @app.command(epilog="Example: quorate run unbar mnist phone-7 --by olga")
-@errors_as_sentences
 def unbar(
     run: RunName,
     device: Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id, as 'quorate run show' names it.")],
@@ -204,9 +180,7 @@ def unbar(
     as_json: Json = False,
 ) -> None:
     """Let a barred device take part in a run's secure rounds again. Audited."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.unbar(run, device, by or _login())
     done = f"Device {device} may take part in run {view.run} again. The audit records this."
     show_answer(view, done, as_json=as_json)

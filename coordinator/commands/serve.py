@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from client_sdk.commands.threads import use_threads
-from client_sdk.terminal import errors_as_sentences
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
 from coordinator.commands.secret_file import refuse_password
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from coordinator.service.process import Ready
 
 
-@errors_as_sentences
 def serve(
     data: Annotated[Path | None, typer.Option(help="Folder of the database and the blobs.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 means any free one. (default 8470)")] = None,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -19,10 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from client_sdk.protocol.names import Message
-from client_sdk.terminal import cell, say, say_json, say_table
+from client_sdk.terminal import cell, say_json, say_table
 
-M = TypeVar("M", bound=Message)
-PAGE = 1000
 GAP = 2
 """Columns between two cells."""
 LEAST_WORDS = 24
@@ -65,21 +62,6 @@ def show_table(table: TextTable, found: Sequence[Message] = (), *, as_json: bool
         say_table(table.columns, table.rows, table.empty)
     else:
         console.print(drawn(table, console.width))
-
-
-def show_answer(found: Message, text: str, *, as_json: bool) -> None:
-    """Print what was done as a sentence; with ``as_json`` the message that the coordinator answered."""
-    say_json(found) if as_json else say(text)
-
-
-def every_page(page_after: Callable[[M | None], list[M]]) -> list[M]:
-    """All of a list that is read in pages of at most PAGE, each after the last one read."""
-    found: list[M] = []
-    while page := page_after(found[-1] if found else None):
-        found += page
-        if len(page) < PAGE:
-            break
-    return found
 
 
 def drawn(table: TextTable, width: int) -> RenderableType:

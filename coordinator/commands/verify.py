@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import Json, fail, note, say, say_json
 from coordinator.commands.progress import progress
 from coordinator.commands.secret_file import refuse_password
 from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, DATABASE_FILE
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from coordinator.verify import AuditHead, Head, Violation
 
 
-@errors_as_sentences
 def verify(
     database: Annotated[
         str, typer.Argument(metavar="DB", help="A database file, a data folder of 'quorate serve', or a URL.")

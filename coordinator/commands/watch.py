@@ -11,17 +11,17 @@ import typer
 
 from client_sdk.protocol.operators import DeviceState, DeviceView, ExchangeView, RoundView, SecureView
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, say, say_json
+from coordinator.commands.asking import PAGE, asking, every_page
 from coordinator.commands.runs import RunName
 from coordinator.commands.tables import moment, print_rounds, print_run, print_runs
-from coordinator.commands.text_tables import PAGE, TextTable, every_page, show_table, terminal
+from coordinator.commands.text_tables import TextTable, show_table, terminal
 from coordinator.engine.reasons import printable
 
 if TYPE_CHECKING:
     from client_sdk.http.operator import OperatorClient
 
 
-@errors_as_sentences
 def status(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run (default: all of them).")] = None,
     watch: Annotated[
@@ -32,9 +32,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show all runs of a coordinator, or the progress of one."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         if watch:
             from coordinator.commands.watching import watch_all, watch_run
 
@@ -69,7 +67,6 @@ def _print_one(client: OperatorClient, run: str, as_json: bool) -> None:
         console.print(picture(RunReader(client, run)(), console.width, console.height - 2))
 
 
-@errors_as_sentences
 def rounds(
     run: RunName,
     secure: Annotated[
@@ -80,9 +77,7 @@ def rounds(
     as_json: Json = False,
 ) -> None:
     """List the rounds of a run: how each ended and why, and how many devices reached each stage."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         found = every_round(client, run)
     if secure:
         found = [view for view in found if view.kind == "secure"]
@@ -99,19 +94,15 @@ def every_round(client: OperatorClient, run: str) -> list[RoundView]:
     return every_page(lambda last: client.rounds(run, after=0 if last is None else last.round, limit=PAGE))
 
 
-@errors_as_sentences
 def metrics(run: RunName, coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List a run's metrics by checkpoint, with the number of examples of each."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         found = client.metrics(run)
     rows = [(row.version, row.source, row.name, row.value, row.examples) for row in found]
     empty = f"No metrics yet. Score the checkpoints: quorate evaluate {run} --data DATA"
     show_table(TextTable(("version", "source", "metric", "value", "examples"), rows, empty), found, as_json=as_json)
 
 
-@errors_as_sentences
 def devices(
     state: Annotated[
         DeviceState | None,
@@ -129,17 +120,15 @@ def devices(
     as_json: Json = False,
 ) -> None:
     """List the registered devices: what each does now, when it was last seen, and how often it took part."""
-    from client_sdk.http.operator import OperatorClient
-
     if run:
         if state or device_class or match:
             fail("--run lists all devices of a run: leave out --state, --class and --match.")
-        with OperatorClient(coordinator, key_file=key_file) as client:
+        with asking(coordinator, key_file) as client:
             _show_participation(client, run, as_json=as_json)
         return
     given = {"state": state, "device_class": device_class, "q": match}
     wanted = {name: value for name, value in given.items() if value}
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         found = every_page(lambda last: client.devices(after="" if last is None else last.device, limit=PAGE, **wanted))
     facts = sorted({name for row in found for name in row.facts})
     rows = [
@@ -166,7 +155,6 @@ def devices(
     )
 
 
-@errors_as_sentences
 def events(
     run: RunName,
     follow: Annotated[bool, typer.Option("--follow", help="Continue with new events until the run ends.")] = False,
@@ -176,9 +164,7 @@ def events(
     as_json: Json = False,
 ) -> None:
     """Print a run's log, one event per line."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         newest = client.run(run).seq
         if after >= newest and not follow:
             return

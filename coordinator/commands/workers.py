@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, errors_as_sentences
+from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url
+from coordinator.commands.asking import asking, show_answer
 from coordinator.commands.tables import moment
-from coordinator.commands.text_tables import TextTable, show_answer, show_table
+from coordinator.commands.text_tables import TextTable, show_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,12 +19,9 @@ app = typer.Typer(
 
 
 @app.command("list", epilog="Example: quorate worker list")
-@errors_as_sentences
 def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: Json = False) -> None:
     """List the workers, with their state and the time when each last asked for a round."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         found = client.workers()
     rows = [
         (row.worker, row.state, row.run, row.round, moment(row.created_at), moment(row.last_seen_at), row.label or None)
@@ -35,7 +33,6 @@ def listing(coordinator: Url = DEFAULT_URL, key_file: KeyFile = None, as_json: J
 
 
 @app.command(epilog="Example: quorate worker revoke w1f2e3d4c5b6a798")
-@errors_as_sentences
 def revoke(
     worker: Annotated[
         str, typer.Argument(metavar="WORKER", help="The worker's id, as 'quorate worker list' shows it.")
@@ -45,8 +42,6 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Give a worker no more rounds, permanently. A round that it has goes to another worker when the lease ends."""
-    from client_sdk.http.operator import OperatorClient
-
-    with OperatorClient(coordinator, key_file=key_file) as client:
+    with asking(coordinator, key_file) as client:
         view = client.revoke_worker(worker)
     show_answer(view, f"{view.worker} is revoked.", as_json=as_json)

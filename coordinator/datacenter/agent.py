@@ -16,7 +16,7 @@ import typer
 
 from client_sdk.commands.threads import Threads
 from client_sdk.commands.token_file import TokenFile, enrolment_token
-from client_sdk.terminal import DEFAULT_URL, Json, Url, errors_as_sentences, fail, note
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note
 
 if TYPE_CHECKING:
     from coordinator.datacenter.preflight import PreflightRequest
@@ -34,7 +34,6 @@ EPILOG = (
 )
 
 
-@errors_as_sentences
 def join(
     coordinator: Url = DEFAULT_URL,
     token_file: TokenFile = None,

@@ -15,7 +15,7 @@ import typer
 
 from client_sdk.commands.joining import FILES, Target
 from client_sdk.commands.threads import Threads, use_threads
-from client_sdk.terminal import Json, TimeLeft, errors_as_sentences, fail, print_error, say, say_json
+from client_sdk.terminal import Json, TimeLeft, fail, print_error, say, say_json
 from coordinator.datacenter import agent, follower_agent
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def _datacenter() -> None:
     "or on several machines: torchrun --nnodes 2 ... -m client_sdk.cli datacenter train quorate:mnist-mlp --data mnist "
     "--steps 500"
 )
-@errors_as_sentences
 def train(
     learner: Annotated[str, typer.Argument(metavar="LEARNER", help="package:name, or module:attribute of your own.")],
     data: Annotated[str, typer.Option(metavar=FILES, help="An installed data set, or a file: x and y, or a table.")],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.commands.threads import Threads
-from client_sdk.terminal import Json, errors_as_sentences, say, say_json
+from client_sdk.terminal import Json, say, say_json
 from coordinator.datacenter.agent import LOST_S, note_leftovers, preflight_request
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ EPILOG = (
 LOOK_S = 0.2
 
 
-@errors_as_sentences
 def follow(
     folder: Annotated[Path, typer.Option(help="The leading agent's --folder, which both machines see.")],
     node: Annotated[int, typer.Option(min=1, max=1023, help="This machine's number in the group; the leader is 0.")],

@@ -196,8 +196,8 @@ def part_of(
 class _FollowerWatch:
     """The leader's view of the followers while its own processes run."""
 
-    def __init__(self, leader: Leader, clock: Callable[[], float] = time.monotonic) -> None:
-        self._leader, self._clock = leader, clock
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
         self._order: Order | None = None
         self._ended_at: float | None = None
 
@@ -210,8 +210,8 @@ class _FollowerWatch:
             return False
         endings = self._leader.endings(self._order)
         if endings and self._ended_at is None:
-            self._ended_at = self._clock()
-        settled = self._ended_at is not None and self._clock() - self._ended_at >= SETTLE_S
+            self._ended_at = time.monotonic()
+        settled = self._ended_at is not None and time.monotonic() - self._ended_at >= SETTLE_S
         return settled or any(end.final for end in endings.values()) or self._leader.missing(self._order) is not None
 
     def settled(self) -> dict[int, Ending]:
@@ -219,8 +219,8 @@ class _FollowerWatch:
         order = self._order
         if order is None:
             return {}
-        until, found = self._clock() + SETTLE_S, self._leader.endings(order)
-        while self._clock() < until and len(found) < len(order.members) and not any(e.final for e in found.values()):
+        until, found = time.monotonic() + SETTLE_S, self._leader.endings(order)
+        while time.monotonic() < until and len(found) < len(order.members) and not any(e.final for e in found.values()):
             if self._leader.missing(order) is not None:
                 break
             time.sleep(0.05)

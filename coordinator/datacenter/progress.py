@@ -77,11 +77,10 @@ def plain_line(message: dict[str, Any]) -> str:
 
 
 class ProgressThrottle:
-    """Selects the messages to show in logs: all, but ``progress`` only every ``every_s`` seconds and at the last
-    step."""
+    """Selects the messages to show in logs: all, but ``progress`` only every LOG_EVERY_S and at the last step."""
 
-    def __init__(self, every_s: float = LOG_EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._every_s, self._clock = every_s, clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._shown_at: float | None = None
 
     def allows(self, message: dict[str, Any]) -> bool:
@@ -89,7 +88,7 @@ class ProgressThrottle:
         if message["event"] != "progress":
             return True
         now = self._clock()
-        if self._shown_at is not None and now - self._shown_at < self._every_s and message["step"] != message["steps"]:
+        if self._shown_at is not None and now - self._shown_at < LOG_EVERY_S and message["step"] != message["steps"]:
             return False
         self._shown_at = now
         return True
@@ -98,23 +97,20 @@ class ProgressThrottle:
 class Meter:
     """Measures samples per second and the share of communication since the last ``progress`` message."""
 
-    def __init__(
-        self, on_message: OnMessage, every_s: float = 1.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._on_message, self._every_s, self._clock = on_message, every_s, clock
-        self._since = self.began = clock()
+    def __init__(self, on_message: OnMessage) -> None:
+        self._on_message = on_message
+        self._since = self.began = time.monotonic()
         self._samples = self._steps = 0
 
     def step(self, fields: dict[str, Any], samples: int, communication_s: Callable[[], float | None]) -> None:
-        """One step of ``samples`` examples is done. Sends a message when ``every_s`` seconds have passed, and
-        at the last step.
+        """One step of ``samples`` examples is done. Sends a message when a second has passed, and at the last step.
 
         ``communication_s``: mean seconds of a step that are communication only.
         """
         self._samples += samples
         self._steps += 1
-        passed = self._clock() - self._since
-        if passed < self._every_s and fields["step"] != fields["steps"]:
+        passed = time.monotonic() - self._since
+        if passed < 1.0 and fields["step"] != fields["steps"]:
             return
         waited = communication_s()
         self._on_message(
@@ -127,5 +123,5 @@ class Meter:
                 else round(min(1.0, waited * self._steps / max(passed, 1e-9)), 4),
             }
         )
-        self._since = self._clock()
+        self._since = time.monotonic()
         self._samples = self._steps = 0

@@ -68,7 +68,7 @@ def create_app(
     everybody, beside the coordinator's own. UndeclaredRoute where one of them does not declare who may ask for it."""
     service = Service(coordinator, settings, coordinator.core.signals)
     service.meters.times.know(table)
-    coordinator.insight.system.process = MeterReport(service.meters)
+    coordinator.insight.system.process = MeterReport(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

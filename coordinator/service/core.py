@@ -17,7 +17,7 @@ from coordinator.runtime.signals import Signals
 from coordinator.service.limits.admission import LOCAL, Sender
 from coordinator.service.observe import Meters
 from coordinator.service.serving import Serving
-from coordinator.service.stream_slots import StreamSlots
+from coordinator.service.stream_slots import stream_slots
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, WorkerRow
 
@@ -32,8 +32,10 @@ class Service(Serving):
         super().__init__(settings, Meters(coordinator))
         self.coordinator = coordinator
         self.signals = signals
-        self.stream_slots = StreamSlots(settings.streams, "event streams")
-        self.viewer_slots = StreamSlots(settings.viewers, "viewers")
+        self.stream_slots = stream_slots(settings.streams, "event streams")
+        self.viewer_slots = stream_slots(settings.viewers, "viewers")
+        self.meters.streams.set_function(lambda: self.stream_slots.amount)
+        self.meters.viewers.set_function(lambda: self.viewer_slots.amount)
 
     def stop(self) -> None:
         super().stop()

@@ -11,7 +11,6 @@ import time
 from bisect import bisect_left
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,10 +56,7 @@ class Meters:
         self.held = Gauge("quorate_held_check_ins", "Check-ins held open by this process now", registry=self.registry)
         self.streams = Gauge("quorate_event_streams", "Event streams open now", registry=self.registry)
         self.uploads = Gauge("quorate_uploads", "Bodies being received now", registry=self.registry)
-        self.open_streams = 0
-        self.live = Gauge("quorate_stream_viewers", "Viewers of the stream of all runs now", registry=self.registry)
-        self.viewers = 0
-        """Of the stream of all runs."""
+        self.viewers = Gauge("quorate_stream_viewers", "Viewers of the stream of all runs now", registry=self.registry)
         self.times = RequestTimes(_SECONDS)
         self._runs: Callable[[Callable[[str], bool] | None], Collector] | None = None
         if coordinator is not None:
@@ -84,22 +80,6 @@ class Meters:
     def refused(self, found: Problem) -> None:
         """Counts one refusal by its kind; those without a kind by their status."""
         self.problems.labels(found.kind if found.type != "about:blank" else f"http-{found.status}").inc()
-
-    @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Counts an event stream as open while the block runs."""
-        self.open_streams += 1
-        self.streams.set(self.open_streams)
-        try:
-            yield
-        finally:
-            self.open_streams -= 1
-            self.streams.set(self.open_streams)
-
-    def count_viewers(self, viewers: int) -> None:
-        """How many view the stream of all runs now."""
-        self.viewers = viewers
-        self.live.set(viewers)
 
     def text(self, sees: Callable[[str], bool] | None = None) -> bytes:
         """The exposition format; with ``sees`` only what concerns runs for which it is true. Reads the store: call it

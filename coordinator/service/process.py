@@ -110,7 +110,7 @@ def serve(settings: Settings, on_ready: Callable[[Ready], None], make_inside: Ma
     raise_file_limit()
     _give_memory_back()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_folder(settings.data))
+        stack.enter_context(locked_folder(settings.data))
         traces = stack.enter_context(traces_of_process())
         listener = bind(settings.host, settings.port)
         stack.callback(listener.close)
@@ -166,11 +166,11 @@ def _pinned(settings: Settings, inside: Inside | None, url: str) -> PinnedAuthor
 
 
 @contextlib.contextmanager
-def _folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path, by: str = "coordinator or simulation") -> Iterator[None]:
     """Makes the folder and locks it: one server at a time writes to it. The lock ends with the process."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder))
+            stack.enter_context(locked(folder, by))
         except FolderError as error:
             raise CannotServe(f"{str(error).removesuffix('.')} by --data.") from error
         yield

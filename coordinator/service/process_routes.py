@@ -22,7 +22,6 @@ from coordinator.runtime.insight.insight import Insight
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
-from coordinator.service.observe import Meters
 from coordinator.service.signatures import bearer
 from coordinator.store.port import StoreError
 
@@ -142,20 +141,19 @@ log = structlog.get_logger("coordinator.service")
 
 
 class MeterReport:
-    """What the server of this process says of itself in ``/v1/system``: the ``ProcessReport`` of a service, from its
-    meters."""
+    """What the server of this process says of itself in ``/v1/system``: the ``ProcessReport`` of a service."""
 
-    def __init__(self, meters: Meters) -> None:
-        self._meters = meters
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     def requests(self) -> list[GroupRequests]:
-        return self._meters.times.view()
+        return self._service.meters.times.view()
 
     def streams(self) -> int:
-        return self._meters.open_streams
+        return self._service.stream_slots.amount
 
     def viewers(self) -> int:
-        return self._meters.viewers
+        return self._service.viewer_slots.amount
 
 
 async def keep_noting(insight: Insight) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -110,18 +110,10 @@ async def read_body(request: Request) -> bytes:
     service = request.app.state.service
     pace = Pace(service.settings)
     parts: list[bytes] = []
-    more = True
     with service.admission.messages.held(sender_of(request).key or "unlimited") as memory:
-        while more:
-            message = await pace.next(request.receive)
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            part = message.get("body", b"")
+        async for part in pace.parts(request.receive, limit, f"The message is longer than {limit} bytes."):
             parts.append(part)
-            more = message.get("more_body", False)
-            if pace.received > limit:
-                raise problem("too-large", f"The message is longer than {limit} bytes.")
-            if pace.received > SMALL and part:
+            if pace.received > SMALL:
                 memory.add(len(part))
     service.meters.bytes_in.inc(pace.received)
     return b"".join(parts)
@@ -167,8 +159,22 @@ class Pace:
         self.received = 0
         """Bytes so far."""
 
-    async def next(self, receive: Receive) -> Message:
-        """Returns the body's next part, or the disconnection. ProblemError *truncated* where the sender is too slow."""
+    async def parts(self, receive: Receive, limit: int, too_large: str) -> AsyncIterator[bytes]:
+        """The parts of the body as they arrive. ClientDisconnect; ProblemError *too-large*, with this sentence, where
+        there are more than ``limit`` bytes, and *truncated* where the sender is too slow."""
+        more = True
+        while more:
+            message = await self._next(receive)
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            more = message.get("more_body", False)
+            if self.received > limit:
+                raise problem("too-large", too_large)
+            if part := message.get("body", b""):
+                yield part
+
+    async def _next(self, receive: Receive) -> Message:
+        """The body's next part, or the disconnection."""
         clock = asyncio.get_running_loop().time
         began = clock()
         ahead_s = self.received / self._rate - self._waited_s

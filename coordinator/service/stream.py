@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
 
 _PAGE = 500
-_HEARTBEAT_S = 15.0
-_RECONNECT_MS = 2000
+HEARTBEAT_S = 15.0
+RECONNECT_MS = 2000
 _BREATH_S = 0.05
 """Seconds between two reads of a stream, at least: a busy run wakes its streams for every report."""
 
@@ -71,9 +71,9 @@ def stream_routes(service: Service) -> list[APIRoute]:
         page = await service.work(read, service.coordinator, credentials, run, start)
         if not page.events and page.ended and follow:
             return Response(status_code=204)
-        service.stream_slots.take(page.who)
+        service.stream_slots.reserve(page.who, 1)
         frames = _events(service, credentials, run, start, follow)
-        return SlottedStream(frames, partial(service.stream_slots.give_back, page.who))
+        return SlottedStream(frames, partial(service.stream_slots.release, page.who, 1))
 
     route = APIRoute(
         Route.EVENTS,
@@ -117,29 +117,28 @@ async def _events(service: Service, credentials: str, run: str, after: int, foll
     """The frames. The stream ends when the caller's key is revoked or has expired: the next request says why."""
     key = f"run:{run}"
     loop = asyncio.get_running_loop()
-    wait_s = min(_HEARTBEAT_S, service.settings.reread_s)
-    with service.meters.stream():
-        spoke = loop.time()
-        yield format_sse_event(retry=_RECONNECT_MS)
-        while True:
-            seen = service.signals.version(key)
-            try:
-                page, ended, valid_s, _ = await service.work(read, service.coordinator, credentials, run, after)
-            except ProblemError:
-                return
-            if page:
-                after = page[-1].seq
-                spoke = loop.time()
-                yield b"".join(map(frame, page))
-            if len(page) == _PAGE:
-                continue
-            if ended or not follow or service.stopping:
-                return
-            if loop.time() - spoke >= _HEARTBEAT_S:
-                spoke = loop.time()
-                yield KEEPALIVE_COMMENT
-            if await service.signals.async_wait(key, seen, min(wait_s, valid_s)):
-                await asyncio.sleep(_BREATH_S)
+    wait_s = min(HEARTBEAT_S, service.settings.reread_s)
+    spoke = loop.time()
+    yield format_sse_event(retry=RECONNECT_MS)
+    while True:
+        seen = service.signals.version(key)
+        try:
+            page, ended, valid_s, _ = await service.work(read, service.coordinator, credentials, run, after)
+        except ProblemError:
+            return
+        if page:
+            after = page[-1].seq
+            spoke = loop.time()
+            yield b"".join(map(frame, page))
+        if len(page) == _PAGE:
+            continue
+        if ended or not follow or service.stopping:
+            return
+        if loop.time() - spoke >= HEARTBEAT_S:
+            spoke = loop.time()
+            yield KEEPALIVE_COMMENT
+        if await service.signals.async_wait(key, seen, min(wait_s, valid_s)):
+            await asyncio.sleep(_BREATH_S)
 
 
 def frame(event: EventView) -> bytes:

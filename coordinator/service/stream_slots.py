@@ -7,41 +7,29 @@ reader went before its first byte.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from fastapi.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.service.limits.in_flight import InFlight
 
 OF_ONE = 8
 """One operator has this part of all slots. The tabs of a browser share one stream."""
 AGAIN_S = 30.0
 
 
-class StreamSlots:
-    """Of one kind of stream. ``what`` names it in a refusal. For the event loop only."""
+def stream_slots(most: int, what: str) -> InFlight:
+    """The slots of one kind of stream, by operator. ``what`` names it in a refusal, which is *busy*."""
+    of_one = max(1, most // OF_ONE)
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most = most
-        self._of_one = max(1, most // OF_ONE)
-        self._what = what
-        self._taken: Counter[str] = Counter()
+    def refused(of_all: bool) -> ProblemError:
+        connected = f"{most} {what} are connected already."
+        own = f"This operator has {of_one} {what} already, an eighth of all."
+        return problem("busy", connected if of_all else own, retry_after_s=AGAIN_S)
 
-    def take(self, who: str) -> None:
-        """ProblemError *busy* where all slots are taken, or this operator has its part of them."""
-        if self._taken.total() >= self._most:
-            raise problem("busy", f"{self._most} {self._what} are connected already.", retry_after_s=AGAIN_S)
-        if self._taken[who] >= self._of_one:
-            detail = f"{who} has {self._of_one} {self._what} already, an eighth of all."
-            raise problem("busy", detail, retry_after_s=AGAIN_S)
-        self._taken[who] += 1
-
-    def give_back(self, who: str) -> None:
-        self._taken[who] -= 1
-        if self._taken[who] <= 0:
-            del self._taken[who]
+    return InFlight(refused, each=of_one, total=most)
 
 
 class SlottedStream(EventSourceResponse):

@@ -30,7 +30,7 @@ from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.errors import log
 from coordinator.service.signatures import bearer
-from coordinator.service.stream import Follow, LastId
+from coordinator.service.stream import HEARTBEAT_S, RECONNECT_MS, Follow, LastId
 from coordinator.service.stream_feeds import Feed, News, RunBoard, Scope
 from coordinator.service.stream_slots import SlottedStream
 from coordinator.store.port import StoreError
@@ -39,8 +39,6 @@ TICK_S = 1.0
 """Seconds between two frames of a scope, at least."""
 _FLEET_S = 5.0
 """Seconds for which the counts of the fleet are kept."""
-_HEARTBEAT_S = 15.0
-_RECONNECT_MS = 2000
 _FEEDS = 64
 """Scopes that are remembered, with viewers or without."""
 
@@ -84,7 +82,7 @@ class Viewers:
         service."""
         loop, spoke = asyncio.get_running_loop(), 0.0
         try:
-            yield format_sse_event(retry=_RECONNECT_MS)
+            yield format_sse_event(retry=RECONNECT_MS)
             while True:
                 news = self._next()
                 feed, ahead = viewer.feed, viewer.feed.number
@@ -92,7 +90,7 @@ class Viewers:
                     piece = feed.after(viewer.position, len(self._viewers))
                     viewer.position, spoke = ahead, loop.time()
                     yield piece
-                elif loop.time() - spoke >= _HEARTBEAT_S:
+                elif loop.time() - spoke >= HEARTBEAT_S:
                     spoke = loop.time()
                     yield KEEPALIVE_COMMENT
                 if viewer.ended or not follow or self._service.stopping:
@@ -106,13 +104,12 @@ class Viewers:
         """One more viewer, with a feed that has a state. ProblemError where it may not view, or *busy*."""
         service = self._service
         operator = await service.work(self._identified, credentials)
-        service.viewer_slots.take(operator.id)
+        service.viewer_slots.reserve(operator.id, 1)
         scope = scope_of(operator)
         feed = self._feed(scope, operator)
         viewer = Viewer(operator.id, credentials, scope, feed, operator.expires_at, feed.position_of(last_event_id))
         self._viewers.add(viewer)
         feed.viewers += 1
-        service.meters.count_viewers(len(self._viewers))
         try:
             if not feed.current:
                 await self._look([feed], anew=False)
@@ -127,10 +124,9 @@ class Viewers:
         """Ends a viewer; of one that has left already, nothing."""
         if viewer in self._viewers:
             self._viewers.discard(viewer)
-            self._service.viewer_slots.give_back(viewer.who)
+            self._service.viewer_slots.release(viewer.who, 1)
             viewer.feed.viewers -= 1
             viewer.feed.current &= viewer.feed.viewers > 0
-            self._service.meters.count_viewers(len(self._viewers))
 
     def _feed(self, scope: Scope, operator: Operator) -> Feed:
         feed = self._feeds.get(scope)
@@ -165,7 +161,7 @@ class Viewers:
                 except (StoreError, ProblemError) as error:
                     log.warning("the stream of all runs waits for the database", reason=str(error))
                     continue
-                if loop.time() - beat >= _HEARTBEAT_S:
+                if loop.time() - beat >= HEARTBEAT_S:
                     beat, news = loop.time(), True
                 if news:
                     self._wake()

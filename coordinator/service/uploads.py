@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
-from starlette.types import Message
 
 from client_sdk.protocol.names import DIGEST_HEADER, read_content_digest
 from client_sdk.protocol.problems import ProblemError, problem
@@ -47,6 +46,7 @@ class Uploads:
         self._slots = asyncio.Semaphore(service.settings.uploads)
         self._validating = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._active = 0
+        service.meters.uploads.set_function(lambda: self._active)
         self._callers = InFlight(self._too_many, each=service.settings.uploads_per_caller)
         self._disk = InFlight(self._no_room, total=service.settings.upload_disk_bytes)
 
@@ -109,6 +109,9 @@ class Uploads:
         except (BlobError, StoreError) as error:
             service.coordinator.core.process.storage_errors.note(error)
             raise
+        except ClientDisconnect:
+            service.meters.problems.labels("truncated").inc()
+            raise
         finally:
             if not ended:
                 await asyncio.shield(service.work(spool.__exit__, None, None, None))
@@ -119,31 +122,18 @@ class Uploads:
         parts: list[bytes] = []
         held = 0
         pace = Pace(service.settings)
-        more = True
-        while more:
-            message = await self._next(request, pace)
-            part = message.get("body", b"")
-            more = message.get("more_body", False)
-            if part:
-                parts.append(part)
-                held += len(part)
-                if disk is not None:
-                    disk.add(len(part))
-                if pace.received > limit:
-                    raise problem("too-large", f"The body is longer than the {limit} bytes that are accepted here.")
+        too_large = f"The body is longer than the {limit} bytes that are accepted here."
+        async for part in pace.parts(request.receive, limit, too_large):
+            parts.append(part)
+            held += len(part)
+            if disk is not None:
+                disk.add(len(part))
             if held >= self._piece():
                 await service.work(_write, spool, parts)
                 parts = []
                 held = 0
         service.meters.bytes_in.inc(pace.received)
         return pace.received, parts
-
-    async def _next(self, request: Request, pace: Pace) -> Message:
-        message = await pace.next(request.receive)
-        if message["type"] == "http.disconnect":
-            self._service.meters.problems.labels("truncated").inc()
-            raise ClientDisconnect
-        return message
 
     @staticmethod
     def _too_many(of_all: bool) -> ProblemError:
@@ -162,12 +152,10 @@ class Uploads:
     async def _slot(self) -> AsyncIterator[None]:
         async with self._slots:
             self._active += 1
-            self._service.meters.uploads.inc()
             try:
                 yield
             finally:
                 self._active -= 1
-                self._service.meters.uploads.dec()
 
 
 def _write(spool: Spool, parts: list[bytes]) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from client_sdk.terminal import Json, errors_as_sentences, fail, say, say_json
+from client_sdk.terminal import Json, fail, say, say_json
 
 _FILES = {
     ".gitignore": "gitignore.txt",
@@ -27,7 +27,6 @@ _FILES = {
 }
 
 
-@errors_as_sentences
 def new(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The project's folder, new or empty; it names the project.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 import typer
 
 from client_sdk.commands.joining import FILES, Target
-from client_sdk.terminal import Json, errors_as_sentences, fail, note, say, say_json
+from client_sdk.terminal import Json, fail, note, say, say_json
 from coordinator.commands.plans import Changes
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _SCORES = "Scores"
 _ONE = "One client again"
 
 
-@errors_as_sentences
 def simulate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
     data: Annotated[

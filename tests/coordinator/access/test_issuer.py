@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import ValidationError
 
 from client_sdk.protocol.problems import ProblemError
+from coordinator.access import issuer_keys
 from coordinator.access.issuer import LEEWAY_S, IssuerSettings, TokenIssuer
 from coordinator.access.issuer_keys import COOLDOWN_S, LIFESPAN_S, IssuerKeys
 from coordinator.access.roles import Grant
@@ -184,7 +185,7 @@ def test_a_document_of_another_issuer_is_not_believed(served: LocalIssuer) -> No
     assert "calls itself 'https://evil.example'" in str(Trusting(served).refusal(served.token()))
 
 
-def test_one_thread_at_a_time_waits_for_the_issuer(served: LocalIssuer) -> None:
+def test_one_thread_at_a_time_waits_for_the_issuer(served: LocalIssuer, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = IssuerKeys(served.url)
     answers: list[ProblemError] = []
 
@@ -194,7 +195,7 @@ def test_one_thread_at_a_time_waits_for_the_issuer(served: LocalIssuer) -> None:
         answers.append(trusting.refusal(served.token()))
         return json.dumps(served.document(url.removeprefix(served.url))).encode()
 
-    keys._fetch = fetch
+    monkeypatch.setattr(issuer_keys, "read_url", fetch)
     assert keys.find("first", "RS256")
     assert {(answer.status, answer.problem.retry_after_s) for answer in answers} == {(503, 1.0)}
 

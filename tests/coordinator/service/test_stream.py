@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +139,6 @@ def streamed(operators: object) -> list[bytes]:
 
     service: Any = SimpleNamespace(
         coordinator=SimpleNamespace(operators=operators, access=SimpleNamespace(operator=lambda key: LOCAL_OWNER)),
-        meters=SimpleNamespace(stream=nullcontext),
         settings=SimpleNamespace(reread_s=1.0),
         signals=SimpleNamespace(version=lambda key: 0, async_wait=async_wait),
         stopping=False,
@@ -169,7 +167,7 @@ def test_an_ended_run_of_several_pages_is_streamed_to_its_end(monkeypatch: pytes
 
 
 def test_an_idle_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.0)
     looks: list[str] = []
 
     class Idle:

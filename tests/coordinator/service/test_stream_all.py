@@ -16,7 +16,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.access import Grant, Operator
 from coordinator.service import stream_viewers
 from coordinator.service.stream_feeds import RING, Feed
-from coordinator.service.stream_slots import StreamSlots
+from coordinator.service.stream_slots import stream_slots
 from coordinator.service.stream_viewers import Viewers, scope_of
 from tests.coordinator.service.test_scopes import Served
 
@@ -147,10 +147,10 @@ def test_each_scope_sees_its_runs_and_a_frame_is_encoded_once_for_all_its_viewer
             assert screen.fleet == {}
         for screen in all_:
             assert screen.runs == truth(served, "red", "blue")
-        assert served.service.meters.viewers == 10
+        assert served.service.viewer_slots.amount == 10
         for screen in (*red, *all_):
             await screen.close()
-        assert served.service.meters.viewers == 0
+        assert served.service.viewer_slots.amount == 0
 
     talk(story())
 
@@ -214,7 +214,7 @@ def test_a_slow_viewer_delays_nobody_and_gets_a_snapshot_in_place_of_what_it_mis
 
 
 def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.service, "viewer_slots", StreamSlots(1, "viewers"))
+    monkeypatch.setattr(served.service, "viewer_slots", stream_slots(1, "viewers"))
 
     async def story() -> None:
         viewers, key = Viewers(served.service), served.key("viewer", "*")
@@ -222,12 +222,12 @@ def test_viewers_have_a_limit_of_their_own(served: Served, monkeypatch: pytest.M
         with pytest.raises(ProblemError, match="1 viewers") as refused:
             await Screen(viewers, key).open()
         assert refused.value.kind == "busy"
-        assert served.service.meters.open_streams == 0
+        assert served.service.stream_slots.amount == 0
         await screen.close()
         await (await Screen(viewers, key).open()).close()
         with pytest.raises(ProblemError, match="not valid"):
             await Screen(viewers, "qk_junk").open()
-        assert served.service.meters.viewers == 0
+        assert served.service.viewer_slots.amount == 0
 
     talk(story())
 
