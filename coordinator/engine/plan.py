@@ -325,7 +325,17 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = Non
         raise PlanError(Mistake(what if known else str(error), where)) from None
     if plan.secure is not None and found.rule.needs != "sum":
         raise PlanError(Mistake(secure_plan.needs_single_updates(plan.aggregation), ("aggregation",)))
+    require_combinable(plan, found)
     return found
+
+
+def require_combinable(plan: Plan, chosen: Chosen, elements: int = 0) -> None:
+    """PlanError where the plan's rule cannot combine rounds of updates of so many values: they may be too few, or take
+    too much memory."""
+    if reason := chosen.reason_against(plan.cohort.goal, plan.cohort.quorum_count, elements):
+        raise PlanError(
+            Mistake(f"{plan.aggregation.rule} does not go with this plan: {reason}", ("aggregation", "rule"))
+        )
 
 
 def require_bits(plan: Plan, usual: float | None = None) -> None:

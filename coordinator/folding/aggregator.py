@@ -5,39 +5,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_sdk import codecs
+from client_sdk.chance import labelled, shake_bytes
 from client_sdk.tensors import (
     Layout,
     Manifest,
     NotFinite,
     Roles,
     TensorError,
-    TensorSpec,
     narrow,
-    numpy_dtype,
     read_header,
-    widen,
 )
-from client_sdk.tensors.exact_sum import FRACTION_BITS, ExactSum
+from client_sdk.tensors.exact_sum import FRACTION_BITS
 from coordinator.blobs import BlobError, Blobs, Gone
+from coordinator.engine.aggregation.combining import Blocks, Computed, Sources, Updates
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
-from coordinator.engine.named_tensors import SERVER_OPTIMIZER, NamedTensors
+from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.plan import Plan, chosen
-from coordinator.folding.optimizer_state import carried
-from coordinator.folding.sums import SpooledSums, Sums, Vector
+from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried
+from coordinator.folding.sums import SpooledSums, Sums
 from coordinator.folding.validation import Measures
 
 MakeSums = Callable[[Blobs, Plan, Layout], Sums]
@@ -75,14 +72,6 @@ class NewCheckpoint(NamedTuple):
     """Of the bytes that it was made of."""
     rounding: float = 0.0
     """Under masks: about how much of the mean is rounding; 0 below 0.3."""
-
-
-class MeanBlocks(Protocol):
-    """The mean of a round's deltas, flat, read by blocks, in any order."""
-
-    def read(self, start: int, count: int) -> Vector:
-        """float32 [count], in the order of the flat vector (``tensors.roles``): of one tensor at a time."""
-        ...
 
 
 @contextmanager
@@ -171,123 +160,78 @@ class Aggregator:
         """
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
-            if self._chosen.rule.needs == "sum":
-                return self._write(round, parent, named_tensors, _MeanBlocks(self._sums.total(round, items)), updates)
-            return self._write(round, parent, named_tensors, _FlatBlocks(self._combined(items)), updates)
+            return self._write(round, parent, named_tensors, self._updates(round, items), updates)
 
     def apply(
-        self, round: int, parent: str, mean: MeanBlocks, named_tensors: NamedTensors | None = None, updates: str = ""
+        self, round: int, parent: str, mean: Blocks, named_tensors: NamedTensors | None = None, updates: str = ""
     ) -> NewCheckpoint:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
         the updates are unknown. ``updates``: what the evidence says of them."""
         with self._lock, _final_errors():
-            return self._write(round, parent, named_tensors, mean, updates)
+            sources = Sources(lambda: mean, self.layout.elements, self.layout.parameters.elements)
+            return self._write(round, parent, named_tensors, sources, updates)
 
-    def _combined(self, items: tuple[Contribution, ...]) -> Vector:
-        """Returns the flat delta of a rule that needs all updates at once."""
-        weights = np.array([item.weight for item in items], dtype=np.int64)
-        delta, start = np.empty(self.layout.elements, dtype=np.float32), 0
-        probe = self._chosen.probe(self.layout.elements)
-        for columns in self._sums.columns(items):
-            width = columns.shape[1]
-            probe.take(start, columns)
-            delta[start : start + width] = self._chosen.combine(columns, weights)
-            start += width
-        probe.require(delta, lambda columns: self._chosen.combine(columns, weights))
-        return delta
+    def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:
+        rows = sorted(items, key=lambda item: item.device)
+
+        def mean() -> Blocks:
+            total = self._sums.total(round, items)
+            return Computed(lambda start, count: total.mean_block(start, start + count))
+
+        return Updates(
+            lambda places: self._sums.columns(tuple(rows[place] for place in places)),
+            np.array([item.weight for item in rows], np.int64),
+            mean,
+            self.layout.whole,
+            self.layout.parameters.elements,
+        )
 
     # ------------------------------------------------------------ the checkpoint
 
     def _write(
-        self, round: int, parent: str, named_tensors: NamedTensors | None, deltas: MeanBlocks, updates: str
+        self, round: int, parent: str, named_tensors: NamedTensors | None, sources: Sources, updates: str
     ) -> NewCheckpoint:
-        before = (named_tensors or {}).get(SERVER_OPTIMIZER)
-        first = self._chosen.optimizer.first(self._chosen.optimizer_settings)
-        rate = self._plan.aggregation.server_learning_rate
-        places, raised, zero_sum = self.layout.whole.slices(), 0, True
+        before, label = named_tensors or {}, f"{self._run} {round}"
+        settings = {"server_learning_rate": self._plan.aggregation.server_learning_rate}
+        seed = shake_bytes(labelled("combine", self._plan.digest, round), 32)
+        places, raised = self.layout.whole.slices(), 0
         with ExitStack() as stack:
             file = stack.enter_context(self._blobs.open(parent))
             header = read_header(file)
-            optimized = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
-            states = carried(self._blobs, before, optimized, first, f"{self._run} {round}")
-            old, new = stack.enter_context(states)
+            parameters = {name: spec for name, spec in header.manifest.items() if name in self.layout.parameters}
+            kept = {
+                name: stack.enter_context(
+                    carried(self._blobs, before.get(name), name, parameters, places, first, label)
+                )
+                for name, first in self._chosen.keeps.items()
+            }
             spool = stack.enter_context(self._blobs.spool())
-            file.seek(0)
             source = HashedReads(file)
             spool.write(source.read(header.data_start))
+            tensors = {name: one.before for name, one in kept.items()}
+            made = self._chosen.combine(StoredBlocks(source, header, places), sources, tensors, {}, settings, seed)
             for name, spec in header.manifest.items():
                 if name not in places:
                     for chunk in _chunks(source, spec.nbytes):
                         spool.write(chunk)
                     continue
-                begin = places[name].start
                 for start in range(0, spec.elements, BLOCK):
-                    count = min(BLOCK, spec.elements - start)
-                    model = widen(_read_values(source, spec, count))
-                    mean = deltas.read(begin + start, count)
-                    zero_sum = zero_sum and not mean.any()
+                    at, count = places[name].start + start, min(BLOCK, spec.elements - start)
                     with np.errstate(over="ignore", invalid="ignore"):
-                        if name in optimized:
-                            slots = old.block(name, start, count)
-                            following = self._chosen.apply(model, mean, list(slots.T), rate)
-                        else:
-                            following = model + mean
+                        following = made.model.read(at, count)
                     if not np.isfinite(following).all():
                         raise NotFinite(f"the next checkpoint would hold values in {name} that are not finite")
-                    if name in optimized:
-                        new.write(name, slots)
+                    if name in parameters:
+                        for key, one in kept.items():
+                            one.after.write(name, made.tensors[key].read(at, count))
                     elif name in self.layout.non_negative:
                         raised += int(np.count_nonzero(following < -_ROUNDING))
                         following = np.where(following < 0, np.float32(0), following)
                     spool.write(narrow(following, spec.dtype).tobytes())
-            read = {SERVER_OPTIMIZER: old.digest} if old.digest else {}
+            read = {name: one.read.digest for name, one in kept.items() if one.read is not None}
             evidence = Evidence(parent=source.digest, named_tensors=read, updates=updates)
-            digest, state = spool.commit(), new.commit()
-            made = {SERVER_OPTIMIZER: state} if state is not None else {}
-            return NewCheckpoint(digest, spool.size, made, zero_sum, raised, evidence)
-
-
-class HashedReads:
-    """A file that is read from its beginning to its end, and the SHA-256 of the bytes that were read."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._hash = file, hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size)
-        self._hash.update(data)
-        return data
-
-    @property
-    def digest(self) -> str:
-        """In hexadecimal, of all bytes so far."""
-        return self._hash.hexdigest()
-
-
-class _MeanBlocks:
-    def __init__(self, total: ExactSum) -> None:
-        self._total = total
-
-    def read(self, start: int, count: int) -> Vector:
-        return self._total.mean_block(start, start + count)
-
-
-class _FlatBlocks:
-    """A delta in memory. Tensors are read in the file's order, deltas are stored in the order of their names."""
-
-    def __init__(self, delta: Vector) -> None:
-        self._delta = delta
-
-    def read(self, start: int, count: int) -> Vector:
-        return self._delta[start : start + count]
-
-
-def _read_values(source: HashedReads, spec: TensorSpec, count: int) -> NDArray[np.generic]:
-    dtype = numpy_dtype(spec.dtype)
-    data = source.read(count * dtype.itemsize)
-    if len(data) != count * dtype.itemsize:
-        raise BlobError("the checkpoint ends before its header says")
-    return np.frombuffer(data, dtype=dtype)
+            digest, after = spool.commit(), {name: one.after.commit() for name, one in kept.items()}
+            return NewCheckpoint(digest, spool.size, after, made.model.zero_sum, raised, evidence)
 
 
 def _chunks(source: HashedReads, size: int) -> Iterator[bytes]:

@@ -22,9 +22,11 @@ OPTIMIZERS_GROUP = "quorate.server_optimizers"
 _ELSEWHERE_S = 30.0
 """Seconds after which a peer asks again: another replica may have what the plan names."""
 _PARTS = {
-    "rule": ("needs", "takes_weights", "parameters", "combine"),
+    "rule": ("needs", "takes_weights", "parameters"),
     "server_optimizer": ("slots", "parameters", "first", "apply"),
 }
+_OF_RULE = {"sum": (), "all": ("combine",), "whole": ("holds", "fewest", "delta")}
+"""What a rule has beside, by what it needs."""
 
 FindExtensions = Callable[[Plan], Registry]
 """Returns what installed packages provide for a plan. PlanError where one that the plan names cannot be loaded."""
@@ -60,7 +62,10 @@ def _named(group: str, name: str, field: str) -> dict[str, Installed[Any]]:
     except CannotLoad as error:
         raise PlanError(f"aggregation.{field}: {error}") from None
     lacking = [part for part in _PARTS[field] if not hasattr(made, part)]
-    if isinstance(made, type) or lacking:
-        what = "a class instead of an object of it" if isinstance(made, type) else f"without {lacking[0]}"
+    needs = getattr(made, "needs", "sum") if field == "rule" else "sum"
+    lacking += [part for part in _OF_RULE.get(needs, ()) if not hasattr(made, part)]
+    if isinstance(made, type) or lacking or needs not in _OF_RULE:
+        what = f"an object without {lacking[0]}" if lacking else f"a rule that needs {needs!r}, not sum, all or whole"
+        what = "a class instead of an object of it" if isinstance(made, type) else what
         raise PlanError(f"aggregation.{field}: {name} cannot be used: its entry point returns {what}")
     return {name: Installed(str(getattr(made, "version", entry.version)), made)}

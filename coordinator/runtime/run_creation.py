@@ -39,10 +39,10 @@ from client_sdk.tensors import (
 from client_sdk.tensors.roles import StatisticRole, by_name, digest_of, stated
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import events as ev
-from coordinator.engine.plan import Plan, chosen, require_bits
+from coordinator.engine.plan import Plan, chosen, require_bits, require_combinable
 from coordinator.engine.plan_file import Mistake, PlanError
 from coordinator.engine.secure.plan import cannot_learn
-from coordinator.folding.optimizer_state import state_header
+from coordinator.folding.named_tensors import state_header
 from coordinator.runtime.core import Core
 from coordinator.runtime.marks import tensors_of
 from coordinator.runtime.run_log import RunLog
@@ -149,7 +149,7 @@ def checked_initial(core: Core, plan: Plan, request: CreateRun | CheckPlan, sees
         wire = codec.wire(layout.whole)
     except TensorError as error:
         raise _refused_field("task", "codec", str(error)) from None
-    _require_short(core, plan, header, layout, wire)
+    _require_room(core, plan, header, layout, wire)
     return header, layout.roles
 
 
@@ -161,14 +161,18 @@ def _unsaid(core: Core, plan: Plan, init: str, model: Manifest, sees: Sees) -> R
     return cast("Roles", same[0]) if same and same.count(same[0]) == len(same) else by_name(model)
 
 
-def _require_short(core: Core, plan: Plan, header: TensorHeader, layout: Layout, wire: Manifest) -> None:
-    """ProblemError where the header of an update, with its report, or of the server optimizer's state, could not be
-    written."""
+def _require_room(core: Core, plan: Plan, header: TensorHeader, layout: Layout, wire: Manifest) -> None:
+    """ProblemError where the rule would take too much memory for this model, or the header of an update, with its
+    report, or of the server optimizer's state, could not be written."""
     rule = chosen(plan, core.extensions(plan))
-    slots = len(rule.optimizer.first(rule.optimizer_settings))
-    sizes = [(name, spec.elements) for name, spec in layout.parameters.items() if slots]
     try:
-        longest = max(header.data_start, len(header_bytes(wire)), len(state_header(sizes, slots, "")))
+        require_combinable(plan, rule, layout.elements)
+    except PlanError as error:
+        raise _refused(error) from None
+    sizes = [(name, spec.elements) for name, spec in layout.parameters.items()]
+    try:
+        kept = [len(state_header(sizes, len(first), "")) for first in rule.keeps.values()]
+        longest = max(header.data_start, len(header_bytes(wire)), *kept)
     except TensorError as error:
         raise problem("invalid-request", f"the model has too many tensors: in a file of a run {error}") from None
     if longest > HEADER_LIMIT - REPORT_ROOM:

@@ -11,7 +11,6 @@ from typing import BinaryIO
 import numpy as np
 
 from client_sdk.codecs import FLOAT32, NOTHING_DRAWN, LinearCodec
-from client_sdk.codecs.reading import Read
 from client_sdk.secagg.errors import BadVector
 from client_sdk.secagg.lanes import Lanes
 from client_sdk.secagg.quantize import Quantizer
@@ -20,26 +19,17 @@ from client_sdk.tensors.floats import Float32, narrow, widen
 from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_dtype
 from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
+from coordinator.engine.aggregation.combining import Computed
 from coordinator.engine.evidence import Evidence
 from coordinator.engine.named_tensors import NamedTensors
-from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, HashedReads, NewCheckpoint
+from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
+from coordinator.folding.named_tensors import HashedReads
 
 _COPIED = 1 << 20
 _LARGE_SHARE = 0.3
 """From this on it is said how much of a step is rounding: the error is then a third of the step or more."""
 _MOST_DOUBLINGS = 160
 """From 2^-32 up to float32's largest values."""
-
-
-class _MeanBlocks:
-    """``MeanBlocks`` that a function reads."""
-
-    def __init__(self, read: Read) -> None:
-        self._read = read
-
-    def read(self, start: int, count: int) -> Float32:
-        with np.errstate(over="ignore", invalid="ignore"):  # the aggregator refuses values that are not finite
-            return self._read(start, count)
 
 
 def commit_sum(
@@ -83,7 +73,7 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    made = aggregator.apply(round, parent, _MeanBlocks(mean), named_tensors, updates)
+    made = aggregator.apply(round, parent, Computed(mean), named_tensors, updates)
     share = quantizer.rounding_share(total[:first], survivors)
     return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from quorate.testing.aggregation import ColumnRuleContract as ColumnRuleContract
     from quorate.testing.aggregation import RuleContract as RuleContract
     from quorate.testing.aggregation import ServerOptimizerContract as ServerOptimizerContract
+    from quorate.testing.aggregation import WholeRuleContract as WholeRuleContract
     from quorate.testing.codec import CodecContract as CodecContract
     from quorate.testing.data import DataContract as DataContract
     from quorate.testing.learner import LearnerContract as LearnerContract
@@ -35,6 +36,7 @@ _HOMES = {
     "MetricContract": "quorate.testing.metric",
     "RuleContract": "quorate.testing.aggregation",
     "ServerOptimizerContract": "quorate.testing.aggregation",
+    "WholeRuleContract": "quorate.testing.aggregation",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "MetricContract",
     "RuleContract",
     "ServerOptimizerContract",
+    "WholeRuleContract",
 ]
 
 

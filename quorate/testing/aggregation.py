@@ -11,9 +11,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from coordinator.engine.aggregation.combining import Columns, Updates
 from coordinator.engine.aggregation.optimizers import ServerOptimizer, Vector
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, settings
-from coordinator.engine.aggregation.rules import Rule
+from coordinator.engine.aggregation.registry import Chosen, Installed, Registry
+from coordinator.engine.aggregation.rules import ColumnRule, Rule, WholeRule
+from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan_file import PlanError
 
 
 def require_parameters(declared: Mapping[str, Parameter], given: Mapping[str, float]) -> Mapping[str, float]:
@@ -38,18 +42,20 @@ class RuleContract:
         rng = np.random.default_rng(count)
         return (rng.normal(size=(count, width)) * 10.0 ** rng.integers(-6, 3, (count, width))).astype(np.float32)
 
-    def combine(self, columns: Vector, weights: list[int] | None = None) -> Vector:
-        given = require_parameters(self.rule.parameters, self.given)
-        return self.rule.combine(columns, np.array(weights or [1] * len(columns), np.int64), given)
-
     def test_it_says_what_it_needs(self) -> None:
-        assert self.rule.needs in ("sum", "all")
+        assert self.rule.needs in ("sum", "all", "whole")
         assert isinstance(self.rule.takes_weights, bool)
         require_parameters(self.rule.parameters, self.given)
 
 
 class ColumnRuleContract(RuleContract):
-    """Of a rule that needs all updates."""
+    """Of a rule that needs all updates, by columns."""
+
+    rule: ColumnRule
+
+    def combine(self, columns: Vector, weights: list[int] | None = None) -> Vector:
+        given = require_parameters(self.rule.parameters, self.given)
+        return self.rule.combine(columns, np.array(weights or [1] * len(columns), np.int64), given)
 
     def test_a_block_has_a_value_for_each_column_and_stays_between_the_extremes(self) -> None:
         columns = self.columns()
@@ -80,6 +86,72 @@ class ColumnRuleContract(RuleContract):
     def test_one_update_alone_is_its_own_mean(self) -> None:
         columns = self.columns(1)
         np.testing.assert_array_equal(self.combine(columns), columns[0])
+
+
+class WholeRuleContract(RuleContract):
+    """Of a rule over whole updates. ``count``: how many the tests give it, at least."""
+
+    rule: WholeRule
+    count: ClassVar[int] = 7
+
+    def chosen(self, count: int, **sections: object) -> Chosen:
+        """The rule as a plan of rounds of ``count`` updates names it. PlanError where it is refused."""
+        named = {"rule": "contract:rule", "rule_version": "1", "rule_parameters": dict(self.given)}
+        plan = {
+            "name": "contract",
+            "task": {"learner": "contract:learner"},
+            "cohort": {"select": count, "goal": count, "quorum": 1.0},
+            "aggregation": {**named, "weighting": "equal", "partial": "refuse"},
+            **sections,
+        }
+        return chosen(Plan.parse(plan), Registry(rules={"contract:rule": Installed("1", self.rule)}), count)
+
+    def delta(self, rows: Columns, width: int = 1000, parameters: int | None = None) -> Vector:
+        """Of updates that come in blocks of ``width`` columns, of which the first ``parameters`` are no statistics."""
+        return self.chosen(len(rows)).of_whole(Updates.of(rows, width, parameters))
+
+    def updates(self, width: int = 2100) -> Columns:
+        fewest = self.rule.fewest(require_parameters(self.rule.parameters, self.given))
+        return self.columns(max(self.count, fewest), width)
+
+    def test_it_gives_a_finite_value_for_each_value_of_an_update(self) -> None:
+        found = self.delta(self.updates())
+        assert found.dtype == np.float32
+        assert found.shape == (2100,)
+        assert np.isfinite(found).all()
+
+    @pytest.mark.parametrize("width", [7, 1023, 1024, 2100])
+    def test_how_wide_a_block_is_changes_no_bit(self, width: int) -> None:
+        updates = self.updates()
+        assert self.delta(updates, width).tobytes() == self.delta(updates).tobytes()
+
+    def test_the_order_of_the_updates_changes_no_bit(self) -> None:
+        updates = self.updates()
+        whole = self.delta(updates)
+        for seed in range(5):
+            assert self.delta(np.random.default_rng(seed).permutation(updates)).tobytes() == whole.tobytes()
+
+    def test_equal_updates_give_that_update(self) -> None:
+        updates = self.updates()
+        updates[:] = updates[0]
+        np.testing.assert_allclose(self.delta(updates), updates[0], rtol=1e-6, atol=2**-32)
+
+    def test_statistics_have_no_say_in_what_parameters_get(self) -> None:
+        updates = self.updates(60)
+        before = self.delta(updates, parameters=40)
+        updates[:, 40:] *= np.linspace(-50, 50, len(updates), dtype=np.float32)[:, None]
+        assert self.delta(updates, parameters=40)[:40].tobytes() == before[:40].tobytes()
+
+    def test_a_plan_whose_rounds_may_have_too_few_updates_is_refused(self) -> None:
+        fewest = self.rule.fewest(require_parameters(self.rule.parameters, self.given))
+        self.chosen(fewest)
+        if fewest > 1:
+            with pytest.raises(PlanError, match=f"it takes no fewer than {fewest} updates"):
+                self.chosen(fewest - 1)
+
+    def test_a_plan_with_masked_rounds_is_refused(self) -> None:
+        with pytest.raises(PlanError, match="needs single updates, which nobody sees"):
+            self.chosen(max(100, len(self.updates())), secure={"max_norm": 1.0, "max_abs": 0.25})
 
 
 class ServerOptimizerContract:

@@ -61,7 +61,7 @@ class Kernel:
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self._secure = plan.secure is not None
-        self.needs_all = self._secure or chosen(plan, installed(plan)).rule.needs == "all"
+        self.needs_all = self._secure or chosen(plan, installed(plan)).rule.needs != "sum"
         """Whether each update is needed, rather than their sum: by the plan's rule, or to be masked."""
         self.layout = layout
         self._bounds = Bounds.of(plan, layout)

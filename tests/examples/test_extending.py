@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     codecs._of_package.cache_clear()
 
 
-def run(folder: Path, **changes: Any) -> History:
+def run(folder: Path, shifts: Sequence[int] = (0, 1, 2), engine: Any = "serial", **changes: Any) -> History:
     _, plan = blocks("toml")
     asked = tomllib.loads(plan)
     asked = {
@@ -60,8 +60,9 @@ def run(folder: Path, **changes: Any) -> History:
     }
     learner = Catalogue().load("clinic:mean")
     data = load_data("clinic:wards@1.0")
-    clients = {f"c{at}": type(data.train)(data.train.x + at, data.train.y) for at in range(3)}
-    return simulate(asked, learner, clients, init={"w": np.zeros(2, np.float32)}, progress=False, folder=folder)
+    clients = {f"c{at}": type(data.train)(data.train.x + shift, data.train.y) for at, shift in enumerate(shifts)}
+    init = {"w": np.zeros(2, np.float32)}
+    return simulate(asked, learner, clients, init=init, progress=False, folder=folder, engine=engine)
 
 
 def test_the_packages_rule_optimizer_codec_learner_and_data_make_a_model(package: Path) -> None:
@@ -72,6 +73,24 @@ def test_the_packages_rule_optimizer_codec_learner_and_data_make_a_model(package
     assert len({row.named_tensors.get("server-optimizer") for row in line}) == 3
     model = from_bytes(history._blobs.open(line[-1].digest).read())
     np.testing.assert_allclose(model["w"], [0.325 + 0.63375, 0.375 + 0.73125], rtol=0.01)
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_krum_of_the_package_leaves_out_whom_it_should(package: Path, engine: Any) -> None:
+    """Of seven clients two hold data that is far off. The model follows the one that is in the middle of the others,
+    also where a server optimizer steps, and the round is the same in another process."""
+    krum = {"rule": "clinic:krum", "rule_version": "1", "rule_parameters": {"wrong": 2, "keep": 1}}
+    history = run(
+        package / "data",
+        shifts=(0, 1, 2, 3, 4, 5000, -5000),
+        engine=engine,
+        task={"codec": "float32@1"},
+        cohort={"select": 7, "goal": 7, "quorum": 1.0},
+        aggregation=krum,
+        finish={"rounds": 1},
+    )
+    model = from_bytes(history._blobs.open(history._store.checkpoints(history.run)[-1].digest).read())
+    np.testing.assert_allclose(model["w"], [0.05 * 7, 0.05 * 8], rtol=1e-6)  # half of 0.1 * mean, by the optimizer
 
 
 @pytest.fixture(scope="module")

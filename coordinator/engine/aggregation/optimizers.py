@@ -2,7 +2,7 @@
 
 The mean delta acts as a negative gradient (Reddi et al. 2021, arXiv:2003.00295, Algorithm 1). An optimizer works on
 blocks of a flat vector, so that a commit never holds more than a block of each. It declares its vectors of state, their
-initial values, and the numbers that a plan sets for it; ``coordinator.folding.optimizer_state`` stores the state.
+initial values, and the numbers that a plan sets for it; ``coordinator.folding.named_tensors`` stores the state.
 ``adaptive`` has those of Reddi et al., ``registry`` lists all that are built in.
 
 The state must have the same bits wherever a round is folded again, so optimizers use float32 and operations that IEEE

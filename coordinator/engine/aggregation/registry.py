@@ -12,16 +12,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
 
 from client_sdk.protocol.names import LEARNER_PATTERN
+from client_sdk.tensors import TensorError
 from coordinator.engine.aggregation.adaptive import FEDADAGRAD, FEDADAM, FEDYOGI
+from coordinator.engine.aggregation.combining import (
+    MEMORY,
+    Blocks,
+    Columns,
+    Combined,
+    Computed,
+    Small,
+    Sources,
+    Updates,
+    Weights,
+    flat,
+)
 from coordinator.engine.aggregation.optimizers import Average, FedAvgM, ServerOptimizer
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings, settings
-from coordinator.engine.aggregation.rules import Columns, Mean, Median, Rule, TrimmedMean, Vector, Weights
-from coordinator.engine.aggregation.width import WidthProbe, require_on_made_columns, sample_of
+from coordinator.engine.aggregation.rules import ColumnRule, Mean, Median, Rule, TrimmedMean, Vector, WholeRule
+from coordinator.engine.aggregation.width import (
+    WidthProbe,
+    require_on_made_columns,
+    require_on_made_updates,
+    sample_of,
+)
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER
 
 if TYPE_CHECKING:
     from coordinator.engine.aggregation.section import Aggregation
@@ -54,7 +73,8 @@ BUILT_IN = Registry()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A plan's rule and server optimizer, with every parameter set.
+    """A plan's rule and server optimizer, with every parameter set: together a ``Combine``. The rule makes a delta from
+    the updates, and the optimizer a step from the delta; statistics move by the delta.
 
     Their results are checked, since packages bring some of them: a block of another length would become a file that is
     no checkpoint.
@@ -65,12 +85,76 @@ class Chosen:
     optimizer: ServerOptimizer
     optimizer_settings: Settings
 
-    def combine(self, columns: Columns, weights: Weights) -> Vector:
-        """One block of the delta, as ``Rule.combine`` gives it. ExtensionError where the rule fails, or gives anything
-        else than float32 [B]."""
+    @property
+    def keeps(self) -> Mapping[str, tuple[float, ...]]:
+        first = self.optimizer.first(self.optimizer_settings)
+        return {SERVER_OPTIMIZER: first} if first else {}
+
+    def combine(
+        self,
+        parent: Blocks,
+        sources: Sources,
+        tensors: Mapping[str, Blocks],
+        small: Small,
+        settings: Settings,
+        seed: bytes,
+    ) -> Combined:
+        """See ``Combine``. Neither a rule nor an optimizer has a small state, or draws."""
+        rate, state = settings["server_learning_rate"], tensors.get(SERVER_OPTIMIZER)
+        step = _Step(self, parent, self._delta(sources), state, sources.parameters, rate)
+        return Combined(step, {} if state is None else {SERVER_OPTIMIZER: Computed(step.state)}, small)
+
+    def _delta(self, sources: Sources) -> Blocks:
+        if isinstance(sources, Updates) and self.rule.needs == "whole":
+            return flat(self.of_whole(sources))
+        if self.rule.needs == "sum":
+            return sources.sum()
+        delta, start, probe = np.empty(sources.elements, np.float32), 0, self.probe(sources.elements)
+        for columns in sources.blocks():
+            width = columns.shape[1]
+            probe.take(start, columns)
+            delta[start : start + width] = self.by_columns(columns, sources.weights)
+            start += width
+        probe.require(delta, lambda columns: self.by_columns(columns, sources.weights))
+        return flat(delta)
+
+    def by_columns(self, columns: Columns, weights: Weights) -> Vector:
+        """One block of the delta, as ``ColumnRule.combine`` gives it. ExtensionError where the rule fails, or gives
+        anything else than float32 [B]."""
         with _failures("aggregation rule"):
-            found = self.rule.combine(columns, weights, self.rule_settings)
+            found = cast("ColumnRule", self.rule).combine(columns, weights, self.rule_settings)
             return _block("aggregation rule", found, columns.shape[1])
+
+    def of_whole(self, updates: Updates) -> Vector:
+        """The delta, as ``WholeRule.delta`` gives it. ExtensionError as above, and for too few updates. An update that
+        could not be read is raised as it is, whatever the rule makes of it."""
+        rule, count, fewest = cast("WholeRule", self.rule), len(updates.weights), self._fewest()
+        if count < fewest:
+            raise ExtensionError(f"the aggregation rule of the plan takes no fewer than {fewest} updates, not {count}")
+        updates.holds = rule.holds
+        try:
+            with _failures("aggregation rule"):
+                return _block("aggregation rule", rule.delta(updates, self.rule_settings), updates.elements)
+        finally:
+            if updates.failed is not None:
+                raise updates.failed
+
+    def reason_against(self, goal: int, quorum: int, elements: int = 0) -> str:
+        """Why rounds of ``quorum`` to ``goal`` updates of so many values cannot be combined; empty where they can.
+        Of a rule over whole updates: its memory is what it holds and a Gram matrix, four times."""
+        if self.rule.needs != "whole":
+            return ""
+        fewest, holds = self._fewest(), cast("WholeRule", self.rule).holds
+        if quorum < fewest:
+            return (
+                f"it takes no fewer than {fewest} updates, and a round may have {quorum}: raise cohort.goal or quorum"
+            )
+        if (taken := 4 * elements * holds + 32 * goal * goal) > MEMORY:
+            return (
+                f"it would take {taken:,} bytes of memory, more than {MEMORY:,}: for {holds} whole updates of "
+                f"{elements:,} values, and for a Gram matrix of {goal:,} updates"
+            )
+        return ""
 
     def probe(self, elements: int) -> WidthProbe:
         """What checks that the rule's delta of so many elements does not depend on the width of blocks. Built-in rules
@@ -78,14 +162,23 @@ class Chosen:
         return WidthProbe(0 if self.rule in RULES.values() else elements)
 
     def require_any_width(self, rows: int) -> None:
-        """ExtensionError, that begins with the field, where the rule gives other values for another width of a block,
-        on drawn columns of ``rows`` updates."""
-        if self.rule.needs == "all" and self.rule not in RULES.values():
-            weights = 1 + np.arange(min(rows, 33), dtype=np.int64) * self.rule.takes_weights
-            try:
-                require_on_made_columns(rows, lambda columns: self.combine(columns, weights))
-            except ExtensionError as error:
-                raise ExtensionError(f"rule: {error}") from None
+        """ExtensionError, that begins with the field, where a package's rule gives other values for another width of a
+        block, or a rule over whole updates for another order, on ``rows`` drawn updates."""
+        if self.rule.needs == "sum" or self.rule in RULES.values():
+            return
+        fewest = self._fewest() if self.rule.needs == "whole" else 1
+        weights = 1 + np.arange(max(min(rows, 33), fewest), dtype=np.int64) * self.rule.takes_weights
+        try:
+            if self.rule.needs == "all":
+                require_on_made_columns(rows, lambda columns: self.by_columns(columns, weights))
+            elif fewest <= rows:
+                require_on_made_updates(weights, self.of_whole)
+        except (ExtensionError, TensorError) as error:
+            raise ExtensionError(f"rule: {error}") from None
+
+    def _fewest(self) -> int:
+        with _failures("aggregation rule"):
+            return int(cast("WholeRule", self.rule).fewest(self.rule_settings))
 
     def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
         """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above, and where an
@@ -104,6 +197,34 @@ class Chosen:
                         "whole block, as a norm does, and the model would depend on how tensors are cut into blocks"
                     )
             return whole
+
+
+class _Step:
+    """The model after a round, and the server optimizer's state, which is made with each block of parameters."""
+
+    def __init__(
+        self, chosen: Chosen, parent: Blocks, delta: Blocks, state: Blocks | None, parameters: int, rate: float
+    ) -> None:
+        self._chosen, self._parent, self._delta, self._before = chosen, parent, delta, state
+        self._parameters, self._rate = parameters, rate
+        self._slots: tuple[int, Vector] = -1, np.empty((0, 0), np.float32)
+        self.zero_sum = True
+
+    def read(self, start: int, count: int) -> Vector:
+        model, delta = self._parent.read(start, count), self._delta.read(start, count)
+        self.zero_sum = self.zero_sum and not delta.any()
+        if start >= self._parameters:
+            return model + delta
+        slots = np.empty((count, 0), np.float32) if self._before is None else self._before.read(start, count)
+        following = self._chosen.apply(model, delta, list(slots.T), self._rate)
+        self._slots = start, slots
+        return following
+
+    def state(self, start: int, count: int) -> Vector:
+        """[count, slots] after the round."""
+        if self._slots[0] != start or len(self._slots[1]) != count:
+            self.read(start, count)
+        return self._slots[1]
 
 
 def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:

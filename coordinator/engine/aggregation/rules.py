@@ -1,9 +1,10 @@
 """Aggregation rules: from the updates of a round to one delta.
 
 A rule declares what it needs. *sum*: the exact weighted sum, folded as updates arrive; the rule is then its mean.
-*all*: every update at once, read by blocks of columns at the end of the round. It also declares whether it takes
-weights, and which numbers a plan sets for it. Rules work on vectors and weights, not on files or devices. No code
-depends on the name of a rule; ``registry`` has the built-in rules.
+*all*: every update at once, read by blocks of columns at the end of the round. *whole*: whole updates, such as for
+their distances (``combining``). It also declares whether it takes weights, and which numbers a plan sets for it. Rules
+work on vectors and weights, not on files or devices. No code depends on the name of a rule; ``registry`` has the
+built-in rules.
 """
 
 from __future__ import annotations
@@ -15,22 +16,20 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.engine.aggregation.combining import Columns, Updates, Weights
 from coordinator.engine.aggregation.parameters import Parameter, Settings
 
 Vector = NDArray[np.float32]
-Columns = NDArray[np.float32]
-"""[n, B]: a row for each update, in the order of the devices' ids, and a column for each coordinate of a block."""
-Weights = NDArray[np.int64]
-Needs = Literal["sum", "all"]
+Needs = Literal["sum", "all", "whole"]
 
 
 class Rule(Protocol):
-    """The port of a rule. A function of its arguments: the same columns give the same bits on every machine, whatever
-    the width of the block."""
+    """The port of a rule; of one that needs the *sum* this is all. A function of its arguments: the same updates give
+    the same bits on every machine, whatever the width of a block."""
 
     @property
     def needs(self) -> Needs:
-        """*sum* or *all*, as above."""
+        """*sum*, *all* or *whole*, as above."""
         ...
 
     @property
@@ -43,8 +42,31 @@ class Rule(Protocol):
         """The numbers that a plan may set, by name."""
         ...
 
+
+class ColumnRule(Rule, Protocol):
+    """The port of a rule that needs *all*."""
+
     def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
-        """One block of the delta, [B] float32, from ``columns`` [n, B] and ``weights`` [n]. Only for *all*."""
+        """One block of the delta, [B] float32, from ``columns`` [n, B] and ``weights`` [n]."""
+        ...
+
+
+class WholeRule(Rule, Protocol):
+    """The port of a rule that needs *whole* updates. Its result does not depend on the order of the updates either."""
+
+    @property
+    def holds(self) -> int:
+        """How many whole updates it holds at once, at most: those of ``Updates.whole`` that are still referred to. 0:
+        blocks and sums are enough."""
+        ...
+
+    def fewest(self, settings: Settings) -> int:
+        """The fewest updates that it takes. A plan whose quorum is below it is refused."""
+        ...
+
+    def delta(self, updates: Updates, settings: Settings) -> Vector:
+        """The delta, [elements] float32, of parameters and statistics. Dot products only by ``combining``, and sums by
+        ``Updates.sum``, which have no order."""
         ...
 
 
@@ -54,9 +76,6 @@ class Mean:
     needs: Needs = "sum"
     takes_weights = True
     parameters: Mapping[str, Parameter] = {}
-
-    def combine(self, columns: Columns, weights: Weights, settings: Settings) -> Vector:
-        raise TypeError("the mean is made from the exact sum, not from columns")
 
 
 class Median:

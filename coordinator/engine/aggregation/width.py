@@ -12,8 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from client_sdk.chance import labelled, shake_bytes
+from client_sdk.tensors import TensorError
+from coordinator.engine.aggregation.combining import Columns, Updates, Weights
 from coordinator.engine.aggregation.parameters import ExtensionError
-from coordinator.engine.aggregation.rules import Columns, Vector
+from coordinator.engine.aggregation.rules import Vector
 
 _SAMPLE = 4096
 """Columns of a round that are asked for again together, at most."""
@@ -46,16 +48,15 @@ class WidthProbe:
             if combine(np.ascontiguousarray(columns[:, part])).tobytes() != wanted[part].tobytes():
                 raise ExtensionError(
                     "the aggregation rule of the plan gives other values where a block of columns has another width: "
-                    "it looks at whole updates, as Krum does, or adds with sum(), and blocks would be mixed"
+                    "it looks at whole updates, as Krum does, or adds with sum(), and blocks would be mixed. "
+                    'A rule over whole updates says needs = "whole"'
                 )
 
 
 def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> None:
     """Checks by drawn columns, before a run has any update, that a rule gives the same values for another width of
     block. ExtensionError; a rule that fails on drawn columns is not judged here."""
-    shape = min(rows, _MADE_ROWS), _MADE_COLUMNS
-    words = np.frombuffer(shake_bytes(labelled("columns", rows), 4 * shape[0] * shape[1]), "<i4").reshape(shape)
-    columns = (words * 2.0**-31 * 10.0 ** (words % 9 - 6)).astype(np.float32)
+    columns = _made(min(rows, _MADE_ROWS))
     probe = WidthProbe(_MADE_COLUMNS)
     probe.take(0, columns.copy())
     try:
@@ -64,6 +65,33 @@ def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> 
     except ExtensionError:
         return
     probe.require(delta, combine)
+
+
+def require_on_made_updates(weights: Weights, combine: Callable[[Updates], Vector]) -> None:
+    """Checks as above that a rule over whole updates gives the same values for another width of block, and for the
+    updates in another order."""
+    made = _made(len(weights))
+    try:
+        delta = combine(Updates.of(made, _MADE_COLUMNS, weights=weights))
+    except (ExtensionError, TensorError):
+        return
+    for turn, width, what in (
+        (1, 1, "where a block of columns has another width"),
+        (1, 8, "where a block of columns has another width"),
+        (-1, _MADE_COLUMNS, "where the updates come in another order"),
+    ):
+        if combine(Updates.of(made[::turn], width, weights=weights[::turn])).tobytes() != delta.tobytes():
+            raise ExtensionError(
+                f"the aggregation rule of the plan gives other values {what}: take dot products by gram, norms and "
+                "dots, add by Updates.sum, and let no choice depend on the row of an update"
+            )
+
+
+def _made(rows: int) -> Columns:
+    """Drawn columns, [rows, 33], of magnitudes from 1e-6 to 1e2."""
+    words = np.frombuffer(shake_bytes(labelled("columns", rows), 4 * rows * _MADE_COLUMNS), "<i4").reshape(rows, -1)
+    made: Columns = (words * 2.0**-31 * 10.0 ** (words % 9 - 6)).astype(np.float32)
+    return made
 
 
 def sample_of(size: int) -> slice:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.engine.aggregation.registry import RULES
-from coordinator.engine.aggregation.rules import Mean, Median, TrimmedMean
+from coordinator.engine.aggregation.rules import Median, TrimmedMean
 from quorate.testing import ColumnRuleContract, RuleContract
 
 GIVEN: dict[str, dict[str, float]] = {"trimmed-mean": {"fraction": 0.25}}
@@ -38,11 +38,6 @@ def test_a_rule_that_depends_on_the_order_is_seen() -> None:
 
 
 # ---------------------------------------------------------------- by hand
-
-
-def test_the_mean_is_not_made_from_columns() -> None:
-    with pytest.raises(TypeError, match="exact sum"):
-        Mean().combine(np.ones((2, 3), np.float32), np.ones(2, np.int64), {})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from coordinator.engine.aggregation.combining import Updates, flat
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, RULES, Chosen, Installed, Registry
@@ -52,15 +53,11 @@ def middle(columns: Vector) -> Vector:
 def combined(rule: Any, updates: Vector) -> Vector:
     """As the coordinator does it, in blocks."""
     found = Chosen(rule=rule, rule_settings={}, optimizer=Average(), optimizer_settings={})
-    weights = np.ones(len(updates), np.int64)
-    delta = np.empty(updates.shape[1], np.float32)
-    probe = found.probe(updates.shape[1])
-    for start in range(0, updates.shape[1], BLOCK):
-        columns = updates[:, start : start + BLOCK].copy()
-        probe.take(start, columns)
-        delta[start : start + BLOCK] = found.combine(columns, weights)
-    probe.require(delta, lambda columns: found.combine(columns, weights))
-    return delta
+    sources = Updates.of(updates, BLOCK)
+    made = found.combine(
+        flat(np.zeros(updates.shape[1], np.float32)), sources, {}, {}, {"server_learning_rate": 1.0}, b""
+    )
+    return made.model.read(0, updates.shape[1])
 
 
 def chimera() -> Vector:

@@ -19,6 +19,7 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.extensions import FindExtensions, MissingExtension
 from coordinator.verify import CannotVerify, verify
 from tests.coordinator.conftest import MakeWorld
+from tests.coordinator.engine.test_combining import Nearest
 from tests.coordinator.world import World
 
 FOREIGN: dict[str, Any] = {
@@ -62,6 +63,32 @@ def test_a_packages_rule_makes_the_model_and_is_folded_again(foreign: World) -> 
     assert foreign.coordinator.operators.run("marks").version == 1
     assert not foreign.checkpoint()["marks"].any(), "each mark stands alone, and is trimmed as an extreme"
     assert list(verify(foreign.store, foreign.blobs, having("1.2"))) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
+def test_a_rule_over_whole_updates_commits_one_model_in_any_order_and_after_a_crash(
+    make_world: MakeWorld, order: tuple[int, ...]
+) -> None:
+    """Three devices send much the same and one sends it times -1000: of the three the one that is nearest to all is the
+    model's step."""
+    world, registry = make_world(4), Registry(rules={"clinic:nearest": Installed("1", Nearest())})
+    world.coordinator = replica(world, "1", lambda plan: registry)
+    rule = {"rule": "clinic:nearest", "rule_version": "1", "weighting": "equal"}
+    world.create(aggregation=rule, cohort={"select": 4, "goal": 4, "quorum": 1.0}, retention={"rounds": 5})
+    world.check_in()
+    sent = {place: np.float32([1 + place / 8, 2, 3, 4]) * np.float32(-1000 if place == 3 else 1) for place in range(4)}
+    for number in order:
+        if number == order[-1]:
+            world.settle = lambda: None  # type: ignore[method-assign]  # killed before the commit
+        place = sorted(range(4), key=lambda one: world.rows[one].device).index(number)
+        world.send(number, world.body(number, delta={"marks": sent[place]}))
+    del world.settle
+    assert world.coordinator.core.state("marks").phase == "committing"
+    world.coordinator = replica(world, "1", lambda plan: registry)
+    world.coordinator.recover()
+    world.settle()
+    assert world.checkpoint()["marks"].tolist() == [1, 2, 3, 4]
+    assert list(verify(world.store, world.blobs, lambda plan: registry)) == []
 
 
 @pytest.mark.parametrize(
@@ -192,4 +219,4 @@ def test_a_lack_of_memory_in_a_package_is_no_verdict_on_the_round() -> None:
     registry = Registry(rules={"clinic:trim": Installed("1.2", Broken(full))})
     picked = chosen(Plan.parse({"name": "p", "task": {"learner": "a:b"}, "aggregation": FOREIGN}), registry)
     with pytest.raises(MemoryError):
-        picked.combine(np.ones((3, 2), np.float32), np.ones(3, np.int64))
+        picked.by_columns(np.ones((3, 2), np.float32), np.ones(3, np.int64))

@@ -18,7 +18,7 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
 from coordinator.folding import aggregator as aggregators
-from coordinator.folding import optimizer_state, sums, validation
+from coordinator.folding import named_tensors, sums, validation
 from coordinator.folding.aggregator import Aggregator, NewCheckpoint
 from coordinator.folding.sums import SpooledSums
 from coordinator.runtime import commits
@@ -116,7 +116,7 @@ ADAM = {
 @mutant("optimizer-state-not-read", "same-bits", plan={"aggregation": ADAM})
 def _optimizer_state_not_read() -> Patches:
     """Each round begins with the server optimizer's first state."""
-    carried = optimizer_state.carried
+    carried = named_tensors.carried
 
     def forgetful(blobs: Any, before: str | None, *rest: Any) -> Any:
         return carried(blobs, None, *rest)
