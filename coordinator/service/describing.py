@@ -48,9 +48,6 @@ def extras(entry: Entry[Shape]) -> dict[str, Any]:
     extra |= security(entry.permission)
     if isinstance(entry.shape, Body):
         extra["requestBody"] = {"required": True, "content": {entry.shape.media: BINARY}}
-    elif entry.message is not None and not entry.permission.of_peers:
-        schema = {"$ref": f"#/components/schemas/{entry.message.__name__}"}
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return extra
 
 

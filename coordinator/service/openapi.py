@@ -177,7 +177,7 @@ def operation_id(summary: str) -> str:
 
 
 def _messages(table: Table) -> list[type[BaseModel]]:
-    """The messages in bodies that FastAPI does not read, and in headers: it does not describe them."""
+    """The messages of operators, whose bounds FastAPI shows as fractions, and in headers: it describes none."""
     entries = [entry for entry in table if not entry.permission.of_peers or isinstance(entry.shape, Body)]
     return [entry.message for entry in entries if entry.message is not None]
 

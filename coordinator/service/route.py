@@ -2,7 +2,7 @@
 
 The saving: FastAPI solves dependencies anew for every request, 0.3 ms of CPU each, and a round of 300 devices has some
 1,500 requests. A ``LeanRoute`` takes the same endpoint signature, so OpenAPI describes it as any other, but fills in
-only the request, the path's parameters and one JSON body. Operators' routes are ordinary FastAPI routes.
+only the request, the parameters of path and query, and one JSON body.
 """
 
 from __future__ import annotations
@@ -14,87 +14,65 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from client_sdk.protocol.names import PROTOCOL_HEADER
-from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.requests import Permission
-from coordinator.service.edge import version_refusal
-from coordinator.service.errors import sentence
+from client_sdk.protocol.problems import problem
 from coordinator.service.limits.admission import LOCAL, SMALL, Sender
-from coordinator.service.signatures import note_arrival, note_body
+from coordinator.service.signatures import note_body
 from coordinator.settings import Settings
 
 Endpoint = Callable[..., Awaitable[Response]]
+HeadArrived = Callable[[Request], Awaitable[None]]
 
 
 class LeanRoute(APIRoute):
-    """An APIRoute whose endpoint is called directly: ``async def endpoint(request, <path parameters>, body)``."""
-
-    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        self.app = _direct(endpoint, set(self.param_convertors), _nothing)
-
-
-class PeerRoute(LeanRoute):
-    """A LeanRoute for devices and workers: the protocol's version must be in each request, and its credentials are read
-    before its body (``signatures``)."""
+    """An APIRoute whose endpoint is called directly: ``async def endpoint(request, <of path and query>, body)``."""
 
     def __init__(
-        self,
-        path: str,
-        endpoint: Endpoint,
-        *,
-        permission: Permission,
-        with_result: bool = False,
-        long_body: bool = False,
-        **options: Any,
+        self, path: str, endpoint: Endpoint, *, head_arrived: HeadArrived | None = None, **options: Any
     ) -> None:
+        """``head_arrived`` may refuse the request before its body is read."""
         super().__init__(path, endpoint, **options)
-
-        def head_arrived(request: Request) -> None:
-            if PROTOCOL_HEADER not in request.headers:
-                refused = version_refusal(None)
-                if refused is not None:
-                    raise ProblemError(refused)
-            note_arrival(request, permission, with_result=with_result, long_body=long_body)
-
         self.app = _direct(endpoint, set(self.param_convertors), head_arrived)
 
 
-def _nothing(request: Request) -> None:
-    pass
-
-
-def _direct(endpoint: Endpoint, path_names: set[str], head_arrived: Callable[[Request], None]) -> ASGIApp:
+def _direct(endpoint: Endpoint, path_names: set[str], head_arrived: HeadArrived | None) -> ASGIApp:
     hints = get_type_hints(endpoint, include_extras=True)
-    adapters: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(hints[name]) for name in path_names if name in hints}
-    models = [
-        (name, hints[name])
-        for name in inspect.signature(endpoint).parameters
-        if isinstance(hints.get(name), type) and issubclass(hints[name], BaseModel)
-    ]
-    body_name, body_model = models[0] if models else (None, None)
+    parameters = dict(inspect.signature(endpoint).parameters)
+    del parameters["request"]
+    classes = {name: hints[name] for name in parameters if isinstance(hints[name], type)}
+    body = next((name for name, found in classes.items() if issubclass(found, BaseModel)), None)
+    adapters: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(hints[name]) for name in parameters if name != body}
+    in_query = adapters.keys() - path_names
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         scope["app"].state.service.admit()
-        head_arrived(request)
+        if head_arrived is not None:
+            await head_arrived(request)
+        sent = {**request.query_params, **scope["path_params"]} if in_query else scope["path_params"]
         values: dict[str, Any] = {}
+        wrong: list[Any] = []
         for name, adapter in adapters.items():
+            default = parameters[name].default
+            if name not in sent and default is not inspect.Parameter.empty:
+                values[name] = default
+                continue
             try:
-                values[name] = adapter.validate_python(scope["path_params"][name])
+                values[name] = adapter.validate_python(sent.get(name))
             except ValidationError as error:
-                detail = sentence([{**row, "loc": (name,)} for row in error.errors(include_url=False)])
-                raise problem("invalid-request", detail) from None
-        if body_name is not None and body_model is not None:
-            body = await read_body(request)
-            note_body(request, body)
-            values[body_name] = body_model.model_validate_json(body)
+                wrong += [{**row, "loc": (name,)} for row in error.errors(include_url=False)]
+        if wrong:
+            raise RequestValidationError(wrong)
+        if body is not None:
+            content = await read_body(request)
+            note_body(request, content)
+            values[body] = classes[body].model_validate_json(content)
         response = await endpoint(request, **values)
         await response(scope, receive, send)
 

@@ -1,5 +1,4 @@
-"""Registers the entries of the table of requests as HTTP routes: lean ones for devices and workers, ordinary FastAPI
-ones for operators.
+"""Registers the entries of the table of requests as HTTP routes.
 
 The shape of an entry decides how its request is answered: by one call in a thread, held until there is an answer, or
 with a body that is received into a spool.
@@ -11,13 +10,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, get_args, get_origin
 
-from fastapi import Depends, Path, Query
+from fastapi import Path, Query
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.names import PROTOCOL_HEADER
+from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, NotReady, Octets
 from coordinator.access.sessions import NewSession, me
 from coordinator.blobs import Spool
@@ -29,11 +29,12 @@ from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service, caller_name
 from coordinator.service.declaring import declared
 from coordinator.service.describing import BINARY, extras
+from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
-from coordinator.service.route import Endpoint, PeerRoute, json_list, json_response, read_body, sender_of
+from coordinator.service.route import Endpoint, HeadArrived, LeanRoute, json_list, json_response, sender_of
 from coordinator.service.session_cookie import require_proof, with_session, without_session
-from coordinator.service.signatures import arrived, bearer
+from coordinator.service.signatures import arrived, bearer, note_arrival
 from coordinator.service.uploads import Uploads, announced_digest
 
 Respond = Callable[[HttpRequest, Arrived | str, Any, dict[str, Any]], Awaitable[Any]]
@@ -119,7 +120,7 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
         given = bearer(request, permission) if ordinary else arrived(request)
         return render(request, await respond(request, given, message, values))
 
-    _sign(endpoint, entry, in_body, ordinary=ordinary)
+    _sign(endpoint, entry, in_body)
     options: dict[str, Any] = {
         "methods": [entry.method],
         "name": endpoint.__name__,
@@ -131,13 +132,8 @@ def _route(entry: Entry[Shape], respond: Respond, prefix: str) -> APIRoute:
     }
     if entry.created:
         options["status_code"] = 201
-    if ordinary:
-        route = APIRoute(entry.route, endpoint, dependencies=[Depends(_admit), Depends(_known(entry))], **options)
-    else:
-        long_body = isinstance(entry.shape, Body)
-        with_result = beside is not None and beside.signed
-        signing: dict[str, Any] = {"permission": permission, "with_result": with_result, "long_body": long_body}
-        route = PeerRoute(entry.route, endpoint, **signing, **options)
+    head_arrived = _operator_arrived(entry) if ordinary else _peer_arrived(entry)
+    route = LeanRoute(entry.route, endpoint, head_arrived=head_arrived, **options)
     return declared(route, permission, scoped=entry.scoped)
 
 
@@ -170,7 +166,7 @@ def _renderer(entry: Entry[Shape], prefix: str) -> Callable[[HttpRequest, Any], 
     return render
 
 
-def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | None, *, ordinary: bool) -> None:
+def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | None) -> None:
     """Sets the name and the signature of the endpoint that FastAPI reads: the parameters of path and query, and the
     body."""
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -184,21 +180,30 @@ def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | No
             found = Annotated[found, Path(description=about)]
         parameters.append(parameter.replace(annotation=found))
     if message is not None:
-        annotation: Any = Annotated[message, Depends(_json_body(message))] if ordinary else message
-        parameters.append(inspect.Parameter("body", kind, annotation=annotation))
+        parameters.append(inspect.Parameter("body", kind, annotation=message))
     endpoint.__name__ = entry.operation or entry.name.replace("-", "_")
     endpoint.__doc__ = entry.description
     endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     endpoint.__annotations__ = {one.name: one.annotation for one in parameters}
 
 
-async def _admit(request: HttpRequest) -> None:
-    request.app.state.service.admit()
+def _peer_arrived(entry: Entry[Shape]) -> HeadArrived:
+    """Refuses a device or worker that sends no version of the protocol, and notes the credentials: they are read before
+    the body (``signatures``)."""
+    long_body = isinstance(entry.shape, Body)
+    with_result = isinstance(entry.shape, Body) and entry.shape.beside is not None and entry.shape.beside.signed
+
+    async def noted(request: HttpRequest) -> None:
+        if PROTOCOL_HEADER not in request.headers and (refused := version_refusal(None)) is not None:
+            raise ProblemError(refused)
+        note_arrival(request, entry.permission, with_result=with_result, long_body=long_body)
+
+    return noted
 
 
-def _known(entry: Entry[Shape]) -> Callable[[HttpRequest], Awaitable[None]]:
-    """Returns a dependency that refuses an operator who may not make the request, before its body is read. The path
-    is taken as it is sent: what is no run's name is in no scope but that of everything."""
+def _operator_arrived(entry: Entry[Shape]) -> HeadArrived:
+    """Refuses an operator who may not make the request. The path is taken as it is sent: what is no run's name is in no
+    scope but that of everything."""
 
     async def identified(request: HttpRequest) -> None:
         service: Service = request.app.state.service
@@ -210,12 +215,3 @@ def _known(entry: Entry[Shape]) -> Callable[[HttpRequest], Awaitable[None]]:
         )
 
     return identified
-
-
-def _json_body(model: type[BaseModel]) -> Callable[[HttpRequest], Awaitable[BaseModel]]:
-    """Returns a dependency that reads one JSON message. FastAPI itself reads a body of any length."""
-
-    async def read(request: HttpRequest) -> BaseModel:
-        return model.model_validate_json(await read_body(request))
-
-    return read
