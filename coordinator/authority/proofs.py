@@ -2,18 +2,14 @@
 
 A platform registers its own as an entry point of the group ``quorate.enrolment_proofs``: a callable without arguments
 that returns an ``EnrolmentProof``, named ``package:name`` in ``quorate authority serve --proof``. Such a check may ask
-other services: it runs in a thread, before the ledger is locked. ``AttestedSerial`` is an example.
+other services: it runs in a thread, before the ledger is locked.
 """
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64decode
 from collections.abc import Callable
 from typing import Protocol
 
-from client_sdk.credentials.errors import BadCredential
-from client_sdk.credentials.identity_keys import require_signed
 from client_sdk.extensions import CannotLoad, extensions
 
 GROUP = "quorate.enrolment_proofs"
@@ -42,31 +38,6 @@ class NoProof:
 
     def subject(self, who: str, public_key: bytes, at: float) -> str:
         return ""
-
-
-class AttestedSerial:
-    """An example: the manufacturer has signed each device's serial number together with the device's key.
-
-    ``who`` is ``serial:base64``: the Ed25519 signature of the manufacturer over ``attested_bytes(serial, key)``."""
-
-    def __init__(self, manufacturer: bytes) -> None:
-        self._manufacturer = manufacturer
-
-    def subject(self, who: str, public_key: bytes, at: float) -> str:
-        serial, _, encoded = who.partition(":")
-        if not (serial.isascii() and serial.isalnum() and len(serial) <= 40):
-            raise ProofRefused("The device did not say its serial number.")
-        try:
-            signature = b64decode(encoded, validate=True)
-            require_signed(self._manufacturer, attested_bytes(serial, public_key), signature, "the manufacturer")
-        except (BadCredential, binascii.Error) as error:
-            raise ProofRefused(f"The manufacturer has not attested this key of device {serial}.") from error
-        return serial
-
-
-def attested_bytes(serial: str, public_key: bytes) -> bytes:
-    """What a manufacturer signs for ``AttestedSerial``."""
-    return b"quorate example attestation 1\x00" + public_key + serial.encode("ascii")
 
 
 def proof_named(name: str | None) -> EnrolmentProof:

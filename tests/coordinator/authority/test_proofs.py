@@ -8,8 +8,9 @@ import pytest
 
 from client_sdk.extensions import CannotLoad
 from client_sdk.protocol.authority import CertificateRequest
-from coordinator.authority.proofs import AttestedSerial, EnrolmentProof, NoProof, attested_bytes, proof_named
+from coordinator.authority.proofs import EnrolmentProof, NoProof, proof_named
 from quorate.testing import EnrolmentProofContract
+from tests.coordinator.authority.attested_serial import AttestedSerial, attested_bytes
 from tests.coordinator.authority.test_enrolling import refused
 from tests.coordinator.authority.world import AuthorityWorld, Holder, key_of, public
 
