@@ -74,7 +74,7 @@ def waits_for(device: DeviceRow, message: CheckIn) -> str:
     return f"device:{device.device}"
 
 
-def is_device(device: DeviceRow, message: CheckIn) -> str:
+def is_device(device: DeviceRow, message: object, **path: object) -> str:
     return device.device
 
 

@@ -33,6 +33,7 @@ from coordinator.blobs import Spool
 from coordinator.engine.kinds import Place
 from coordinator.engine.rounds import KINDS
 from coordinator.requests.callers import Permission
+from coordinator.requests.devices import is_device
 from coordinator.requests.entry import (
     About,
     Attempt,
@@ -164,10 +165,6 @@ def changes_of(to: Coordinator, *, run: RunId, **path: object) -> tuple[Place | 
     it, unless that is the last one that an exchange needs."""
     state = to.core.log(run).state
     return KINDS[state.plan.kind].place(state), 0 if state.round is None else len(state.round.excluded)
-
-
-def is_device(device: DeviceRow, message: SecureWait, **path: object) -> str:
-    return device.device
 
 
 def not_yet(to: Coordinator, device: DeviceRow, message: SecureWait, **path: object) -> NotReady:

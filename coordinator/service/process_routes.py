@@ -69,12 +69,6 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
         text = await service.work(lambda: service.meters.text(viewer(credentials)))
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def docs() -> Response:
-        return docs_page()
-
-    async def script() -> Response:
-        return docs_script()
-
     async def home() -> Response:
         return RedirectResponse(service.settings.prefix + home_path())
 
@@ -100,8 +94,8 @@ def process_routes(service: Service, home_path: Callable[[], str]) -> list[APIRo
         route("/healthz", healthz, everybody, "", shown=False, method="HEAD"),
         route("/readyz", readyz, everybody, "", shown=False, method="HEAD"),
         route("/metrics", metrics, Permission.VIEWER, "Read the meters"),
-        route(DOCS_PATH, docs, everybody, "This page", shown=False),
-        route(f"{DOCS_PATH}.js", script, everybody, "Its script", shown=False),
+        route(DOCS_PATH, docs_page, everybody, "This page", shown=False),
+        route(f"{DOCS_PATH}.js", docs_script, everybody, "Its script", shown=False),
         route("/", home, everybody, "The page to open", shown=False),
     ]
 
@@ -121,13 +115,13 @@ def _asset(name: str) -> bytes:
     return (files("coordinator.service") / "assets" / name).read_bytes()
 
 
-def docs_page() -> Response:
+async def docs_page() -> Response:
     """Returns the page that describes the API for people. It loads from this server only, so it works without
     internet. Its script renders ``/openapi.json``."""
     return Response(_asset("docs.html"), media_type="text/html", headers={"Content-Security-Policy": _POLICY})
 
 
-def docs_script() -> Response:
+async def docs_script() -> Response:
     """Returns the page's script."""
     return Response(_asset("docs.js"), media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 

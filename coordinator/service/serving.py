@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
-from client_sdk.protocol.problems import Problem, problem
+from client_sdk.protocol.problems import problem
 from coordinator.service.hosts import Hosts
 from coordinator.service.limits import Admission
 from coordinator.service.limits.admission import spread
@@ -66,10 +66,6 @@ class Serving:
         """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
         if self._queued >= OVERLOAD:
             raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=spread(5))
-
-    def count_refusal(self, found: Problem) -> None:
-        """Counts a problem that was answered below the routes."""
-        self.meters.refused(found)
 
     def stop(self) -> None:
         """Answers all held requests and holds no more. Requests still arrive until the sockets close."""

@@ -118,7 +118,7 @@ class HttpServer(uvicorn.Server):
                 self._limits,
                 self._service.admission,
                 admitted,
-                self._service.count_refusal,
+                self._service.meters.refused,
                 STANDING,
                 config=self.config,
                 server_state=self.server_state,
