@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
 from client_sdk.credentials.certificate import certify
-from client_sdk.credentials.possession import enrolment_statement
+from client_sdk.credentials.enrolment_token import enrolment_statement
 from client_sdk.credentials.request_signature import NONCE_BYTES, sign_request
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import AuthorityRoute, CertificateRequest

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey, Entropy
-from client_sdk.secagg import vouching
+from client_sdk.secagg import roster as rosters
 from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, ServerAnswer, Transmit
-from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.header import AttemptHeader, GraphRule
@@ -28,13 +27,20 @@ from client_sdk.secagg.lanes import Lanes, cut, pack, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
+from client_sdk.secagg.roster import (
+    AttemptSecrets,
+    MaskingCohort,
+    Roster,
+    RosterEntry,
+    Vouching,
+    join,
+    sign_advertisement,
+    vouched_by,
+)
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
-from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import RevealedShares
-from client_sdk.secagg.vouching import Vouching, vouched_by
+from client_sdk.secagg.survivors import Proof, RevealedShares, Survivors
 from client_sdk.tensors.floats import Float32
 
 STRICT = GraphRule(profile="strict")
@@ -223,7 +229,7 @@ class OneDevice:
 
     def play_cold(self) -> dict[str, Transmit]:
         """Plays the round as a process does that has checked no certificate yet."""
-        vouching._signed.cache_clear()
+        rosters._signed.cache_clear()
         return self.play()
 
     def require_right(self, messages: dict[str, Transmit]) -> None:

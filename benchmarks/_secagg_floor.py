@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from benchmarks._secagg_crowd import AUTHORITY, Crowd
+from client_sdk.credentials.canonical import CERTIFICATE
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.domains import CERTIFICATE
 from client_sdk.secagg.lanes import Lanes
 from client_sdk.secagg.shamir import SHARE_BYTES, combine, split
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, statement

@@ -30,8 +30,8 @@ from benchmarks._wire import Connection, ServerProcess
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.http.authority import AuthorityClient
+from client_sdk.http.exchange import RequestSigner
 from client_sdk.http.operator import OperatorClient
-from client_sdk.http.signing import RequestSigner
 from client_sdk.protocol import devices as protocol
 from client_sdk.protocol.devices import Assignment, CheckIn, Outcome, Registration, Started, Wait
 from client_sdk.protocol.names import PROTOCOL_HEADER, Route, RunId

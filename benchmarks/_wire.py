@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.http.authority import AuthorityClient
-from client_sdk.http.signing import RequestSigner
+from client_sdk.http.exchange import RequestSigner
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Registration
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route

@@ -31,7 +31,7 @@ from pathlib import Path
 from benchmarks._progress import counted
 from benchmarks._wire import Peer, ServerProcess, enrol
 from benchmarks.harness import Row, Spread, main
-from client_sdk.credentials.authority_key import AUTHORITY_ID_BYTES
+from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import CheckIn
 from client_sdk.protocol.names import Route

@@ -26,8 +26,8 @@ from benchmarks._progress import counted
 from benchmarks._wire import ServerProcess, enrol
 from benchmarks.coordinator import Federation, on_a_server
 from benchmarks.harness import Row, Spread, main
+from client_sdk.protocol.access import REQUEST_HEADER, REQUEST_VALUE
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 
 VIEWERS = 200
 SCOPES = ("*", "live*")

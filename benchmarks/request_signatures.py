@@ -28,8 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import Request
 
 from benchmarks.harness import Row, Spread, interleaved, main
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.request_signature import RequestSignature, sign_request, signature_base
+from client_sdk.credentials.request_signature import NonceWindow, RequestSignature, sign_request, signature_base
 from client_sdk.identity import DeviceKey
 from coordinator.authority.issuer import Issuer
 from coordinator.authority.policy import AuthorityPolicy

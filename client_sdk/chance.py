@@ -7,7 +7,7 @@ draws or on the order of events. There are three steps, each a small pure functi
 what is hashed          ``labelled``: ``quorate PURPOSE v1``, then the parts, one a line. Or any bytes of the caller
 the hash                ``sha256_word``, ``blake2b_word``: 64 bits; ``WordStream``: as many words as are asked for;
                         ``derive_seed``: 63 bits, for generators that take a seed; ``sha256_bytes``,
-                        ``blake2b_bytes``, ``shake_bytes``: a number of bytes
+                        ``shake_bytes``: a number of bytes
 the number              ``unit``: a number from [0, 1); ``above_zero``: one from (0, 1];
                         ``normal_of``: a normal deviate; ``WordStream.below``: a whole number without bias
 ======================= ===============================================================================================
@@ -57,20 +57,6 @@ def sha256_bytes(message: bytes, count: int) -> bytes:
 def blake2b_word(message: bytes) -> int:
     """BLAKE2b of 64 bits, most significant byte first."""
     return int.from_bytes(blake2b(message, digest_size=8).digest(), "big")
-
-
-def blake2b_unit(message: bytes) -> float:
-    """``blake2b_word`` as a fraction of 2^64, rounded to the nearest float. It is 1.0 for the 2^10 highest words.
-
-    In one call: a schedule of the fault explorer draws hundreds of them.
-    """
-    return int.from_bytes(blake2b(message, digest_size=8).digest(), "big") * 2.0**-64
-
-
-def blake2b_bytes(message: bytes, count: int) -> bytes:
-    """``count`` bytes, at most 256 * 64: BLAKE2b of 512 bits over the message and the number of the block, a byte."""
-    blocks = range(1 + count // 64)
-    return b"".join(blake2b(message + bytes([block]), digest_size=64).digest() for block in blocks)[:count]
 
 
 def shake_bytes(message: bytes, count: int) -> bytes:

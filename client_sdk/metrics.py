@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 
+from client_sdk.protocol.devices import Score
 from client_sdk.protocol.names import DESCRIPTIONS, METRIC_PATTERN
-from client_sdk.protocol.scores import Score
 
 UNDEFINED = ".undefined"
 """The end of the name of a metric that says that another one has no value: ``auc.undefined``. It is 1 in the score of

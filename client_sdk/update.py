@@ -268,7 +268,11 @@ def encode_update(
     """
     chosen = codecs.get(codec) if isinstance(codec, str) else codec
     report = report_of(update, chosen.name, run, round, attempt, seconds)
-    encoded = chosen.encode(update.delta, codecs.Origin(seed=seed, round=round, device=device, plan=plan))
+    return body_of(chosen.encode(update.delta, codecs.Origin(seed=seed, round=round, device=device, plan=plan)), report)
+
+
+def body_of(encoded: Tensors, report: UpdateReport) -> bytes:
+    """The body with these encoded deltas and this report."""
     return to_bytes(encoded, {REPORT_KEY: report.model_dump_json()})
 
 

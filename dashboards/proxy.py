@@ -31,9 +31,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_sdk.http.transport import open_http
 from client_sdk.http.urls import check_url, is_loopback
+from client_sdk.protocol.access import LoginWays
 from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE
 from client_sdk.protocol.names import Route as ApiRoute
-from client_sdk.protocol.sessions import LoginWays
 
 READS = frozenset({"GET", "HEAD"})
 METHODS = [*sorted(READS), "POST", "PUT", "DELETE"]

@@ -17,11 +17,10 @@ from rich.text import Text
 
 from simulation.demo.command import closing_lines
 from simulation.demo.director import directed
-from simulation.demo.journal import Journal
-from simulation.demo.screen import Terminal, picture
+from simulation.demo.screen import Journal, Terminal, picture
 from simulation.demo.setting import Setting
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
+from simulation.fleet.trainer import FleetHabits
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "demo.svg"
 COLUMNS = 104

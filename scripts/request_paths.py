@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import CreateFlowerRun, FlowerApp, FlowerMessage, FlowerPoll, PushMessages
 from client_sdk.protocol.names import Route
 from tests.coordinator.served import Served

@@ -76,8 +76,8 @@ def fleet(
     """
     from client_sdk.commands.stopping import stopped_by_signals
     from client_sdk.data import with_target
-    from simulation.fleet.habits import FleetHabits
     from simulation.fleet.processes import FleetProcesses, split_of, worker_orders
+    from simulation.fleet.trainer import FleetHabits
 
     token = enrolment_token(token_file)
     if token is None:
@@ -150,8 +150,8 @@ def demo(
     from client_sdk.data import with_target
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
-    from simulation.fleet.habits import FleetHabits
     from simulation.fleet.processes import split_of
+    from simulation.fleet.trainer import FleetHabits
 
     setting = Setting(
         split=split_of(

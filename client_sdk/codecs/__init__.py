@@ -13,9 +13,8 @@ from functools import lru_cache
 from itertools import chain
 
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
-from client_sdk.codecs.linear_map import ROTATED, SAMPLED, LinearMap
+from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
 from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin, longest_body
-from client_sdk.codecs.seed import NOTHING_DRAWN, shared_seed
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
 from client_sdk.extensions import CannotLoad, extensions
 from client_sdk.tensors.floats import Float32

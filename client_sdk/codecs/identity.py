@@ -9,8 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from client_sdk.codecs.port import BLOCK, Origin, fill, opened, require_encodable
-from client_sdk.codecs.reading import Read
+from client_sdk.codecs.port import BLOCK, Origin, Read, fill, opened, require_encodable
 from client_sdk.tensors.floats import Float32, narrow, pieces, widen
 from client_sdk.tensors.manifest import NUMPY_DTYPES, Array, Manifest, OutOfRange, Tensors, shown
 from client_sdk.tensors.safetensors_file import Source, TensorHeader

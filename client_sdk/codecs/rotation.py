@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from client_sdk.chance import labelled, shake_bytes
-from client_sdk.codecs.reading import Pieces, Read
+from client_sdk.codecs.port import Pieces, Read
 from client_sdk.tensors.floats import Float32
 
 BLOCK = 1 << 16

@@ -7,6 +7,7 @@ This file prints lines, and imports what it needs when a command runs. The optio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,17 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.commands import device_keys
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
-from client_sdk.terminal import DEFAULT_URL, Json, fail, say, say_json, say_table, speak_as, spoken_by
+from client_sdk.terminal import DEFAULT_URL, Json, fail, note, say, say_json, say_table, speak_as, spoken_by
 
 if TYPE_CHECKING:
-    from client_sdk.device.record import Joined
-    from client_sdk.flower.notices import FlowerNotice
-    from client_sdk.http.notices import Notice
+    from client_sdk.device.actions import Sleep
+    from client_sdk.device.record import Joined, Record
+    from client_sdk.flower.work import FlowerNotice
+    from client_sdk.http.driver import Notice
+
 
 AppDir = Annotated[
     Path | None,
@@ -54,7 +56,7 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
             option = field.name.replace("_", "-")
             fail(f"--{option} has no meaning with --flower: the app decides about its data and its work. Leave it out.")
     from client_sdk.flower.node_config import parse_node_config
-    from client_sdk.flower.supported import require_flwr
+    from client_sdk.flower.work import require_flwr
 
     config = parse_node_config(node_config)
     require_flwr()
@@ -121,7 +123,6 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-device_keys.add_to(app)
 
 
 @app.callback(
@@ -217,3 +218,125 @@ def _row(entry: Joined) -> list[Any]:
         "inside" if entry.authority_inside else "apart",
         entry.reason,
     ]
+
+
+# ------------------------------------------------------------ device keys
+# ``quorate device show | rotate | leave``: a device's id, key and certificate.
+#
+# This file prints lines. ``http.authority`` and ``http.leave`` do the work.
+
+
+@app.command(
+    help="Show this device's id, key and certificate, its authority, and its coordinator.",
+    epilog="Example: quorate device show --folder quorate-device",
+)
+def show(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
+    _require(folder)
+    from client_sdk.device.storage import read_record
+
+    shown = _shown(read_record(folder))
+    if as_json:
+        say_json(shown)
+        return
+    width = max(len(name) for name in shown)
+    for name, value in shown.items():
+        say(f"{name.replace('_', ' ').ljust(width)}  {'-' if value is None else value}")
+
+
+@app.command(
+    help="Replace this device's key by a new one under the same id; the old one is revoked. Stop the device first. "
+    "What it has signed in secure rounds stays remembered.",
+    epilog="Example: quorate device rotate --folder quorate-device",
+)
+def rotate(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
+    _require(folder)
+    from client_sdk.device.storage import FileStorage
+    from client_sdk.http.authority import rotate as rotate_key
+
+    with FileStorage(folder) as storage:
+        shown = _shown(rotate_key(storage, pause=_wait))
+    if as_json:
+        say_json({"kind": "rotated", **shown})
+    else:
+        say(f"{shown['id']} has another key now, {shown['key']}; its old key is revoked.")
+        say("The coordinator learns of it when this device runs again.")
+
+
+@app.command(
+    help="Leave: the coordinator and the authority forget this device, and its key, certificate, update and "
+    "checkpoints are deleted here. Says what is kept. Stop the device first.",
+    epilog="Example: quorate device leave --folder quorate-device",
+)
+def leave(
+    folder: Folder = DEFAULT_FOLDER,
+    without_coordinator: Annotated[
+        bool,
+        typer.Option(
+            "--without-coordinator", help="The coordinator is gone: leave without telling it. The key is revoked."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    _require(folder)
+    from client_sdk.device.storage import FileStorage
+    from client_sdk.http.leave import Kept
+    from client_sdk.http.leave import leave as leave_all
+    from client_sdk.protocol.problems import ProblemError
+
+    left = folder / "left.json"
+    with FileStorage(folder) as storage:
+        before = storage.load() is None and left.is_file()
+        if before:
+            kept = Kept(**json.loads(left.read_text("utf-8")))
+        else:
+            try:
+                kept = leave_all(storage, without_coordinator=without_coordinator)
+            except ProblemError as error:
+                fail(
+                    f"{error} Nothing was deleted here; leave again later. Where the coordinator is gone for good, "
+                    "leave --without-coordinator."
+                )
+            left.write_text(json.dumps(asdict(kept)), "utf-8")
+    if as_json:
+        say_json({"kind": "left", "kept": asdict(kept)})
+        return
+    what = "Its key, certificate, update and checkpoints are deleted. What is kept:"
+    say(f"This device has left before. {what}" if before else f"This device has left. {what}")
+    for line in (kept.here, kept.coordinator, kept.authority):
+        say(f"  {line}")
+
+
+def _shown(record: Record | None) -> dict[str, Any]:
+    """What ``show`` prints: the fields of a device, None where it has none."""
+    from client_sdk.credentials.certificate import Certificate
+    from client_sdk.http.driver import date_of
+    from client_sdk.identity import key_of
+
+    certificate = (
+        Certificate.parse(bytes.fromhex(record.certificate)) if record is not None and record.certificate else None
+    )
+    key = key_of(record.key_seed) if record is not None else None
+    authority = record.authority if record is not None else None
+    public = key.public_hex if key is not None else certificate.public_key.hex() if certificate is not None else None
+    return {
+        "id": certificate.id if certificate is not None else None,
+        "key": public,
+        "valid_until": date_of(certificate.not_after) if certificate is not None else None,
+        "authority": authority.url if authority is not None else None,
+        "authority_key_sha256": authority.digest if authority is not None else None,
+        "coordinator": record.coordinator or None if record is not None else None,
+        "registered": record is not None and record.registered is not None,
+        "next_key": record is not None and bool(record.next_key_seed),
+    }
+
+
+def _wait(sleep: Sleep) -> None:
+    import time
+
+    note(f"{sleep.reason} Trying again in {sleep.max_s:.0f} s; Ctrl-C stops, and the next start goes on.")
+    time.sleep(sleep.max_s)
+
+
+def _require(folder: Path) -> None:
+    if not folder.is_dir():
+        fail(f"There is no device in {folder}; name its folder with --folder.")

@@ -4,16 +4,15 @@ The authority has an Ed25519 key. It certifies each device's and each worker's o
 keys that are revoked. The holder of a key signs each request. The files, lowest first::
 
     errors             all errors
-    domains            the prefix of each thing that is signed, so that none is taken for another
-    canonical          the canonical encoding, with this room's error
-    identity_keys      which 32 bytes are a public key; the id of a key
-    authority_key      the authority's public key, pinned by its SHA-256
+    canonical          the canonical encoding, with this room's error; the prefix of each thing that is signed, so
+                       that none is taken for another
+    identity_keys      which 32 bytes are a public key; the id of a key; the authority's key, pinned by its SHA-256
     certificate        the authority's word on one key: its holder's id and class, from when, until when
     revocations        the authority's list of revoked keys, and which list may follow which
-    enrolment_token    what an operator hands to a device: where the authority is, its key's digest, a secret
-    possession         what a new key signs, to show that its sender has the private half
-    request_signature  a signed HTTP request (RFC 9421, one strict form)
-    nonces             the requests that were seen, for as long as they could be sent again
+    enrolment_token    what an operator hands to a device: where the authority is, its key's digest, a secret; and what
+                       a new key signs, to show that its sender has the private half
+    request_signature  a signed HTTP request (RFC 9421, one strict form); the requests that were seen, for as long as
+                       they could be sent again
 
 Nothing here reads a clock, draws a random number or opens a socket: times and random bytes are arguments.
 

@@ -20,3 +20,20 @@ class CredentialReader(CanonicalReader):
     """Reads a credential. BadCredential."""
 
     error = BadCredential
+
+
+# ------------------------------------------------------------ domains
+# What each signed byte string begins with. No prefix begins another one, so none is taken for another.
+#
+# Those of this file are for everything that the authority, the holders of keys and coordinators sign; messages of
+# secure rounds begin with ``secagg.statement.DOMAIN``. A signed request has no prefix of ours: RFC 9421 fixes how it
+# begins.
+
+
+CERTIFICATE = b"quorate certificate 1\x00"
+REVOCATIONS = b"quorate revocation list 1\x00"
+ENROLMENT = b"quorate enrolment proof 1\x00"
+ROTATION = b"quorate rotation proof 1\x00"
+AUDIT_HEAD = b"quorate audit head 1\x00"
+REQUEST = b'"@method": '
+"""How every signature base of ``request_signature`` begins."""

@@ -16,11 +16,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from client_sdk.credentials.authority_key import AUTHORITY_ID_BYTES, TrustedAuthority
-from client_sdk.credentials.canonical import SIGNATURE_BYTES, TIME_BYTES, CredentialReader, CredentialWriter
-from client_sdk.credentials.domains import CERTIFICATE
+from client_sdk.credentials.canonical import (
+    CERTIFICATE,
+    SIGNATURE_BYTES,
+    TIME_BYTES,
+    CredentialReader,
+    CredentialWriter,
+)
 from client_sdk.credentials.errors import BadCredential, NotValidNow
-from client_sdk.credentials.identity_keys import KEY_BYTES, key_id, require_identity_key
+from client_sdk.credentials.identity_keys import (
+    AUTHORITY_ID_BYTES,
+    KEY_BYTES,
+    TrustedAuthority,
+    key_id,
+    require_identity_key,
+)
 from client_sdk.identity import Signer
 
 KIND = 128

@@ -14,8 +14,9 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 
-from client_sdk.credentials.canonical import CredentialReader, CredentialWriter
+from client_sdk.credentials.canonical import ENROLMENT, ROTATION, CredentialReader, CredentialWriter
 from client_sdk.credentials.errors import BadCredential
+from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES, KEY_BYTES
 
 KIND = 130
 PREFIX = "qe1_"
@@ -98,3 +99,27 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+# ------------------------------------------------------------ possession
+# What a new key signs, so that the authority certifies a key only for who has its private half.
+#
+# An enrolment's statement is bound to the authority and to the token's secret: another authority, or somebody with
+# another token, has no use for it. A rotation's is bound to the authority, the holder's id, and the key that it
+# replaces.
+
+
+_KIND_ENROLMENT = 131
+_KIND_ROTATION = 132
+
+
+def enrolment_statement(authority: bytes, secret_digest: bytes, public_key: bytes) -> bytes:
+    """The bytes that a key signs when it enrols: authority (16 bytes), SHA-256 of the token's secret, the key."""
+    out = CredentialWriter(_KIND_ENROLMENT).fixed(authority, AUTHORITY_ID_BYTES).fixed(secret_digest, DIGEST_BYTES)
+    return ENROLMENT + out.fixed(public_key, KEY_BYTES).done()
+
+
+def rotation_statement(authority: bytes, id: str, old_key: bytes, new_key: bytes) -> bytes:
+    """The bytes that a new key signs when it takes the place of ``old_key`` under the holder's ``id``."""
+    out = CredentialWriter(_KIND_ROTATION).fixed(authority, AUTHORITY_ID_BYTES).text(id)
+    return ROTATION + out.fixed(old_key, KEY_BYTES).fixed(new_key, KEY_BYTES).done()

@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+from client_sdk.protocol.problems import ProblemError, problem
+
 
 class CredentialError(ValueError):
     """A credential that is not accepted. The text is one plain sentence that holds no secret."""
@@ -60,3 +62,22 @@ class TooManyRequests(CredentialError):
         super().__init__(reason)
         self.retry_s = retry_s
         """Seconds after which the request may be signed afresh and sent."""
+
+
+# ------------------------------------------------------------ refusals
+# What a server answers to a credential that it does not accept.
+
+
+def refusal_of(error: CredentialError) -> ProblemError:
+    """The problem to raise: *wrong-clock*, *replayed-request*, *revoked-key*, *busy*, or else *unauthenticated*."""
+    match error:
+        case OutsideTime():
+            return problem("wrong-clock", f"{error} Sign it by the time of this answer.")
+        case ReplayedRequest():
+            return problem("replayed-request", f"{error} Each attempt is signed afresh.")
+        case RevokedKey():
+            return problem("revoked-key", str(error))
+        case TooManyRequests():
+            return problem("busy", str(error), retry_after_s=error.retry_s)
+        case _:
+            return problem("unauthenticated", str(error))

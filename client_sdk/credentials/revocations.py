@@ -16,11 +16,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from client_sdk.credentials.authority_key import AUTHORITY_ID_BYTES, TrustedAuthority
-from client_sdk.credentials.canonical import SIGNATURE_BYTES, TIME_BYTES, CredentialReader, CredentialWriter
-from client_sdk.credentials.domains import REVOCATIONS
+from client_sdk.credentials.canonical import (
+    REVOCATIONS,
+    SIGNATURE_BYTES,
+    TIME_BYTES,
+    CredentialReader,
+    CredentialWriter,
+)
 from client_sdk.credentials.errors import BadCredential, NotValidNow, RevokedKey, RolledBackList
-from client_sdk.credentials.identity_keys import KEY_ID_BYTES, key_id
+from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES, KEY_ID_BYTES, TrustedAuthority, key_id
 from client_sdk.identity import Signer
 
 KIND = 129

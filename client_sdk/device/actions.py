@@ -23,12 +23,12 @@ Sleep        waits a time drawn from the window               None
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, assert_never
 
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.revocations import RevocationList
-from client_sdk.device.record import AuthorityRef, Joined, Record
+from client_sdk.device.record import AuthorityRef, Joined, Record, Storage
 from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Message, Route
 from client_sdk.protocol.problems import Problem
@@ -254,3 +254,28 @@ Reply = (
     | Failed
     | None
 )
+
+
+# ------------------------------------------------------------ performing
+# Performs the actions that concern the device's storage alone: the same for every driver of a session.
+
+
+Stored = Save | Keep | Load
+
+
+def perform_stored(storage: Storage, action: Stored, at: float) -> MemoryKept | MemoryNotKept | Loaded | None:
+    """Perform ``action`` on ``storage``, and return the reply. ``at``: Unix seconds. StorageError."""
+    match action:
+        case Save():
+            storage.save(action.record, action.update, action.joined)
+            return None
+        case Keep():
+            try:
+                return MemoryKept(storage.keep(action.change), at)
+            except SecaggError as error:
+                return MemoryNotKept(error, at)
+        case Load():
+            with storage.update(action.digest) as file:
+                return Loaded(file.read(), at)
+        case _:
+            assert_never(action)

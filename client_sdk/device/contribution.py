@@ -23,7 +23,7 @@ from client_sdk.device.record import TrainedWork
 from client_sdk.protocol.devices import Assignment, Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.secagg.actions import DeviceContribution
-from client_sdk.secagg.terms import agreed_digest
+from client_sdk.secagg.header import agreed_digest
 from client_sdk.tensors import (
     Float32,
     Layout,

@@ -15,12 +15,14 @@ A crash after any of them loses nothing: each is asked again with the same keys,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from typing import Any, Literal, TypeVar
 
 from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.device.actions import (
+    Action,
     Certified,
     Certify,
     Failed,
@@ -284,3 +286,32 @@ class Enrolling(Asking):
                 yield Sleep(min_s=low, max_s=high, reason=str(answer), trouble=True)
             yield from self._replace()
         return None
+
+
+# ------------------------------------------------------------ rotating
+# A device's key is replaced by another one under the same id: at the owner's wish, as a generator of actions.
+#
+# ::
+#
+#     Save(next key) -> Certify(rotate) -> Save(the next key is the key, its certificate)
+#
+# A crash in between loses nothing: this, or the next session, asks again with the same next key. The memory of secure
+# rounds stays: the device is the same one, and has signed what it has signed.
+
+
+def rotate_key(
+    record: Record | None, *, entropy: Entropy = os.urandom, pacing: Pacing | None = None, at: float = 0.0
+) -> Generator[Action, Reply, Record]:
+    """Returns the record with the new key. The coordinator learns of it when the device registers the new certificate.
+
+    ProblemError: there is no certificate, or the authority refuses; the old key then stays, unless it is revoked.
+    ValueError where the key is kept outside the record: whoever keeps it has to replace it."""
+    if record is None or not record.certificate:
+        raise problem("enrolment-refused", NEW)
+    if not record.key_seed:
+        raise ValueError("This device's key is stored outside its record: rotate it where it is stored.")
+    rotation = Enrolling(record, CheckIn, None, "", pacing or Pacing(), at)
+    if not record.next_key_seed:
+        yield from rotation.save(next_key_seed=DeviceKey.create(entropy).seed.hex())
+    yield from rotation.rotate()
+    return rotation.record

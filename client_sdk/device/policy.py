@@ -8,12 +8,11 @@ from __future__ import annotations
 from math import ceil
 
 from client_sdk import codecs
-from client_sdk.protocol.devices import Assignment, CheckIn, Policy, SecureBounds, Task
+from client_sdk.protocol.devices import Assignment, CheckIn, Policy, Task
 from client_sdk.protocol.secure import SECURE_VERSION, SecureTask
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms
 from client_sdk.secagg.errors import BadParameters, Refusal
-from client_sdk.secagg.header import Terms
-from client_sdk.secagg.terms import terms_of
+from client_sdk.secagg.header import Terms, terms_of
 
 
 def refusal(assignment: Assignment, offer: CheckIn) -> str | None:
@@ -87,16 +86,7 @@ def shown(offer: CheckIn) -> CheckIn:
 
 def secure_policy(policy: Policy) -> SecurePolicy:
     """The owner's bounds, as ``client_sdk.secagg`` needs them."""
-    bounds = policy.secure if policy.secure is not None else SecureBounds()
-    return SecurePolicy(
-        smallest_cohort=bounds.smallest_cohort,
-        most_colluding=bounds.most_colluding,
-        largest_norm=bounds.largest_norm,
-        largest_range=bounds.largest_range,
-        largest_weight_cap=bounds.largest_weight_cap,
-        smallest_sigma=bounds.smallest_sigma,
-        strict_only=bounds.strict_only,
-    )
+    return SecurePolicy() if policy.secure is None else SecurePolicy(**dict(policy.secure))
 
 
 def learner_refusal(task: Task, learners: dict[str, str]) -> str | None:

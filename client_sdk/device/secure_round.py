@@ -30,7 +30,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.actions import (
     Failed,
@@ -65,12 +65,11 @@ from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, Pr
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import Expired, Refusal, SecaggError, SpentOnCheckpoint, Superseded, Unopened
-from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.live import Live, Step
+from client_sdk.secagg.header import AttemptHeader, terms_of
+from client_sdk.secagg.memory import Live, Step
 from client_sdk.secagg.quantize import ROUNDING_BYTES
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.terms import terms_of
 
 
 class AttemptLeft(Exception):

@@ -79,8 +79,8 @@ class SecureFile:
 class MemoryStorage:
     """Storage for simulations and tests: survives a crashed session, not the process."""
 
-    def __init__(self, checkpoints: CheckpointCache | None = None) -> None:
-        self._checkpoints: CheckpointCache = checkpoints if checkpoints is not None else MemoryCheckpoints()
+    def __init__(self) -> None:
+        self._checkpoints = MemoryCheckpoints()
         self._record: Record | None = None
         self._updates: dict[str, bytes] = {}
         self._history: list[Joined] = []

@@ -14,9 +14,8 @@ from flwr.clientapp import ClientApp
 
 from client_sdk.flower import records
 from client_sdk.flower.answer_file import AnswerHeader, write_answer
-from client_sdk.flower.error_codes import ErrorCode, error, raised
 from client_sdk.flower.flwr_private import create_messages_as, received_message
-from client_sdk.flower.work import AppFailed, AppWork, Worked
+from client_sdk.flower.work import AppFailed, AppWork, ErrorCode, Worked, error, raised
 from client_sdk.protocol.flower import FlowerError
 
 SERVER_NODE = 1

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from client_sdk.flower.error_codes import ErrorCode, error
-from client_sdk.flower.work import AppFailed, AppReady, AppWork, NotLoaded, Said, Worked, read_said
+from client_sdk.flower.work import AppFailed, AppReady, AppWork, ErrorCode, NotLoaded, Said, Worked, error, read_said
 from client_sdk.http.transport import Interrupted
 
 SLICE_S = 0.2

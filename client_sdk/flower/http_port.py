@@ -12,22 +12,82 @@ from pathlib import Path
 from threading import Event
 from typing import BinaryIO, TypeVar
 
-import httpx2
-
-from client_sdk.device.actions import Action, Answered, Reply, Send
+from client_sdk.device.actions import Action, Answered, Failed, Fetch, Reply, RequestRefused, Send
 from client_sdk.device.checkpoint_cache import FileCheckpoints
-from client_sdk.device.flower_session import FlowerSession
+from client_sdk.device.enrolling import Enrolling, begun
 from client_sdk.device.record import Record, Storage, StorageError
-from client_sdk.device.requests import Pacing
+from client_sdk.device.requests import NoAnswerInTime, Pacing
 from client_sdk.flower.answer_file import AnswerFile
-from client_sdk.http.certifying import Who
-from client_sdk.http.driver import DeviceDriver
-from client_sdk.http.notices import Notice
+from client_sdk.http.authority import Who
+from client_sdk.http.driver import DeviceDriver, Notice
 from client_sdk.http.transport import until
-from client_sdk.identity import Signer
-from client_sdk.protocol.flower import FlowerError, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
-from client_sdk.protocol.names import Route
-from client_sdk.protocol.problems import Problem
+from client_sdk.protocol.devices import CheckIn, CheckpointRef, Policy
+from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE, FlowerError, FlowerPoll, FlowerTask, FlowerWait, ReplyReceipt
+from client_sdk.protocol.names import Message, Route
+from client_sdk.protocol.problems import Problem, problem
+
+# ------------------------------------------------------------ flower session
+# The requests of a device that serves Flower runs, as generators of actions: repeated until they are answered.
+#
+# A driver performs them one after another. Becoming known, renewing and registering again are those of every device
+# (``enrolling``); what is done with a message is decided by ``client_sdk.flower.serving``.
+
+
+OTHER_WORK = (
+    "This folder is that of a device in a round of {run}: let it finish without --flower, or give this one a folder of "
+    "its own."
+)
+Asked = Generator[Action, Reply, Message | Problem]
+
+
+class FlowerSession(Enrolling):
+    """A device's requests to one coordinator."""
+
+    def start(self, coordinator: str) -> Generator[Action, Reply, None]:
+        """Be known to the coordinator of this URL. ProblemError where this device is refused, or is in a round."""
+        if self.record.assignment is not None:
+            raise problem("conflict", OTHER_WORK.format(run=self.record.assignment.run))
+        yield from self.become_known(coordinator)
+
+    def poll(self, poll: FlowerPoll) -> Asked:
+        """FlowerTask or FlowerWait; Problem where the coordinator has no Flower runs."""
+        yield from self.renew_in_time()
+        send = Send(method="POST", route=Route.FLOWER_TASKS, answers=(FlowerTask, FlowerWait), message=poll)
+        return (yield from self.ask(send))
+
+    def reply(self, run: str, message: str, digest: str) -> Asked:
+        """ReplyReceipt, for the stored reply of this digest."""
+        send = Send(
+            method="PUT",
+            route=Route.FLOWER_REPLY,
+            answers=(ReplyReceipt,),
+            path={"run": run, "message": message},
+            update=digest,
+            media_type=FLOWER_MEDIA_TYPE,
+        )
+        return (yield from self.ask(send))
+
+    def error(self, run: str, message: str, error: FlowerError) -> Asked:
+        """ReplyReceipt, for an error in place of a reply."""
+        path: dict[str, str | int] = {"run": run, "message": message}
+        send = Send(method="POST", route=Route.FLOWER_ERROR, answers=(ReplyReceipt,), path=path, message=error)
+        return (yield from self.ask(send))
+
+    def fetch(self, task: FlowerTask) -> Generator[Action, Reply, Problem | None]:
+        """Have the content of the task's message; the problem where it cannot be had."""
+        content = CheckpointRef(version=0, digest=task.content, bytes=task.bytes)
+        path = Route.FLOWER_CONTENT.format(run=task.run, digest=task.content)
+        try:
+            found = yield from self.fetch_bytes(Fetch(checkpoint=content, place=path), self.now + task.expires_in_s)
+        except NoAnswerInTime:
+            return problem("late", "The message's time was over before its content was here.").problem
+        if isinstance(found, Failed):
+            return problem("disk-full", found.reason).problem
+        return found.problem if isinstance(found, RequestRefused) else None
+
+
+# ------------------------------------------------------------ http port
+
 
 R = TypeVar("R")
 
@@ -59,9 +119,6 @@ class HttpFlowerPort(DeviceDriver):
         who: Who | str = "",
         label: str = "",
         secure_only: bool = False,
-        signer: Signer | None = None,
-        http: httpx2.Client | None = None,
-        pacing: Pacing | None = None,
         stop: Event | None = None,
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
@@ -72,29 +129,20 @@ class HttpFlowerPort(DeviceDriver):
             files=self._files,
             enrolment_token=enrolment_token,
             who=who,
-            signer=signer,
-            http=http,
             on_notice=on_notice,
         )
         if stop is not None:
             self._stop = stop
         record = storage.load()
         self._use(record if record is not None else Record())
+        offer = CheckIn(examples=0, learners={}, policy=Policy(secure_only=secure_only))
         self._session = FlowerSession(
-            record,
-            coordinator=self.coordinator,
-            token=self._token,
-            label=label,
-            secure_only=secure_only,
-            signer=signer,
-            pacing=pacing,
-            entropy=os.urandom,
-            at=self._now(),
+            begun(record, None, os.urandom), lambda: offer, self._token, label, Pacing(), self._now()
         )
 
     def start(self) -> None:
         """Be certified and registered. ProblemError; Interrupted."""
-        self._ask(self._session.start())
+        self._ask(self._session.start(self.coordinator))
 
     @property
     def device(self) -> str | None:

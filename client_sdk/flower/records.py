@@ -20,15 +20,84 @@ The same records give the same bytes. There is no pickle: an array of Python obj
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from client_sdk.flower import npy
+# ------------------------------------------------------------ npy
+# The header of an .npy file: what a numpy array in Flower's records starts with.
+#
+# An array travels without this header where numpy itself would write the same bytes again from the dtype and the shape:
+# the array is in C order and its dtype is a plain one. Everything else travels as it is.
+
+
+NPY_MAGIC = b"\x93NUMPY"
+DIMENSIONS_MAX = 64
+"""What numpy can make."""
+
+_KINDS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+PLAIN = {np.dtype(order + kind).str: np.dtype(order + kind) for kind in _KINDS for order in "<>"}
+"""The dtypes that travel as dtype, shape and bytes, by the name that numpy gives them in a file: ``<f4``, ``>i8``."""
+
+
+class NeedsPickle(ValueError):
+    """The array holds Python objects: only pickle could read it, and that is never done."""
+
+
+@dataclass(frozen=True)
+class PlainArray:
+    """An array in C order: its dtype as in ``PLAIN``, its shape, and where its bytes begin in the .npy file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def bytes(self) -> int:
+        """Length of the array's bytes."""
+        return math.prod(self.shape) * PLAIN[self.dtype].itemsize
+
+
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What numpy writes before the bytes of an array in C order."""
+    out = io.BytesIO()
+    fields = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, fields)
+    return out.getvalue()
+
+
+def read_npy(data: bytes) -> PlainArray | None:
+    """What the .npy file ``data`` begins with; None: it is no file that numpy would write the same way again.
+
+    Raises NeedsPickle where reading it would need pickle.
+    """
+    if not data.startswith(NPY_MAGIC):
+        return None
+    start = io.BytesIO(data[: len(NPY_MAGIC) + 2 + 4 + 65535])
+    try:
+        version = np.lib.format.read_magic(start)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(start)
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError):
+        return None
+    if dtype.hasobject:
+        raise NeedsPickle("it holds Python objects, which only pickle could read; make it an array of numbers")
+    plain = version == (1, 0) and not fortran and dtype.str in PLAIN and len(shape) <= DIMENSIONS_MAX
+    if not plain or any(size < 0 for size in shape):
+        return None
+    found = PlainArray(dtype.str, tuple(int(size) for size in shape), start.tell())
+    same = data[: found.start] == npy_header(found.dtype, found.shape)
+    return found if same and len(data) - found.start == found.bytes else None
+
+
+# ------------------------------------------------------------ records
+
 
 MAGIC = b"quorate-flower-1\n"
 HEADER_LIMIT = 64 << 20
@@ -150,8 +219,8 @@ def _array(record: str, key: str, array: Array, body: list[memoryview]) -> dict[
     shape = [int(size) for size in array.shape]
     entry: dict[str, Any] = {"key": key, "dtype": array.dtype, "shape": shape, "stype": str(array.stype)}
     try:
-        plain = npy.read(array.data) if array.stype == NUMPY else None
-    except npy.NeedsPickle as error:
+        plain = read_npy(array.data) if array.stype == NUMPY else None
+    except NeedsPickle as error:
         raise RecordsError(f"The array {key!r} of the record {record!r} cannot be sent: {error}.") from None
     if plain is None:
         return {**entry, "bytes": _append(array.data, body)}
@@ -215,14 +284,14 @@ def _read_data(item: dict[str, Any], body: _Body) -> bytes:
         data = bytes(body.take(_size(item["bytes"])))
         if item["stype"] == NUMPY:
             try:
-                npy.read(data)
-            except npy.NeedsPickle as error:
+                read_npy(data)
+            except NeedsPickle as error:
                 raise RecordsError(f"The array {item['key']!r} is refused: {error}.") from None
         return data
     dtype, shape = item["raw"][0], _shape(item["raw"][1])
-    if dtype not in npy.PLAIN or len(shape) > npy.DIMENSIONS_MAX:
+    if dtype not in PLAIN or len(shape) > DIMENSIONS_MAX:
         raise RecordsError(f"The array {item['key']!r} has a dtype or a number of dimensions that does not exist.")
-    return b"".join((npy.header(dtype, shape), body.take(npy.PlainArray(dtype, shape, 0).bytes)))
+    return b"".join((npy_header(dtype, shape), body.take(PlainArray(dtype, shape, 0).bytes)))
 
 
 def _shape(sizes: list[Any]) -> tuple[int, ...]:

@@ -23,10 +23,8 @@ from threading import Event, Thread
 from typing import Protocol, assert_never
 
 from client_sdk.flower.answer_file import AnswerFile
-from client_sdk.flower.error_codes import ErrorCode, error
 from client_sdk.flower.journal import NodeJournal, RunKey
-from client_sdk.flower.notices import FlowerNotice, size
-from client_sdk.flower.work import AppFailed, AppWork, StoredState, Worked
+from client_sdk.flower.work import AppFailed, AppWork, ErrorCode, FlowerNotice, StoredState, Worked, error, size
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import (
     ConfigValue,

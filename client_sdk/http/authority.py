@@ -12,22 +12,28 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import httpx2
 from pydantic import ValidationError
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.enrolment_token import EnrolmentToken, require_token_url
+from client_sdk.credentials.enrolment_token import (
+    EnrolmentToken,
+    enrolment_statement,
+    require_token_url,
+    rotation_statement,
+)
 from client_sdk.credentials.errors import BadCredential
-from client_sdk.credentials.possession import enrolment_statement, rotation_statement
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.request_signature import NONCE_BYTES, sign_request
 from client_sdk.credentials.revocations import RevocationList, following
-from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.signing import LearntClock
+from client_sdk.device.actions import Certified, Certify, Failed, Reply, RequestRefused, Save, Sleep, Unreachable
+from client_sdk.device.enrolling import rotate_key
+from client_sdk.device.record import Record, Storage
+from client_sdk.http.exchange import LearntClock, headers, read_limited
 from client_sdk.http.transport import open_http
-from client_sdk.identity import Entropy, Signer
+from client_sdk.identity import Entropy, Signer, key_of
 from client_sdk.protocol.authority import (
     AuthorityKey,
     AuthorityRoute,
@@ -176,3 +182,119 @@ class AuthorityClient:
         except httpx2.HTTPError as error:
             why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error)
             raise problem("busy", f"No authority answers at {self.url} ({why or type(error).__name__}).") from error
+
+
+# ------------------------------------------------------------ certifying
+# Performs ``Certify``: one request to the authority, and its result as a reply of the session.
+
+
+LONGEST_PROOF = 16_384
+"""Characters of a proof, as ``CertificateRequest.who`` has it."""
+
+Who = Callable[[], str]
+"""What proves who the device is, where its authority asks for that (``CertificateRequest.who``); called for each
+enrolment that is sent."""
+
+
+class Certifier:
+    """Asks the authority that an action names. ``now``: Unix seconds by the machine's clock. A connection is made for
+    each request, since months lie between two."""
+
+    def __init__(self, now: Callable[[], float], who: Who | str = "", entropy: Entropy = os.urandom) -> None:
+        self._now = now
+        self._who = who
+        self._entropy = entropy
+
+    def perform(
+        self, action: Certify, signer: Signer, *, certificate: str = "", following: Signer | None = None
+    ) -> Certified | RequestRefused | Unreachable | Failed:
+        """Ask once. ``certificate`` (hexadecimal) is the present one and ``following`` the next key: for *rotate*."""
+        try:
+            return self._ask(action, signer, certificate, following)
+        except ProblemError as error:
+            if isinstance(error.__cause__, httpx2.HTTPError):
+                return Unreachable(str(error), self._now())
+            return RequestRefused(error.problem, self._now())
+        except _NoProof as error:
+            return Failed(str(error), self._now())
+        except ValueError as error:  # what is not the pinned authority's, or not a URL that keys may be used for
+            return Failed(f"The authority at {action.authority.url} was not believed: {error}", self._now())
+
+    def _ask(self, action: Certify, signer: Signer, certificate: str, following: Signer | None) -> Certified:
+        authority = action.authority
+        with AuthorityClient(
+            authority.url, bytes.fromhex(authority.digest), clock=self._now, entropy=self._entropy
+        ) as client:
+            found = self._certificate(client, action, signer, certificate, following)
+            return Certified(found, self._now(), client.trusted().public_key.hex())
+
+    def _certificate(
+        self, client: AuthorityClient, action: Certify, signer: Signer, certificate: str, following: Signer | None
+    ) -> Certificate:
+        match action.what:
+            case "enrol":
+                if action.token is None:
+                    raise TypeError("an enrolment has no token")
+                client.trusted()
+                return client.enrol(action.token, signer, label=action.label, who=self._proof())
+            case "renew":
+                return client.renew(signer)
+            case "rotate":
+                if following is None:
+                    raise TypeError("a rotation has no next key")
+                return client.rotate(Certificate.parse(bytes.fromhex(certificate)), signer, following)
+            case _:
+                assert_never(action.what)
+
+    def _proof(self) -> str:
+        if isinstance(self._who, str):
+            proof = self._who
+        else:
+            try:
+                proof = self._who()
+            except Exception as error:
+                raise _NoProof(
+                    f"What proves who this device is cannot be had: {str(error) or type(error).__name__}"
+                ) from error
+        if len(proof) > LONGEST_PROOF:
+            raise _NoProof(f"What proves who this device is may have {LONGEST_PROOF} characters, not {len(proof)}.")
+        return proof
+
+
+class _NoProof(Exception):
+    """There is nothing to send: one sentence."""
+
+
+# ------------------------------------------------------------ rotating
+# Drives ``enrolling.rotate_key`` over HTTP: a device's key is replaced by another one under the same id.
+
+
+def rotate(storage: Storage, *, pause: Callable[[Sleep], None] = lambda sleep: time.sleep(sleep.max_s)) -> Record:
+    """Replace the key of the device in ``storage``, and return its record. While the authority does not answer it is
+    asked again, after ``pause``; whoever interrupts that calls this again, or starts the device.
+
+    ProblemError and ValueError as ``rotate_key``."""
+    certifier = Certifier(time.time)
+    session = rotate_key(storage.load(), at=time.time())
+    reply: Reply = None
+    while True:
+        try:
+            action = session.send(reply)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        reply = None
+        if isinstance(action, Save):
+            storage.save(action.record, action.update, action.joined)
+        elif isinstance(action, Certify):
+            reply = _certify(certifier, action, storage.load())
+        elif isinstance(action, Sleep):
+            pause(action)
+        else:
+            raise TypeError(f"a rotation does not ask for {action!r}")
+
+
+def _certify(certifier: Certifier, action: Certify, record: Record | None) -> Reply:
+    key = key_of(record.key_seed) if record is not None else None
+    if record is None or key is None:
+        raise RuntimeError("the authority is asked before the key was saved")
+    return certifier.perform(action, key, certificate=record.certificate, following=key_of(record.next_key_seed))

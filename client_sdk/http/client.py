@@ -1,7 +1,7 @@
 """Client: a device's session driven over HTTP, with real time, real storage and a trainer.
 
 This file performs the actions that concern rounds, and ``driver`` all others. ``session`` decides about rounds,
-``requests`` about retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``certifying``
+``requests`` about retries, ``enrolling`` about certificates; ``exchange`` signs and sends a request, ``authority``
 asks the authority.
 
 A device in ten lines::
@@ -16,6 +16,7 @@ A device in ten lines::
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -24,8 +25,9 @@ from threading import Event
 
 import httpx2
 
-from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk import codecs
 from client_sdk.credentials.errors import BadCredential, CredentialError, RolledBackList
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.device.actions import (
     Action,
@@ -41,17 +43,16 @@ from client_sdk.device.actions import (
     Train,
     Trained,
 )
+from client_sdk.device.contribution import ClearContribution
 from client_sdk.device.enrolling import NEW
 from client_sdk.device.record import Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import participate
 from client_sdk.extensions import installed_version
-from client_sdk.http.authority import LIST_LIMIT
-from client_sdk.http.certifying import Who
+from client_sdk.http.authority import LIST_LIMIT, Who
 from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
+from client_sdk.http.driver import Notice as Notice
 from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.notices import Notice as Notice
-from client_sdk.http.training import train
 from client_sdk.http.transport import Interrupted
 from client_sdk.identity import Signer
 from client_sdk.learners import Trainer
@@ -59,6 +60,8 @@ from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, parse_problem, problem
 from client_sdk.secagg.memory import Memory
+from client_sdk.tensors import from_bytes
+from client_sdk.update import Seconds, Update, body_of, report_of
 
 
 def fetch_revocations(http: httpx2.Client, storage: Storage, authority: TrustedAuthority) -> RevocationList:
@@ -296,3 +299,68 @@ def _pinned(record: Record | None) -> TrustedAuthority:
     if record is None or record.authority is None or not record.authority.public_key:
         raise problem("enrolment-refused", NEW)
     return TrustedAuthority.pinned(bytes.fromhex(record.authority.public_key), bytes.fromhex(record.authority.digest))
+
+
+# ------------------------------------------------------------ training
+# Trains one update on this device, and encodes it for its round.
+
+
+log = logging.getLogger("quorate.device")
+
+SPARE = 0.05
+"""Share of the time left that is reserved for encoding and sending, at most SPARE_MOST_S."""
+SPARE_MOST_S = 10.0
+
+
+def train(
+    trainer: Trainer,
+    action: Train,
+    checkpoint: bytes | None,
+    *,
+    fetch_s: float,
+    now: Callable[[], float],
+    stopped: Callable[[], bool],
+) -> tuple[Trained | Failed, str]:
+    """The reply to ``action``, and a sentence for people where there is an update. ``fetch_s``: how long the download
+    took. Interrupted where the device is to stop before the work is done."""
+    assignment = action.assignment
+    if checkpoint is None:
+        return Failed("The checkpoint was lost from this device's storage before training.", now()), ""
+    started = time.monotonic()
+    try:
+        left = _time_left(action.due_at, now, stopped)
+        update = trainer.train(assignment, from_bytes(checkpoint), assignment.device, left)
+        if stopped() and not update.work.complete:
+            raise Interrupted
+        train_s = time.monotonic() - started
+        body = _encoded(assignment, update, checkpoint, fetch_s, train_s)
+    except Exception as error:
+        if stopped():
+            raise Interrupted from error
+        log.exception("training failed in run %s, round %s", assignment.run, assignment.round)
+        return Failed(_sentence(error), now()), ""
+    text = f"Trained in {train_s:.1f} s; the update has {len(body)} bytes."
+    return Trained(body, update.work.complete, now()), text
+
+
+def _encoded(assignment: Assignment, update: Update, checkpoint: bytes, fetch_s: float, train_s: float) -> bytes:
+    """What is saved: the body to send, or of a secure round what goes under masks, with no metrics and no times."""
+    if assignment.secure is not None:
+        return ClearContribution.of(update, checkpoint, assignment.task).encoded
+    codec, started = codecs.beside(assignment.task.codec, assignment.roles), time.monotonic()
+    encoded = codec.encode(update.delta, codecs.Origin.of(assignment))
+    took = Seconds(fetch_s=fetch_s, train_s=train_s, encode_s=time.monotonic() - started)
+    report = report_of(update, codec.name, assignment.run, assignment.round, assignment.attempt, took)
+    return body_of(encoded, report)
+
+
+def _time_left(due_at: float, now: Callable[[], float], stopped: Callable[[], bool]) -> Callable[[], float]:
+    """Seconds left for training, read before each step; 0 once the device is to stop."""
+    due_at -= min(SPARE_MOST_S, SPARE * max(0.0, due_at - now()))
+    return lambda: 0.0 if stopped() else due_at - now()
+
+
+def _sentence(error: Exception) -> str:
+    """``ValueError: the loss is not finite``: an error's type and text on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

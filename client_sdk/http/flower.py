@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import httpx2
 
@@ -115,28 +114,6 @@ class FlowerOperator:
     def end(self, run: str, request: EndFlowerRun) -> FlowerRunView:
         """End the run."""
         return self._transport.ask("POST", Route.FLOWER_END.format(run=run), FlowerRunView, request)
-
-
-class FileContent:
-    """A file as a content. Its digest is computed once, so the file must not change."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        sha256 = hashlib.sha256()
-        self.length = 0
-        for part in self.parts():
-            sha256.update(part)
-            self.length += len(part)
-        self.digest = sha256.hexdigest()
-
-    def parts(self) -> Iterator[memoryview]:
-        with self._path.open("rb") as file:
-            yield from _blocks(file)
-
-
-def _blocks(file: BinaryIO) -> Iterator[memoryview]:
-    while block := file.read(1 << 20):
-        yield memoryview(block)
 
 
 def _as_bytes(parts: Iterator[memoryview]) -> Iterator[bytes]:

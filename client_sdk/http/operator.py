@@ -16,8 +16,16 @@ from typing import Any
 import httpx2
 
 from client_sdk.http.operator_transport import OperatorTransport
-from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyView
-from client_sdk.protocol.insight import CheckPlan, DeviceDetail, FleetView, LanesView, PlanView, SystemView
+from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyView, LinkCreated
+from client_sdk.protocol.insight import (
+    CheckPlan,
+    DeviceDetail,
+    FleetView,
+    LanesView,
+    PlanView,
+    RunParticipation,
+    SystemView,
+)
 from client_sdk.protocol.names import DIGEST_HEADER, TENSORS_MEDIA_TYPE, Digest, Route, StatisticRole, content_digest
 from client_sdk.protocol.operators import (
     AdvanceRun,
@@ -28,19 +36,17 @@ from client_sdk.protocol.operators import (
     EventView,
     MetricReport,
     MetricView,
+    Possession,
     RenameRun,
     RoundView,
     RunView,
     UnbarDevice,
 )
-from client_sdk.protocol.participation import RunParticipation
-from client_sdk.protocol.possession import Possession
 from client_sdk.protocol.problems import ProblemError, problem
-from client_sdk.protocol.sessions import LinkCreated
 from client_sdk.protocol.workers import WorkerView
 from client_sdk.tensors import canonical_bytes
 from client_sdk.tensors import digest as digest_of
-from client_sdk.tensors.canonical_file import CanonicalFile
+from client_sdk.tensors.safetensors_file import CanonicalFile
 
 
 def _nothing(size: int) -> None:
@@ -65,9 +71,9 @@ class OperatorClient:
         self._transport = OperatorTransport(coordinator, key=key, key_file=key_file, http=http)
         self.coordinator = self._transport.coordinator
         self._proofs: dict[str, str] = {}
+        """Of the checkpoints that this client has uploaded, by their digests."""
         self.repaired: set[str] = set()
         """Digests of uploaded checkpoints that have replaced a damaged file."""
-        """Of the checkpoints that this client has uploaded, by their digests."""
         self.insight = OperatorInsight(self._transport, self._proofs)
         """Lanes, the fleet, one device, the process, what a plan would cost."""
 

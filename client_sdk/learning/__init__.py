@@ -23,14 +23,14 @@ from client_sdk.learning.errors import (
 if TYPE_CHECKING:
     from client_sdk.learning.classification import accuracy as accuracy
     from client_sdk.learning.learner import Learner as Learner
+    from client_sdk.learning.local_sgd import batch_order as batch_order
     from client_sdk.learning.optimizer import PlainSGD as PlainSGD
-    from client_sdk.learning.seeding import batch_order as batch_order
 
 _HOMES = {
     "Learner": "client_sdk.learning.learner",
     "PlainSGD": "client_sdk.learning.optimizer",
     "accuracy": "client_sdk.learning.classification",
-    "batch_order": "client_sdk.learning.seeding",
+    "batch_order": "client_sdk.learning.local_sgd",
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError
 from client_sdk.learning.measures import Measurement
 from client_sdk.metrics import undefined
-from client_sdk.protocol.scores import MOST_STATE, Score
+from client_sdk.protocol.devices import MOST_STATE, Score
 
 
 def score(

@@ -13,21 +13,69 @@ are FedAvg's. With ``max_grad_norm`` the gradient of h, proximal term included, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from client_sdk.chance import derive_seed
+from client_sdk.isolation import ONE_AT_A_TIME
 from client_sdk.learning.budget import TimeLimit, planned_steps
 from client_sdk.learning.data import TensorExamples, cast
 from client_sdk.learning.errors import Diverged, LearnerFailed, OutOfTime
 from client_sdk.learning.evaluation import defined, explained
 from client_sdk.learning.measures import Measurement, detached, number, objective_of
 from client_sdk.learning.optimizer import OptimizerFactory, add_proximal, clip
-from client_sdk.learning.seeding import batch_order
 from client_sdk.protocol.devices import Task, Work
+
+# ------------------------------------------------------------ seeding
+# Random numbers on a device: the seeds of shuffles and dropout, and the restoring of torch's global generator.
+#
+# The *order of examples* is drawn from a private generator seeded by SHA-256 of (seed, round, device), so it depends on
+# nothing else, such as the order in which devices train. The *random numbers of layers* (initial weights, dropout) come
+# from torch's global generator, of which a process has one: ``private_chance`` seeds it and restores its old state.
+# Therefore one lock serialises everything in this package that may draw: two threads of one process train one after
+# another. Devices that train at the same time need separate processes.
+#
+# Python's ``random``, numpy's generator and torch's on GPUs are seeded by who calls a learner, in processes of this
+# package's own (``client_sdk.isolation``).
+
+
+def batch_order(
+    examples: int,
+    batch_size: int,
+    *,
+    seed: int,
+    round: int,
+    device: str,
+    drop_last: bool = False,
+) -> Iterator[torch.Tensor]:
+    """The indices of every step's batch, without end: epoch after epoch, each a fresh permutation of
+    ``range(examples)``.
+
+    Yields int64 tensors of shape [batch_size]; the last batch of an epoch holds the rest (shape [examples %
+    batch_size]), unless ``drop_last`` leaves it out. Fewer examples than a batch are one batch in any case. The same
+    (seed, round, device) gives the same batches, on every machine with the same torch.
+    """
+    generator = torch.Generator().manual_seed(derive_seed("shuffle", seed, round, device))
+    while True:
+        batches = torch.randperm(examples, generator=generator).split(batch_size)
+        yield from batches[:-1] if drop_last and len(batches) > 1 and len(batches[-1]) < batch_size else batches
+
+
+@contextmanager
+def private_chance(seed: int) -> Iterator[None]:
+    """Seed torch's global CPU generator with ``seed``, and restore its state on exit. No other thread of this package
+    draws meanwhile."""
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        yield
+
+
+# ------------------------------------------------------------ local sgd
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,12 @@ class SecureBounds(Message):
     plan and every header against it (``secagg.consent``), whatever the coordinator selects."""
 
     smallest_cohort: int = Field(default=64, ge=2)
-    """Smallest cohort accepted: the devices among which this one is anonymous."""
+    """Smallest cohort accepted: the devices among which this one is anonymous, in the roster and among the
+    survivors."""
     most_colluding: int | None = Field(default=None, ge=1)
-    """Number of devices that may collude with the coordinator: rosters that withstand fewer are refused. None: as many
-    as rosters of the plan's sizes withstand."""
+    """Number of devices of the whole fleet that may collude with the coordinator: rosters that withstand fewer are
+    refused. A malicious coordinator chooses the size of a roster, down to the plan's minimum: *strict* withstands 101
+    of 300, and 21 of 64. None: as many as rosters of the plan's sizes withstand."""
     largest_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The widest L2 clip accepted. None: any."""
     largest_range: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -51,7 +53,8 @@ class SecureBounds(Message):
     largest_weight_cap: int | None = Field(default=None, ge=1)
     """The highest weight cap accepted. None: any."""
     smallest_sigma: int = Field(default=80, ge=1, le=128)
-    """Fewest bits of secrecy accepted of rounds of the profile *fast*."""
+    """Fewest bits of secrecy accepted of rounds of the profile *fast*. A coordinator can try as many memberships of a
+    roster as it can compute, and 2^g tries cost g bits: with 80, a coordinator that tries 2^40 still faces 40 bits."""
     strict_only: bool = False
     """Refuse rounds of the profile *fast*."""
 

@@ -6,17 +6,17 @@ doi 10.1145/3372297.3417885), in the form that is secure against a malicious ser
     errors       all errors
     agreement    X25519 key agreement; HKDF-SHA256
     stream       a key stream, written into a reused buffer
-    statement    the bytes that a device signs: domain, h, stage, body
+    statement    the bytes that a device signs: domain, h, stage, body; the canonical encoding of numbers and strings
     shamir       a secret split into shares, any t of which rebuild it
     parameters   how many neighbours and how many shares, and the bound that this achieves
     graph        the mask graph: each device's neighbours, equal on every device
     lanes        vectors of b-bit integers, tightly packed
     quantize     a clipped delta, a weight and a canary as lanes
-    share_digests what a dealer signs of every share, so that everybody can tell a wrong one
-    masks        seeds expanded into lanes, added and subtracted
-    wire         the canonical encoding of numbers and strings
-    header, advertisement, roster, shares, masked, survivors, unmask   the messages of the five exchanges
-    terms        the plan's terms, as an assignment carries them
+    masks        seeds expanded into lanes, added and subtracted; a masked vector's description
+    header       an attempt's terms, with those of the plan as an assignment carries them
+    roster       advertisements, how the authority vouches for them, and the list of an attempt's devices
+    shares       sealed pairs of shares, and what a dealer signs of each, so that everybody can tell a wrong one
+    survivors    whose vectors are in the sum, and the shares that are revealed for it
     opening      secrets rebuilt from t revealed shares, and the sum from masked vectors: the server's arithmetic
     memory, consent, device      the device's part as a generator: what it stores, accepts and sends
 

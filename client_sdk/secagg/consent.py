@@ -14,32 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_sdk.credentials.revocations import RevocationList
+from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms
 from client_sdk.secagg.memory import Memory
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SecurePolicy:
-    """The owner's bounds on secure rounds."""
+class SecurePolicy(SecureBounds):
+    """The owner's bounds on secure rounds, which are told to the coordinator, and those that the SDK adds."""
 
-    smallest_cohort: int = 64
-    """The smallest anonymity set that is accepted: devices in the roster, and among the survivors."""
-    most_colluding: int | None = None
-    """How many devices of the whole fleet may collude: rosters that withstand fewer are refused. A malicious
-    coordinator chooses the size of a roster, down to the plan's minimum: *strict* withstands 101 of 300, and 21 of 64.
-    None: the number that rosters of the plan's sizes withstand is accepted."""
-    largest_norm: float | None = None
-    """The widest L2 clip accepted. None: any."""
-    largest_range: float | None = None
-    """The widest range of a coordinate accepted, as the plan's codec sends it: with a rotating codec, of a rotated one.
-    There ``largest_norm`` alone bounds what a coordinate of the model can move. The ranges of statistics, which no
-    codec changes, are held to it too."""
-    largest_weight_cap: int | None = None
-    """The highest weight cap accepted."""
-    smallest_sigma: int = 80
-    """Fewest bits of secrecy accepted in a *fast* round. A coordinator can try as many memberships of a roster as it
-    can compute, and 2^g tries cost g bits: with 80, a coordinator that tries 2^40 still faces 40 bits."""
     smallest_corrupt_millionths: int = 100_000
     """The smallest colluding fraction that a *fast* round must withstand. The bits of secrecy hold only against that
     many colluders; with a fraction of 0, any two of them can break the graph."""
@@ -50,8 +33,6 @@ class SecurePolicy:
     try memberships."""
     longest_life_s: float = 7 * 86_400
     """How far ahead an attempt's expiry may lie: until then the device keeps the attempt's secrets."""
-    strict_only: bool = False
-    """Refuse *fast* rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from client_sdk.secagg.advertisement import Advertisement, commitment_to
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadMessage, BadShare
 from client_sdk.secagg.lanes import Lanes
 from client_sdk.secagg.masks import Masker, Sign, pair_seed, pair_sign, self_seed
-from client_sdk.secagg.roster import MaskingCohort
+from client_sdk.secagg.roster import Advertisement, MaskingCohort, commitment_to
 from client_sdk.secagg.shamir import combine
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 
 
 @dataclass(frozen=True, repr=False)

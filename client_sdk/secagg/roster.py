@@ -7,19 +7,209 @@ it, from 0, and its Shamir x is place + 1. Errors: BadMessage, BadKey, BadSignat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from client_sdk.secagg.advertisement import Advertisement
-from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.graph import MaskGraph
+from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.errors import CredentialError
+from client_sdk.credentials.identity_keys import TrustedAuthority
+from client_sdk.credentials.revocations import RevocationList
+from client_sdk.identity import Entropy, Signer
+from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey, require_public
+from client_sdk.secagg.errors import BadMessage, Refusal
+from client_sdk.secagg.graph import NONCE_BYTES, MaskGraph
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.parameters import LARGEST, Parameters
-from client_sdk.secagg.statement import DOMAIN, SIGNATURE_BYTES, require_signed
-from client_sdk.secagg.vouching import Vouching, certified
-from client_sdk.secagg.wire import WireReader, WireWriter
+from client_sdk.secagg.statement import (
+    DIGEST_BYTES,
+    DOMAIN,
+    SIGNATURE_BYTES,
+    WireReader,
+    WireWriter,
+    require_signed,
+    signed,
+)
+
+# ------------------------------------------------------------ vouching
+# Vouching for the devices of a roster by the authority's certificates and its revocation list.
+
+
+Vouching = Callable[[str, bytes], str]
+"""(device id, certificate) -> the device's Ed25519 public key in hexadecimal, where the authority certified the device
+and has not revoked it. Raises BadMessage otherwise."""
+
+CACHED = 1 << 14
+"""Certificates whose signatures are not checked again: more than the largest roster has, about 10 MB."""
+
+
+def vouched_by(
+    authority: TrustedAuthority, revocations: RevocationList, at: float, *, until: float | None = None
+) -> Vouching:
+    """A ``Vouching`` for one attempt: the certificate must be ``authority``'s for a device of that id, be valid at
+    ``at`` (Unix seconds) and, where it is given, still at ``until``, and its key not be on the list.
+
+    A coordinator gives when the attempt expires as ``until``, so that no certificate expires during the attempt and the
+    devices, whose clocks differ, all judge alike. Raises as ``require_list``.
+    """
+    require_list(authority, revocations, at)
+    return vouched_by_list(authority, revocations, at, until=until)
+
+
+def require_list(authority: TrustedAuthority, revocations: RevocationList, at: float) -> None:
+    """Raise Refusal where the list is not current at ``at`` (Unix seconds), BadMessage where it is not the
+    authority's."""
+    try:
+        revocations.require_signed(authority)
+    except CredentialError as error:
+        raise BadMessage(str(error)) from None
+    try:
+        revocations.require_current(at)
+    except CredentialError as error:
+        raise Refusal(f"{error} Secure rounds wait for it.") from None
+
+
+def vouched_by_list(
+    authority: TrustedAuthority, revocations: RevocationList, at: float, *, until: float | None = None
+) -> Vouching:
+    """What vouches for devices by a list that ``require_list`` took when the attempt began: it stays the attempt's list
+    until the attempt ends, also where it is current no longer."""
+
+    def vouch(device: str, certificate: bytes) -> str:
+        try:
+            found = _signed(authority, bytes(certificate))
+            for moment in (at, until):
+                if moment is not None:
+                    found.require_valid(moment)
+            revocations.require_good(found.public_key)
+        except CredentialError as error:
+            raise BadMessage(f"the authority does not vouch for device {device}: {error}") from None
+        return _identity(found, device)
+
+    return vouch
+
+
+def certified(device: str, certificate: bytes) -> str:
+    """The key in a certificate of this device that was vouched for before: nothing but its form is checked.
+    BadMessage."""
+    try:
+        return _identity(Certificate.parse(bytes(certificate)), device)
+    except CredentialError as error:
+        raise BadMessage(f"the certificate of device {device} cannot be read: {error}") from None
+
+
+def _identity(found: Certificate, device: str) -> str:
+    if (found.id, found.holder) != (device, "device"):
+        raise BadMessage(f"the authority does not vouch for device {device}: the certificate is of another one")
+    return found.public_key.hex()
+
+
+@lru_cache(maxsize=CACHED)
+def _signed(authority: TrustedAuthority, certificate: bytes) -> Certificate:
+    """The certificate, which the authority has signed: checked once, since the same devices meet in many attempts.
+    Whether it has expired or is revoked is another question, asked each time."""
+    found = Certificate.parse(certificate)
+    found.require_signed(authority)
+    return found
+
+
+# ------------------------------------------------------------ roster
+
+
+# ------------------------------------------------------------ advertisement
+# Exchange 1, AdvertiseKeys: the keys, the commitment and the nonce with which a device enters one attempt.
+#
+# All of it is drawn anew for each attempt; the device's permanent identity signs it.
+
+
+ADVERTISEMENT_KIND = 2
+SELF_MASK_BYTES = 32
+DEALING_BYTES = 32
+
+_FIELDS = f">{KEY_BYTES}s{KEY_BYTES}s{DIGEST_BYTES}s{NONCE_BYTES}s"
+
+
+@dataclass(frozen=True)
+class Advertisement:
+    """The public values of one device that its peers need."""
+
+    device: str
+    """Its id, given by the authority."""
+    share_key: bytes
+    """X25519: peers seal their shares for this device under the secret agreed with this key."""
+    mask_key: bytes
+    """X25519: pairwise masks come from the secret agreed with this key; its private half is shared."""
+    commitment: bytes
+    """To the self-mask seed: ``commitment_to``. The seed that is rebuilt from shares is checked against it."""
+    nonce: bytes
+    """Contributes to the order of the devices in the mask graph."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical bytes, which the device signs together with the header's digest."""
+        out = (
+            WireWriter(ADVERTISEMENT_KIND)
+            .text(self.device)
+            .fixed(self.share_key, KEY_BYTES)
+            .fixed(self.mask_key, KEY_BYTES)
+        )
+        return out.fixed(self.commitment, DIGEST_BYTES).fixed(self.nonce, NONCE_BYTES).done()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Advertisement:
+        """Decode an advertisement. BadMessage for malformed bytes, BadKey for an invalid or low-order key."""
+        read = WireReader(data, ADVERTISEMENT_KIND, "advertisement")
+        found = cls(read.text(), *next(read.rows(_FIELDS, 1)))
+        read.end()
+        require_public(found.share_key)
+        require_public(found.mask_key)
+        found.__dict__["encoded"] = bytes(data)  # a message has one form
+        return found
+
+
+@dataclass(frozen=True, repr=False)
+class AttemptSecrets:
+    """What a device draws for one attempt and keeps secret until the attempt ends."""
+
+    share_key: AgreementKey
+    mask_key: AgreementKey
+    self_mask: bytes
+    """The secret behind the device's own mask, 32 bytes."""
+    nonce: bytes
+    dealing: bytes
+    """32 bytes, from which the shares of the two other secrets are computed: see ``device.deal``."""
+
+    @classmethod
+    def draw(cls, entropy: Entropy) -> AttemptSecrets:
+        """Fresh secrets: five draws of 32 bytes, in the order of the fields."""
+        return cls(
+            AgreementKey.create(entropy),
+            AgreementKey.create(entropy),
+            entropy(SELF_MASK_BYTES),
+            entropy(NONCE_BYTES),
+            entropy(DEALING_BYTES),
+        )
+
+    def advertisement(self, device: str) -> Advertisement:
+        """The public half."""
+        return Advertisement(
+            device, self.share_key.public, self.mask_key.public, commitment_to(self.self_mask), self.nonce
+        )
+
+
+def commitment_to(self_mask: bytes) -> bytes:
+    """SHA-256 over the domain and the secret: hiding and binding, since the secret is uniform and 32 bytes long."""
+    return hashlib.sha256(DOMAIN + b"commitment" + self_mask).digest()
+
+
+def sign_advertisement(advertisement: Advertisement, header_digest: bytes, signer: Signer) -> bytes:
+    """The device's signature of its advertisement for this header."""
+    return signed(signer, header_digest, "advertise", advertisement.encoded)
+
+
+# ------------------------------------------------------------ roster
+
 
 KIND = 3
 

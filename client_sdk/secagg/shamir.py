@@ -1,6 +1,6 @@
 """Secret sharing (Shamir 1979) of 32 bytes over the field of p = 2^256 + 297: any t shares rebuild the secret, and
 fewer reveal nothing. A secret of a device is also bound by a commitment or a public key, and each of its shares by a
-digest (``share_digests``): together with these, fewer than t shares hide the secret computationally.
+digest (``shares``): together with these, fewer than t shares hide the secret computationally.
 
 p is a prime above every 32-byte number, so a secret is itself a field element and is not reduced. A share is the value
 at x of a polynomial of degree t - 1 whose constant is the secret; its holder's x is its place in the roster, counted

@@ -1,15 +1,13 @@
 """Re-exports for tensors: their description, and how they are written, rounded, measured and flattened.
 
-``manifest``: names, dtypes, shapes and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding and norms.
-``flat``: one vector from many tensors. ``roles``: which tensors are statistics. ``exact_sum``, the order-independent
+``manifest``: names, dtypes, shapes and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding, norms,
+one vector from many tensors. ``roles``: which tensors are statistics. ``exact_sum``, the order-independent
 sum, is imported by its own name.
 """
 
 from __future__ import annotations
 
-from client_sdk.tensors.canonical_file import canonical_digest
-from client_sdk.tensors.flat import flatten, split
-from client_sdk.tensors.floats import Float32, l2_norm, l2_norm_of_blocks, narrow, pieces, scaled, widen
+from client_sdk.tensors.floats import Float32, flatten, l2_norm_of_blocks, narrow, pieces, scaled, split, widen
 from client_sdk.tensors.manifest import (
     BF16,
     FLOATING,
@@ -38,6 +36,7 @@ from client_sdk.tensors.safetensors_file import (
     Source,
     TensorHeader,
     canonical_bytes,
+    canonical_digest,
     digest,
     from_bytes,
     header_bytes,
@@ -77,7 +76,6 @@ __all__ = [
     "from_bytes",
     "header_bytes",
     "header_limit",
-    "l2_norm",
     "l2_norm_of_blocks",
     "named",
     "narrow",

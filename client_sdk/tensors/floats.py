@@ -18,16 +18,17 @@ from client_sdk.tensors.manifest import (
     BF16,
     NUMPY_DTYPES,
     Array,
+    Manifest,
     ManifestMismatch,
-    NotFinite,
     OutOfRange,
+    Tensors,
     dtype_name,
 )
 
 Float32 = npt.NDArray[np.float32]
 
 _BLOCK = 65536
-"""Elements processed at once. At most 2^16: the exactness of ``l2_norm`` depends on it."""
+"""Elements processed at once. At most 2^16: the exactness of ``l2_norm_of_blocks`` depends on it."""
 
 
 def widen(array: Array) -> Float32:
@@ -113,17 +114,6 @@ def _refuse_overflow(array: Array, became_infinite: npt.NDArray[np.bool_], dtype
         raise OutOfRange(f"a value of magnitude {largest:g} overflows between {dtype} and float32")
 
 
-def l2_norm(tensors: Mapping[str, Array]) -> float:
-    """The Euclidean norm of all values together, in float64. Relative error below 2^-50; NotFinite for NaN or
-    infinity.
-    """
-    arrays = [widen(array).reshape(-1) for array in tensors.values()]
-    largest = max((float(np.max(np.abs(array))) for array in arrays if array.size), default=0.0)
-    if not math.isfinite(largest):
-        raise NotFinite("the values hold NaN or infinity")
-    return l2_norm_of_blocks((part for array in arrays for part in pieces(array)), largest)
-
-
 def l2_norm_of_blocks(blocks: Iterable[Float32], peak: float) -> float:
     """The Euclidean norm of 1-d blocks of at most 65536 values, none larger than ``peak`` in magnitude.
 
@@ -190,3 +180,31 @@ def _place(flat: Float32, base: Array) -> int | None:
         return None
     behind: int = flat.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     return behind // flat.itemsize
+
+
+# ------------------------------------------------------------ flat
+# One flat vector from many tensors: the float32 values of a manifest one after the other, in the manifest's order.
+#
+# Sums are made of such vectors.
+
+
+def flatten(tensors: Mapping[str, Array], manifest: Manifest) -> Float32:
+    """All of ``manifest``'s tensors as one float32 vector of ``manifest.elements``, in its order. ManifestMismatch
+    when they differ in names or shapes; dtypes may be any floating ones.
+    """
+    manifest.as_float32().require(Manifest.of(tensors).as_float32(), "the tensors")
+    flat = np.empty(manifest.elements, np.float32)
+    for name, place in manifest.slices().items():
+        flat[place] = widen(tensors[name]).reshape(-1)
+    return flat
+
+
+def split(flat: Float32, manifest: Manifest) -> Tensors:
+    """The inverse of ``flatten``: views of ``flat`` by name, each in its shape. ManifestMismatch when the length
+    differs.
+    """
+    if flat.shape != (manifest.elements,):
+        raise ManifestMismatch(
+            f"a flat vector of {manifest.elements} values was expected, not shape {list(flat.shape)}"
+        )
+    return {name: flat[place].reshape(manifest[name].shape) for name, place in manifest.slices().items()}

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import cast
 
-from client_sdk.protocol.access import SCOPE_PATTERN, RoleName
-from client_sdk.protocol.sessions import LoginWay
+from client_sdk.protocol.access import SCOPE_PATTERN, LoginWay, RoleName
 
 
 class Role(IntEnum):

@@ -21,8 +21,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from client_sdk.protocol.access import GrantView, LinkCreated, LoginWay, Me
 from client_sdk.protocol.problems import problem
-from client_sdk.protocol.sessions import GrantView, LinkCreated, LoginWay, Me
 from coordinator.access.buckets import TokenBuckets
 from coordinator.access.roles import Operator
 from coordinator.store.port import Store, Transaction

@@ -11,10 +11,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from client_sdk.credentials.errors import CredentialError
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.refusals import refusal_of
-from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.errors import CredentialError, refusal_of
+from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
 from client_sdk.protocol.authority import (
     AuthorityKey,
     AuthorityRoute,

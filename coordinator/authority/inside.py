@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import HolderClass
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.errors import BadCredential
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from coordinator.authority.answering import AuthorityAnswers
 from coordinator.authority.app import holders_routes
 from coordinator.authority.folder import KEY_FILE, make_authority, opened, write_policy

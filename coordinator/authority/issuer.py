@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate, HolderClass, certify
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.authority import CertificateAnswer

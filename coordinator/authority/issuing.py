@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from client_sdk.credentials.enrolment_token import enrolment_statement, rotation_statement
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.identity_keys import key_id, require_identity_key, require_signed
-from client_sdk.credentials.possession import enrolment_statement, rotation_statement
 from client_sdk.protocol.authority import CertificateRequest, RotationRequest
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.authority.issuer import Issuer

@@ -14,7 +14,7 @@ from coordinator.commands.secret_file import refuse_password
 from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:
-    from client_sdk.credentials.authority_key import TrustedAuthority
+    from client_sdk.credentials.identity_keys import TrustedAuthority
     from coordinator.store.sql import SqlStore
     from coordinator.verify import AuditHead, Head, Violation
 
@@ -197,8 +197,8 @@ def _audit_keys(named: list[str], data: Path | None) -> frozenset[str] | None:
 
 def _authorities(named: list[str], data: Path | None) -> list[TrustedAuthority]:
     """The authorities whose keys are known. Failure where one cannot be read."""
-    from client_sdk.credentials.authority_key import TrustedAuthority
     from client_sdk.credentials.errors import BadIdentityKey
+    from client_sdk.credentials.identity_keys import TrustedAuthority
     from coordinator.authority.folder import KEY_FILE
     from coordinator.key_file import KeyFileError, public_key
 

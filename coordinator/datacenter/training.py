@@ -25,11 +25,10 @@ from client_sdk.learning import state
 from client_sdk.learning.data import TensorExamples, as_examples
 from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, LearnerFailed, LearningError
 from client_sdk.learning.evaluation import explained
-from client_sdk.learning.group import Group
+from client_sdk.learning.group import Group, Unreached
 from client_sdk.learning.learner import Learner, floating_of, freeze
 from client_sdk.learning.optimizer import clip, dense_gradient
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
-from client_sdk.learning.unreached import Unreached
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate
 from coordinator.datacenter.progress import Meter, OnMessage

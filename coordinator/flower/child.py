@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from client_sdk.flower.supported import require_flwr
+from client_sdk.flower.work import require_flwr
 from client_sdk.protocol.flower import CreateFlowerRun
 from client_sdk.terminal import Failure, sentence_of
 from coordinator.flower.orders import Orders

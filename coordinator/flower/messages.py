@@ -12,8 +12,8 @@ from flwr.app import Error, Message, Metadata
 from pydantic import ValidationError
 
 from client_sdk.flower import flwr_private
-from client_sdk.flower.error_codes import ErrorCode
 from client_sdk.flower.records import RecordsError, decode
+from client_sdk.flower.work import ErrorCode
 from client_sdk.protocol.flower import PUSH_LIMIT, TTL_MAX_S, FlowerError, FlowerMessage, FlowerReply, PushMessages
 from client_sdk.protocol.names import message_of
 

@@ -14,12 +14,12 @@ from client_sdk.protocol.insight import (
     LanesView,
     PlanSchema,
     PlanView,
+    RunParticipation,
     SystemView,
 )
-from client_sdk.protocol.lease_history import LeasesView
 from client_sdk.protocol.names import DeviceId, Finite, Route, RunId
 from client_sdk.protocol.operators import DeviceState, DeviceView
-from client_sdk.protocol.participation import RunParticipation
+from client_sdk.protocol.workers import LeasesView
 from coordinator.access import Operator, Role
 from coordinator.requests.callers import Permission
 from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, RoundNumber

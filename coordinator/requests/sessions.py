@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from client_sdk.protocol.access import LinkCreated, LogIn, LogInByLink, LoginWays, Me
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
-from client_sdk.protocol.sessions import LinkCreated, LogIn, LogInByLink, LoginWays, Me
 from coordinator.access import Operator
 from coordinator.access.sessions import NewSession
 from coordinator.access.sessions import me as view_of

@@ -27,7 +27,7 @@ from client_sdk.protocol.devices import (
 )
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.secure import SecureTask
-from client_sdk.secagg.terms import task_of
+from client_sdk.secagg.header import task_of
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev

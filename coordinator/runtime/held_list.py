@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, following
 from coordinator.access.audit import Audit
 from coordinator.runtime.clock import Clock

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.errors import CredentialError, NotValidNow, RevokedKey
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.audit import Audit

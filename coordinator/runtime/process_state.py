@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from typing import Any, cast
 
-from client_sdk.credentials.nonces import NonceWindow
+from client_sdk.credentials.request_signature import NonceWindow
 from client_sdk.protocol.devices import CheckpointRef
 from client_sdk.protocol.operators import RunClock
 from coordinator.blobs.port import BlobError, DigestMismatch, Missing, TooLarge

@@ -17,8 +17,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.protocol.insight import CheckPlan
-from client_sdk.protocol.operators import CreateRun
-from client_sdk.protocol.possession import possession
+from client_sdk.protocol.operators import CreateRun, possession
 from client_sdk.protocol.problems import FieldProblem, ProblemError, problem
 from client_sdk.tensors import (
     FLOATING,

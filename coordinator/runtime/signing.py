@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from client_sdk.credentials.certificate import Certificate, HolderClass
-from client_sdk.credentials.errors import BadCredential, CredentialError
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.refusals import refusal_of
-from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.errors import BadCredential, CredentialError, refusal_of
+from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.identities import Identities, SignedBy
 

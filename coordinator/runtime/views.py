@@ -14,8 +14,8 @@ from client_sdk.protocol.operators import (
     MetricView,
     RoundView,
     RunView,
+    Treatment,
 )
-from client_sdk.protocol.treatment import Treatment
 from coordinator.engine.rounds import KINDS, public_body
 from coordinator.engine.state import RunState
 from coordinator.runtime.marks import kinds_against

@@ -8,11 +8,9 @@ with h appended. Bytes that are a signature, or end in one, need nothing more.
 
 from __future__ import annotations
 
-from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.roster import RosterEntry
-from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
-from client_sdk.secagg.wire import WireReader, WireWriter
+from client_sdk.secagg.roster import Advertisement, RosterEntry
+from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES, WireReader, WireWriter
 
 _KIND = 96
 

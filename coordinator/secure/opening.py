@@ -21,8 +21,7 @@ from client_sdk.secagg.lanes import Lanes, LaneSum, cut, packed_bytes
 from client_sdk.secagg.masks import Masker, Sign
 from client_sdk.secagg.opening import OpenedSum, Opening, unmask
 from client_sdk.secagg.roster import MaskingCohort
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 
 MakeMasker = Callable[[int], Masker]
 """Makes what adds the masks of lanes of so many bits, or takes them away."""

@@ -17,10 +17,9 @@ from client_sdk.secagg.graph import ring_order
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import pack, packed_bytes, unpack
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, Vouching, join
 from client_sdk.secagg.statement import SIGNATURE_BYTES, require_signed
-from client_sdk.secagg.unmask import RevealedShares
-from client_sdk.secagg.vouching import Vouching
+from client_sdk.secagg.survivors import RevealedShares
 from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev

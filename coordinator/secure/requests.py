@@ -28,8 +28,7 @@ from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes
 from client_sdk.secagg.shamir import SHARE_BYTES
-from client_sdk.secagg.share_digests import DIGESTS_BYTES
-from client_sdk.secagg.shares import SEALED_BYTES
+from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES
 from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import effects as fx

@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from struct import Struct
 
-from client_sdk.secagg.share_digests import DIGESTS_BYTES, share_digests
-from client_sdk.secagg.shares import SEALED_BYTES, Bundle
+from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle, share_digests
 from client_sdk.secagg.statement import DIGEST_BYTES
-from client_sdk.secagg.survivors import Proof
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import Proof, RevealedShares
 
 _ROW = Struct(f">I{SEALED_BYTES}s{DIGESTS_BYTES}s")
 """The place of the dealer, its sealed pair of shares, their digests."""

@@ -11,17 +11,14 @@ have been refused. Errors::
 from __future__ import annotations
 
 from client_sdk.protocol.secure import Stage
-from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.errors import BadMessage, BadShare, SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import packed_bytes
-from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import MaskingCohort, RosterEntry
+from client_sdk.secagg.masks import MaskedInput
+from client_sdk.secagg.roster import Advertisement, MaskingCohort, RosterEntry, Vouching
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import require_signed
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
-from client_sdk.secagg.vouching import Vouching
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from coordinator.secure.routing import DealtShares
 
 

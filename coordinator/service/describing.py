@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from client_sdk.protocol.access import REQUEST_HEADER, REQUEST_VALUE
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE
 from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION
-from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.requests import Body, Entry, Permission, Shape
 
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}

@@ -20,7 +20,6 @@ from client_sdk.protocol import (
     operators,
     problems,
     secure,
-    sessions,
     workers,
 )
 from client_sdk.protocol.field_docs import field_docs
@@ -183,7 +182,7 @@ def _messages(table: Table) -> list[type[BaseModel]]:
 
 
 def _describe(name: str, schema: dict[str, Any]) -> None:
-    rooms = (access, devices, flower, insight, live, names, operators, secure, sessions, workers, problems)
+    rooms = (access, devices, flower, insight, live, names, operators, secure, workers, problems)
     model = next((getattr(room, name) for room in rooms if hasattr(room, name)), None)
     docs = field_docs(model) if model is not None else {}
     for field, described in schema.get("properties", {}).items():

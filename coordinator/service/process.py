@@ -28,7 +28,7 @@ from typing import Protocol
 import structlog
 from starlette.routing import BaseRoute
 
-from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.http.operator_key import forget_key, note_key, read_key
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import OperatorAccess

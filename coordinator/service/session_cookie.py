@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
+from client_sdk.protocol.access import REQUEST_HEADER, REQUEST_VALUE
 from client_sdk.protocol.problems import ProblemError, problem
-from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.access.sessions import NewSession
 from coordinator.service.errors import plain
 

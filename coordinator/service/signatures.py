@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from client_sdk.credentials.errors import CredentialError
-from client_sdk.credentials.refusals import refusal_of
+from client_sdk.credentials.errors import CredentialError, refusal_of
 from client_sdk.credentials.request_signature import INPUT_NAME, RESULT_NAME, SIGNATURE_NAME, RequestSignature
 from client_sdk.protocol.problems import problem
 from coordinator.access.sessions import PREFIX as SESSION_PREFIX

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastapi.sse import format_sse_event
 
 from client_sdk.extensions import installed_version
-from client_sdk.protocol.live import LiveSystem
-from client_sdk.protocol.merge_patch import Json, difference, without_nulls
+from client_sdk.protocol.live import Json, LiveSystem, difference, without_nulls
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator

@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import Response, StreamingResponse
 
-from client_sdk.protocol.merge_patch import Json
+from client_sdk.protocol.live import Json
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access import Operator

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from client_sdk.credentials.domains import AUDIT_HEAD
+from client_sdk.credentials.canonical import AUDIT_HEAD
 from client_sdk.identity import Signer, verify
 from coordinator.store.chain import audit_link
 from coordinator.store.rows import AuditHeadRow, AuditRow

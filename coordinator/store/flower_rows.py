@@ -64,7 +64,7 @@ class FlowerNodeRow:
 
     device: str
     node: int
-    """Unique; see ``client_sdk.flower.nodes.node_id``."""
+    """Unique; see ``client_sdk.flower.work.node_id``."""
     apps: str
     """Canonical JSON of the apps that it has. Equal lists are equal strings."""
     secure_only: bool

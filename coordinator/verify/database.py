@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from client_sdk import codecs
-from client_sdk.credentials.authority_key import TrustedAuthority
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.refold import Readable

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from coordinator.blobs import BlobError
 from coordinator.folding.refold import short
 from coordinator.runtime.flower.retention import ENDED_S

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.errors import CredentialError
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
 from coordinator.runtime.held_list import list_row
 from coordinator.store.port import AuditRow, DeviceRow, Reader

@@ -22,8 +22,7 @@ from client_sdk.protocol.operators import RunView
 from coordinator.engine.plan import Plan
 from simulation.demo.children import CommandChildren, StoppedByUser
 from simulation.demo.director import READY_S, Result, directed
-from simulation.demo.journal import Journal
-from simulation.demo.screen import Plain
+from simulation.demo.screen import Journal, Plain
 from simulation.demo.setting import Setting
 
 from .camera import Camera, Windows

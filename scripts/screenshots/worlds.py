@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulation.demo.setting import Setting
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
+from simulation.fleet.trainer import FleetHabits
 
 DATA = "fashion-mnist"
 """Debian's package dataset-fashion-mnist, which `make install` puts here."""

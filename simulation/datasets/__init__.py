@@ -30,13 +30,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from simulation.datasets.adult_census import adult
-from simulation.datasets.dataset import Dataset
+from simulation.datasets.dataset import Dataset, NaturalClients, UserData
 from simulation.datasets.errors import DataCorrupt, DatasetError, DataUnavailable, UnknownDataset
 from simulation.datasets.examples import LabelledExamples, Windows
 from simulation.datasets.fcube import fcube
 from simulation.datasets.mnist_digits import mnist
 from simulation.datasets.mnist_fashion import fashion_mnist
-from simulation.datasets.natural import NaturalClients, UserData
 from simulation.datasets.shakespeare_roles import shakespeare, shakespeare_unrolled
 
 __all__ = [

@@ -3,8 +3,7 @@
 =============== ===============================================================================================
 setting         the settings, and the plan made from them
 children        the commands as processes: started, watched, all ended
-journal         the run's rounds as lines, from the operators' API
-screen          these lines on a terminal, in a file, or as JSON
+screen          the rounds of a run, from the operators' API, on a terminal, in a file, or as JSON
 compare         the same cohorts in the bare loop of ``simulation.demo.bare_loop``
 command         from the options to the exit code, and a plot of accuracies in text
 director        the sequence of steps; waits for a run, and shows it

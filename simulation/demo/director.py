@@ -18,8 +18,7 @@ from client_sdk.data import load_data
 from client_sdk.http.operator import OperatorClient
 from client_sdk.terminal import Failure
 from simulation.demo.children import CommandChild, CommandChildren
-from simulation.demo.journal import METRIC, SOURCE, Journal, read
-from simulation.demo.screen import Screen
+from simulation.demo.screen import METRIC, SOURCE, Journal, Screen, read
 from simulation.demo.setting import SMALLEST_COHORT, Setting
 
 READY_S = 60.0

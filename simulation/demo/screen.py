@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,9 +13,98 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from client_sdk.terminal import say, say_json, span
 from coordinator.commands.run_picture import rest_s
-from simulation.demo.journal import Journal, Line
+
+# ------------------------------------------------------------ journal
+# Summarises a run from the operators' views, with one line for each round.
+
+
+METRIC = "accuracy"
+SOURCE = "evaluator"
+
+
+class Line(RoundView):
+    """One round, with the score of its checkpoint."""
+
+    accuracy: float | None = None
+    """From 0 to 1; None while it is not scored."""
+
+    @property
+    def collected(self) -> int:
+        """Updates in the sum: of a secure round, devices whose masked update came."""
+        return self.funnel.reported if self.secure is None else self.came("mask")
+
+    @property
+    def withdrawn(self) -> int:
+        """Devices that withdrew, or whose report was refused."""
+        return self.funnel.withdrawn + self.funnel.refused
+
+    @property
+    def seconds(self) -> float | None:
+        """From its opening to the commit; None while it is open."""
+        return None if self.status == "open" or self.closed_at is None else self.closed_at - self.opened_at
+
+    def came(self, exchange: str) -> int:
+        """Devices of a secure round that have sent their message of this exchange."""
+        exchanges = self.secure.exchanges if self.secure is not None else ()
+        return sum(found.came for found in exchanges if found.exchange == exchange)
+
+    def needed(self, exchange: str) -> int | None:
+        """The fewest with which a secure round goes on; None where the exchange has not begun."""
+        exchanges = self.secure.exchanges if self.secure is not None else ()
+        return next((found.needed for found in exchanges if found.exchange == exchange), None)
+
+    def report(self) -> dict[str, Any]:
+        """What the file that ``DEMO_JSON`` names gets of this round."""
+        body: dict[str, Any] = {
+            "round": self.round,
+            "selected": self.funnel.selected,
+            "collected": self.collected,
+            "late": self.funnel.late,
+            "dropped": self.funnel.dropped,
+            "accuracy": None if self.accuracy is None else round(self.accuracy, 6),
+        }
+        if self.secure is not None:
+            body["exchanges"] = {found.exchange: found.came for found in self.secure.exchanges}
+        return body
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal:
+    """A run as it stands."""
+
+    run: RunView
+    lines: tuple[Line, ...]
+
+    @property
+    def over(self) -> bool:
+        return self.run.over
+
+    @property
+    def committed(self) -> list[Line]:
+        return [line for line in self.lines if line.status == "committed"]
+
+    @property
+    def scored(self) -> bool:
+        """Whether every committed round has its accuracy."""
+        return all(line.accuracy is not None for line in self.committed)
+
+
+def read(run: RunView, rounds: Iterable[RoundView], metrics: Iterable[MetricView]) -> Journal:
+    """The journal of these views."""
+    scores = {metric.version: metric.value for metric in metrics if (metric.source, metric.name) == (SOURCE, METRIC)}
+    return Journal(
+        run=run,
+        lines=tuple(
+            Line(**dict(view), accuracy=None if view.version is None else scores.get(view.version)) for view in rounds
+        ),
+    )
+
+
+# ------------------------------------------------------------ screen
+
 
 SHOWN = 24
 """Rounds in the live table; earlier ones scroll out of it."""
@@ -66,9 +157,9 @@ class Plain:
 
     def show(self, journal: Journal, final: bool = False) -> None:
         for line in journal.lines:
-            if line.selected and (journal.run.run, line.round) not in self._selected:
+            if line.funnel.selected and (journal.run.run, line.round) not in self._selected:
                 self._selected.add((journal.run.run, line.round))
-                say(f"round {line.round}: {line.selected} of {line.waiting} waiting devices are selected")
+                say(f"round {line.round}: {line.funnel.selected} of {line.funnel.waiting} waiting devices are selected")
             if _is_next(line, journal, self._shown_to, final):
                 say(sentence(line))
 
@@ -153,6 +244,7 @@ def wrapped(command: str, width: int) -> list[str]:
 
 def sentence(line: Line) -> str:
     """A round that has ended, in a sentence."""
+    funnel = line.funnel
     if line.status == "abandoned":
         return f"round {line.round}: abandoned: {line.reason}"
     accuracy = "not scored" if line.accuracy is None else f"accuracy {100 * line.accuracy:.2f} %"
@@ -161,13 +253,13 @@ def sentence(line: Line) -> str:
         did = ", ".join(f"{line.came(name)} {verb} ({line.needed(name)} needed)" for name, verb in EXCHANGES.items())
         vanished, recovered = line.secure.roster - line.collected, line.came("share") - line.collected
         return (
-            f"round {line.round}: of {line.selected} selected, {did}; {vanished} of the roster vanished before they "
+            f"round {line.round}: of {funnel.selected} selected, {did}; {vanished} of the roster vanished before they "
             f"masked, the masks of {recovered} were recovered; {end}"
         )
     withdrawn = f", {line.withdrawn} withdrew" if line.withdrawn else ""
     return (
-        f"round {line.round}: {line.collected} of {line.selected} reported, {line.late} late, {line.dropped} dropped"
-        f"{withdrawn}; {end}"
+        f"round {line.round}: {line.collected} of {funnel.selected} reported, {funnel.late} late, "
+        f"{funnel.dropped} dropped{withdrawn}; {end}"
     )
 
 
@@ -209,7 +301,7 @@ def _secure_table(journal: Journal) -> Table:
         is_open = line.status == "open"
         table.add_row(
             str(line.round),
-            str(line.selected or ""),
+            str(line.funnel.selected or ""),
             *(str(line.came(name) or "") for name in EXCHANGES),
             line.status if line.status == "abandoned" else "" if line.seconds is None else f"{line.seconds:.1f}",
             f"{line.bytes_in / 1e6:.1f}" if line.bytes_in else "",
@@ -230,12 +322,12 @@ def _plain_table(journal: Journal, width: int) -> Table:
         is_open = line.status == "open"
         table.add_row(
             str(line.round),
-            str(line.selected or ""),
-            str(line.training or ""),
+            str(line.funnel.selected or ""),
+            str(line.funnel.training or ""),
             str(line.collected or ""),
             _bar(line, bar) if is_open else Text("" if line.status == "committed" else line.status),
-            "" if is_open else str(line.late),
-            "" if is_open else str(line.dropped),
+            "" if is_open else str(line.funnel.late),
+            "" if is_open else str(line.funnel.dropped),
             "" if line.seconds is None else f"{line.seconds:.1f}",
             f"{line.bytes_in / 1e6:.1f}" if line.bytes_in else "",
             "" if line.accuracy is None else f"{100 * line.accuracy:.2f} %",
@@ -245,6 +337,6 @@ def _plain_table(journal: Journal, width: int) -> Table:
 
 
 def _bar(line: Line, width: int) -> ProgressBar | Text:
-    if not line.selected or not width:
-        return Text("" if line.selected else "waiting"[:width])
-    return ProgressBar(total=line.selected, completed=line.collected, width=width)
+    if not line.funnel.selected or not width:
+        return Text("" if line.funnel.selected else "waiting"[:width])
+    return ProgressBar(total=line.funnel.selected, completed=line.collected, width=width)

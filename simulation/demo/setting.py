@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_sdk.secagg.parameters import STRICT_LIMIT
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
+from simulation.fleet.trainer import FleetHabits
 
 _COMMENTS_AT = 32
 SELECT_S = 15

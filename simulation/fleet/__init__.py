@@ -2,8 +2,8 @@
 
 =============== ===============================================================================================
 split           the examples of each device
-habits          which devices are slow, vanish or send too late: a function of (seed, device, round)
-trainer         one device's trainer with its habits: slow, late by what is seen of rounds, gone in an exchange
+trainer         one device's trainer with its habits, a function of (seed, device, round): slow, late by what is seen of
+                rounds, gone in an exchange
 worker          one process with many devices, a thread each, and one download of a checkpoint for all of them
 processes       the worker processes: ordered, started, counted, stopped
 =============== ===============================================================================================

@@ -15,8 +15,8 @@ from client_sdk.commands.threads import thread_variables
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.http.operator import OperatorClient
 from coordinator.child_processes import SupervisedChild, SupervisedChildren
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import By, Split
+from simulation.fleet.trainer import FleetHabits
 from simulation.fleet.worker import STOP_S, FleetTally, WorkerOrders
 
 

@@ -38,9 +38,8 @@ from client_sdk.learners import Catalogue, catalogue_for
 from client_sdk.protocol.devices import CheckpointRef, Policy, SecureBounds
 from client_sdk.terminal import sentence_of
 from coordinator.child_processes import end_with_parent
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import FleetTrainer, RoundTimes, Vanished, VanishesInExchanges
+from simulation.fleet.trainer import FleetHabits, FleetTrainer, RoundTimes, Vanished, VanishesInExchanges
 
 REPORT_S = 0.5
 GRACE_S = 2.0

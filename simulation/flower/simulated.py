@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from threading import Event
 
 from client_sdk.flower.app import AppFolder
-from client_sdk.flower.notices import FlowerNotice
+from client_sdk.flower.work import FlowerNotice
 from client_sdk.http.flower import FlowerContent
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
@@ -28,8 +28,7 @@ from coordinator.blobs import Blobs, FileBlobs
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.store import MemoryStore, Store
-from simulation.flower.nodes import ReadyNodes, SimulatedNodes, default_workers, device_names
-from simulation.flower.requests import InProcess
+from simulation.flower.nodes import InProcess, ReadyNodes, SimulatedNodes, default_workers, device_names
 from simulation.history.folder import writing
 
 

@@ -4,6 +4,7 @@ from coordinator.pictures.curve import Curve
 from simulation.history.folder import HistoryError, writing
 from simulation.history.history import History
 from simulation.history.ledger import Copied, copy_blobs, copy_run
+from simulation.history.recorded_run import WithCurves
 from simulation.history.rounds import DeviceWithdrawal, RoundSummary
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "History",
     "HistoryError",
     "RoundSummary",
+    "WithCurves",
     "copy_blobs",
     "copy_run",
     "writing",

@@ -7,16 +7,17 @@ same way, because all three have the same rows.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
+from client_sdk.protocol.insight import DeviceParticipation
 from client_sdk.protocol.operators import CheckpointView, MetricView
-from client_sdk.protocol.participation import DeviceParticipation
 from client_sdk.tensors import Tensors, from_bytes
 from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
@@ -50,7 +51,55 @@ UNMASKED = "; secure rounds are simulated without masks"
 """The end of the origin of a simulated run whose secure rounds were only quantized."""
 
 
-class RecordedRun:
+def curves_of(
+    scores: Iterable[tuple[tuple[str, str], tuple[int, float]]],
+) -> Mapping[tuple[str, str], Curve]:
+    """The curves of scores, each ((source, name), (version, value)), in the order of the versions."""
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for key, point in scores:
+        points.setdefault(key, []).append(point)
+    return MappingProxyType({key: Curve.of(points[key]) for key in sorted(points)})
+
+
+class WithCurves(ABC):
+    """An object with a curve for each of its metrics: a ``History``, or a ``Baseline`` of the recipes."""
+
+    @property
+    @abstractmethod
+    def curves(self) -> Mapping[tuple[str, str], Curve]:
+        """Every metric as a curve, by (source, name)."""
+
+    @abstractmethod
+    def _called(self) -> str:
+        """What it is called, at the beginning of a sentence."""
+
+    def better(self, name: str) -> Literal["higher", "lower"]:
+        """Which way is better: lower for losses, errors and perplexities, higher for the rest."""
+        return "lower" if any(word in name.lower() for word in ("loss", "error", "perplexity")) else "higher"
+
+    def metric(self, name: str, source: str = "evaluator") -> Curve:
+        """(versions, values) of one metric. HistoryError lists the metrics that exist."""
+        curves = self.curves
+        if (source, name) not in curves:
+            there = ", ".join(f"{name} of {source}" for source, name in curves) or "none at all"
+            raise HistoryError(f"{self._called()} has no metric {name!r} of {source!r}; there is {there}.")
+        return curves[source, name]
+
+    def final(self, name: str, source: str = "evaluator") -> float:
+        """The value at the newest version that was scored."""
+        return float(self.metric(name, source).values[-1])
+
+    def best(
+        self, name: str, source: str = "evaluator", better: Literal["higher", "lower"] | None = None
+    ) -> tuple[int, float]:
+        """(version, value) where the metric was best; the first of equal ones. ``better``: which way is better; None:
+        see the method of that name."""
+        versions, values = self.metric(name, source)
+        place = int(np.argmin(values) if (better or self.better(name)) == "lower" else np.argmax(values))
+        return int(versions[place]), float(values[place])
+
+
+class RecordedRun(WithCurves):
     """One run: its rounds, metrics, participation and checkpoints.
 
     ``store`` and ``blobs``: where the run is. ``run`` may be left out where there is only one. ``interrupted``: the
@@ -188,40 +237,16 @@ class RecordedRun:
     @property
     def curves(self) -> Mapping[tuple[str, str], Curve]:
         """Every metric as a curve, by (source, name)."""
-        points: dict[tuple[str, str], list[tuple[int, float]]] = {}
-        for score in self.metrics:
-            points.setdefault((score.source, score.name), []).append((score.version, score.value))
-        return MappingProxyType({key: Curve.of(points[key]) for key in sorted(points)})
+        return curves_of(((one.source, one.name), (one.version, one.value)) for one in self.metrics)
 
-    def metric(self, name: str, source: str = "evaluator") -> Curve:
-        """(versions, values) of one metric. HistoryError lists the metrics that exist."""
-        curves = self.curves
-        try:
-            return curves[source, name]
-        except KeyError:
-            there = ", ".join(f"{name} of {source}" for source, name in curves) or "none at all"
-            raise HistoryError(f"Run {self.run} has no metric {name!r} of {source!r}; there is {there}.") from None
-
-    def final(self, name: str, source: str = "evaluator") -> float:
-        """The value at the newest version that was scored."""
-        return float(self.metric(name, source).values[-1])
-
-    def best(
-        self, name: str, source: str = "evaluator", better: Literal["higher", "lower"] | None = None
-    ) -> tuple[int, float]:
-        """(version, value) where the metric was best; the first of equal ones.
-
-        ``better``: which way is better. None: as the plan says for the metric that it watches; otherwise lower for
-        losses, errors and perplexities, higher for the rest.
-        """
-        versions, values = self.metric(name, source)
+    def better(self, name: str) -> Literal["higher", "lower"]:
+        """Which way is better: as the plan says for the metric that it watches; otherwise lower for losses, errors and
+        perplexities, higher for the rest."""
         finish = self.plan.finish
-        if better is None and finish.metric == name:
-            better = finish.better
-        elif better is None:
-            better = "lower" if any(word in name.lower() for word in ("loss", "error", "perplexity")) else "higher"
-        place = int(np.argmin(values) if better == "lower" else np.argmax(values))
-        return int(versions[place]), float(values[place])
+        return finish.better if finish.metric == name else super().better(name)
+
+    def _called(self) -> str:
+        return f"Run {self.run}"
 
     # ------------------------------------------------------------ checkpoints
 

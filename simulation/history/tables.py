@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from client_sdk.protocol.participation import DeviceParticipation
-from client_sdk.protocol.treatment import TREATED, rounding_words
+from client_sdk.protocol.insight import DeviceParticipation
+from client_sdk.protocol.operators import TREATED, rounding_words
 from coordinator.engine.secure.plan import said_of_bits
 from coordinator.pictures.curve import Curve
 from coordinator.runtime.insight.lateness import lateness

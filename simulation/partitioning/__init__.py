@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from simulation.clients.clients import label_skew
 from simulation.partitioning.front import partition
-from simulation.partitioning.indices import split_indices
+from simulation.partitioning.indices import By, split_indices
 from simulation.partitioning.methods import Indices
-from simulation.partitioning.options import By
 
 __all__ = ["By", "Indices", "label_skew", "partition", "split_indices"]

@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulation.clients import Clients
-from simulation.clients.holdings import Shares
+from simulation.clients.holdings import Noise, Shares, check_features
 from simulation.clients.naming import Names, Numbered, names_of
-from simulation.clients.noise import Noise, check_features
 from simulation.clients.pool import (
     ArrayPool,
     Indices,
@@ -29,8 +28,15 @@ from simulation.clients.pool import (
     labels_of,
     labels_of_items,
 )
-from simulation.partitioning.indices import checked_labels, grouped, owners
-from simulation.partitioning.options import NEEDS_LABELS, By, PartitionOptions, require_number
+from simulation.partitioning.indices import (
+    NEEDS_LABELS,
+    By,
+    PartitionOptions,
+    checked_labels,
+    grouped,
+    owners,
+    require_number,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

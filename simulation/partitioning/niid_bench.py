@@ -13,7 +13,7 @@ p_k ~ Dir_N(beta)            ``niid-dirichlet`` label by label, shares p over th
                                                 has n / N examples or more gets none of this label; all is drawn again
                                                 until each client has enough examples
 q ~ Dir_N(beta)              ``niid-quantity``  shares q of all examples; drawn again until each client has enough
-x + Gau(sigma * i / N)       ``noise``          see ``simulation.clients.noise``
+x + Gau(sigma * i / N)       ``noise``          see ``simulation.clients.holdings``
 synthetic                    ``fcube`` of       the points of a cube, by octant: ``partition(fcube(), by="natural")``
                              ``simulation.datasets``
 real world                   ``natural``        one client for each user

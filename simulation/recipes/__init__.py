@@ -25,8 +25,7 @@ The two baselines train with the same learner and return a ``Baseline``, which h
 
 from __future__ import annotations
 
-from simulation.recipes.baseline import Baseline
-from simulation.recipes.baselines import centralized, local_only
+from simulation.recipes.baselines import Baseline, centralized, local_only
 from simulation.recipes.compare import HasCurves, draw, rounds_to
 from simulation.recipes.federated import fedavg, fedprox_with_stragglers, fedsgd, plan
 from simulation.simulator.options import SimulateOptions

@@ -7,8 +7,9 @@ training: w <- w + update, with a new optimizer each time.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
@@ -20,13 +21,76 @@ from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.clients import Clients
 from simulation.clients.pool import as_given, is_torch_dataset
-from simulation.recipes.baseline import Baseline
+from simulation.history import Curve, HistoryError, WithCurves
+from simulation.history.recorded_run import curves_of
+from simulation.history.tables import newest_scores
 from simulation.recipes.federated import each_round, work_of
 from simulation.simulator import checks
 from simulation.simulator.checks import require_learner, require_whole
 from simulation.simulator.first_model import first_model
 from simulation.simulator.options import ClassesLike, ClientsLike, InitLike
 from simulation.simulator.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+# ------------------------------------------------------------ baseline
+# ``Baseline``: the result of training without federation, with the same curves as a ``History``.
+
+
+@dataclass(repr=False)
+class Baseline(WithCurves):
+    """A run without a coordinator. ``metric``, ``final``, ``best`` and ``curves`` are those of a ``History``; a version
+    is the model after one round's amount of training; 0 is the first model."""
+
+    name: str
+    interrupted: bool = False
+    """Ctrl-C ended it."""
+    scores: dict[tuple[int, str], Score] = field(default_factory=dict)
+    """(version, source) -> score."""
+
+    def __len__(self) -> int:
+        """The amount of training, in rounds."""
+        return max((version for version, _ in self.scores), default=0)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        standing = f"{self.name}: {len(self)} round{'s' * (len(self) != 1)}" + (
+            ", interrupted" if self.interrupted else ""
+        )
+        return f"<Baseline {' · '.join([standing, *newest_scores(self.curves)])}>"
+
+    @property
+    def curves(self) -> Mapping[tuple[str, str], Curve]:
+        """Every metric as a curve, by (source, name)."""
+        return curves_of(
+            ((source, name), (version, value))
+            for (version, source), score in sorted(self.scores.items())
+            for name, value in score.metrics.items()
+        )
+
+    def _called(self) -> str:
+        return self.name
+
+    def to_pandas(self) -> DataFrame:
+        """A row for each score: version, source, name, value, examples. HistoryError where there is no pandas."""
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise HistoryError("Tables need pandas: pip install 'quorate[simulation]'.") from None
+        rows = [
+            {"version": version, "source": source, "name": name, "value": value, "examples": score.examples}
+            for (version, source), score in sorted(self.scores.items())
+            for name, value in sorted(score.metrics.items())
+        ]
+        return pd.DataFrame(rows, columns=["version", "source", "name", "value", "examples"])
+
+
+# ------------------------------------------------------------ baselines
+
 
 NAME = "simulation:learner"
 

@@ -19,9 +19,9 @@ from client_sdk.device.actions import (
     Send,
     Sleep,
     Trained,
+    perform_stored,
 )
 from client_sdk.device.contribution import ClearContribution
-from client_sdk.device.performing import perform_stored
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.protocol.devices import CheckIn

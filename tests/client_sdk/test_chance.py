@@ -13,9 +13,9 @@ import pytest
 from client_sdk import chance
 from client_sdk.chance import WordStream, labelled
 from coordinator.engine.selection import by_examples
-from simulation.fleet.habits import FleetHabits
+from simulation.fleet.trainer import FleetHabits
 from simulation.virtual.behaviour import Behaviour, Habits
-from tests.explorer.chance import Chance
+from tests.explorer.chance import Chance, blake2b_bytes, blake2b_unit
 
 MOST = 2**64 - 1
 
@@ -42,7 +42,7 @@ def test_known_words() -> None:
     assert chance.sha256_word(b"abc") == 0xBA7816BF8F01CFEA
     assert chance.sha256_bytes(b"abc", 9).hex() == "ba7816bf8f01cfea41"
     assert chance.blake2b_word(b"abc") == 0xD8BB14D833D59559
-    assert chance.blake2b_unit(b"abc") == 0xD8BB14D833D59559 * 2.0**-64
+    assert blake2b_unit(b"abc") == 0xD8BB14D833D59559 * 2.0**-64
     assert chance.shake_bytes(b"", 8).hex() == "46b9dd2b0ba88d13"
     assert chance.derive_seed("shuffle", 5, 3, "d7") == chance.sha256_word(b"quorate shuffle v1\n5\n3\nd7") // 2
 
@@ -50,7 +50,7 @@ def test_known_words() -> None:
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 200])
 def test_bytes_come_block_by_block(count: int) -> None:
     blocks = [hashlib.blake2b(b"key" + bytes([number])).digest() for number in range(4)]
-    assert chance.blake2b_bytes(b"key", count) == b"".join(blocks)[:count]
+    assert blake2b_bytes(b"key", count) == b"".join(blocks)[:count]
 
 
 def test_a_stream_has_four_words_a_hash() -> None:

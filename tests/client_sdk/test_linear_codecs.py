@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
 from client_sdk.codecs import NOTHING_DRAWN, Origin, UnknownCodec
-from client_sdk.codecs.linear_map import SEED, VALUES
+from client_sdk.codecs.linear_map import SEED, STRETCH, VALUES, sampled, sampled_count, spread_out
 from client_sdk.codecs.rotation import rotate, rotated_back, transform
-from client_sdk.codecs.sampling import STRETCH, sampled, sampled_count, spread_out
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Float32, Layout, Manifest, ManifestMismatch, read_header, to_bytes
 from client_sdk.update import Update, encode_update
@@ -156,7 +155,7 @@ def test_the_smallest_words_are_drawn() -> None:
 
 
 def test_of_equal_words_the_lower_coordinates_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_sdk.codecs.sampling.shake_bytes", lambda message, count: bytes(count))
+    monkeypatch.setattr("client_sdk.codecs.linear_map.shake_bytes", lambda message, count: bytes(count))
     assert sampled(np.arange(9, dtype=np.float32), 2, SEED_7).tolist() == [0, 1, 2, 3, 4]
 
 

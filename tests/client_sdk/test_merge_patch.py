@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.protocol.merge_patch import difference, merged, without_nulls
+from client_sdk.protocol.live import difference, merged, without_nulls
 
 values = st.recursive(
     st.booleans() | st.integers() | st.text(max_size=3),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.metrics import Tally, added, measured, pooled, undefined
-from client_sdk.protocol.scores import Score
+from client_sdk.protocol.devices import Score
 
 VALUES = st.floats(allow_nan=False, allow_infinity=False)
 WEIGHTS = st.floats(min_value=2.0**-60, max_value=2.0**60)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk import data
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.data import DataSourceError, Shard, load_data, require_source, stem, tables, with_target
+from client_sdk.data import DataSourceError, Shard, load_data, require_source, stem, with_target
 from tests.client_sdk.commands.run_cli import quorate
 
 pa: Any = import_module("pyarrow")
@@ -217,8 +218,8 @@ def test_large_whole_numbers_that_float32_tells_apart_are_taken(tmp_path: Path) 
 
 def test_a_csv_that_is_longer_than_a_block_can_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = csv(tmp_path, CSV)
-    monkeypatch.setattr(tables, "_LARGEST_CSV", len(CSV))
+    monkeypatch.setattr(data, "_LARGEST_CSV", len(CSV))
     load_data(with_target(file, "ill"))
-    monkeypatch.setattr(tables, "_LARGEST_CSV", len(CSV) - 1)
+    monkeypatch.setattr(data, "_LARGEST_CSV", len(CSV) - 1)
     with pytest.raises(DataSourceError, match=r"is larger than 2 GiB: save it as \.parquet"):
         load_data(with_target(file, "ill"))

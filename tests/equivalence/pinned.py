@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from client_sdk.cli import app as cli_app
 from client_sdk.learning import Learner
-from client_sdk.protocol import devices, names, operators, problems, secure, treatment, workers
+from client_sdk.protocol import devices, names, operators, problems, secure, workers
 from client_sdk.protocol.names import PROTOCOL_OLDEST, PROTOCOL_VERSION, Route, content_digest
 from client_sdk.update import encode_update
 from coordinator.engine.events import Event, from_json, to_json
@@ -399,7 +399,7 @@ MESSAGES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
             "states",
         ),
     ),
-    "treatment": (treatment.Treatment, _TREATMENT, tuple(_TREATMENT)),
+    "treatment": (operators.Treatment, _TREATMENT, tuple(_TREATMENT)),
     "checkpoint-view": (
         operators.CheckpointView,
         {

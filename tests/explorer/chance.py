@@ -7,11 +7,24 @@ failing schedule can be shrunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TypeVar
 
-from client_sdk.chance import blake2b_bytes, blake2b_unit
-
 T = TypeVar("T")
+
+
+def blake2b_unit(message: bytes) -> float:
+    """BLAKE2b of 64 bits as a fraction of 2^64, rounded to the nearest float. It is 1.0 for the 2^10 highest words.
+
+    In one call: a schedule of the fault explorer draws hundreds of them.
+    """
+    return int.from_bytes(blake2b(message, digest_size=8).digest(), "big") * 2.0**-64
+
+
+def blake2b_bytes(message: bytes, count: int) -> bytes:
+    """``count`` bytes, at most 256 * 64: BLAKE2b of 512 bits over the message and the number of the block, a byte."""
+    blocks = range(1 + count // 64)
+    return b"".join(blake2b(message + bytes([block]), digest_size=64).digest() for block in blocks)[:count]
 
 
 class Chance:

@@ -29,8 +29,8 @@ from client_sdk.device.actions import (
     Train,
     Trained,
     Unreachable,
+    perform_stored,
 )
-from client_sdk.device.performing import perform_stored
 from client_sdk.device.policy import shown
 from client_sdk.device.session import Session, participate
 from client_sdk.device.storage import MemoryStorage

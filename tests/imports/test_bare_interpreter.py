@@ -28,7 +28,7 @@ def top_level_modules_after(statement: str) -> set[str]:
         pytest.param("from client_sdk import Client, Update, participate", id="front door"),
         pytest.param("import client_sdk.cli", id="cli"),
         pytest.param("from quorate import Client, Update", id="quorate"),
-        pytest.param("import client_sdk.flower, client_sdk.flower.nodes, client_sdk.flower.serving", id="flower"),
+        pytest.param("import client_sdk.flower, client_sdk.flower.work, client_sdk.flower.serving", id="flower"),
         pytest.param("import client_sdk.flower.http_port, client_sdk.commands.device", id="flower device"),
     ],
 )

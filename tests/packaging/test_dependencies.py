@@ -76,7 +76,7 @@ ROOMS = (
     Room(
         BARE,
         ("quorate", "client_sdk"),
-        without=("quorate/testing", "client_sdk/learning", "client_sdk/flower", "client_sdk/data/tables.py"),
+        without=("quorate/testing", "client_sdk/learning", "client_sdk/flower", "client_sdk/data/__init__.py"),
     ),
     Room("torch", ("client_sdk/learning",)),
     Room(
@@ -88,7 +88,7 @@ ROOMS = (
     Room("otel", (OTEL,), optional=True),
     Room("dashboards", ("dashboards",)),
     Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes")),
-    Room("datasets", ("simulation/datasets", "client_sdk/data/tables.py")),
+    Room("datasets", ("simulation/datasets", "client_sdk/data/__init__.py")),
     Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
     Room("simulation", ("simulation",), without=("simulation/datasets",)),
     Room("testing", ("quorate/testing",), optional=True),

@@ -27,11 +27,10 @@ from simulation.demo import screen as screens
 from simulation.demo.children import CommandChildren, StoppedByUser
 from simulation.demo.command import loading, plot
 from simulation.demo.compare import recipe_of
-from simulation.demo.journal import Journal, read
-from simulation.demo.screen import wrapped
+from simulation.demo.screen import Journal, read, wrapped
 from simulation.demo.setting import Setting
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
+from simulation.fleet.trainer import FleetHabits
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.toml"

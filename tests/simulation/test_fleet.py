@@ -21,10 +21,17 @@ from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
-from simulation.fleet.habits import SLOWEST, FleetHabits
 from simulation.fleet.processes import FleetFailed, FleetProcesses, split_of, worker_orders
 from simulation.fleet.split import Split, cut
-from simulation.fleet.trainer import FIRST_GUESS_S, LONGEST_HOLD, FleetTrainer, RoundTimes, Vanished
+from simulation.fleet.trainer import (
+    FIRST_GUESS_S,
+    LONGEST_HOLD,
+    SLOWEST,
+    FleetHabits,
+    FleetTrainer,
+    RoundTimes,
+    Vanished,
+)
 from simulation.fleet.worker import SharedCheckpoints, WorkerOrders, catalogue_of
 from tests.simulation import synthetic
 

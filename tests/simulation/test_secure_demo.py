@@ -19,10 +19,10 @@ from coordinator.engine.plan import Plan
 from simulation.demo import screen as screens
 from simulation.demo.command import closing_lines
 from simulation.demo.director import Result
-from simulation.demo.journal import Journal, read
+from simulation.demo.screen import Journal, read
 from simulation.demo.setting import Setting
-from simulation.fleet.habits import FleetHabits
 from simulation.fleet.split import Split
+from simulation.fleet.trainer import FleetHabits
 from tests.simulation import synthetic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist-secure.toml"

@@ -8,8 +8,7 @@ import httpx2
 import pytest
 
 from client_sdk.protocol.names import Route
-from simulation.fleet.habits import STAGES, FleetHabits
-from simulation.fleet.trainer import Vanished, VanishesInExchanges
+from simulation.fleet.trainer import STAGES, FleetHabits, Vanished, VanishesInExchanges
 
 ALL = FleetHabits(slow=0, vanish=1, late=0)
 

@@ -25,9 +25,8 @@ import httpx2
 from client_sdk.device.actions import Answered, Certify, Failed, RequestRefused, Save, Send, Sleep
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing
-from client_sdk.http.certifying import Who
-from client_sdk.http.driver import DeviceDriver
-from client_sdk.http.notices import Notice
+from client_sdk.http.authority import Who
+from client_sdk.http.driver import DeviceDriver, Notice
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route

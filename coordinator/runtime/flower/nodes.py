@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerNode, FlowerNodes, FlowerPoll, FlowerTask, FlowerWait
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.flower.eligibility import (

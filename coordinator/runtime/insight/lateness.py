@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from client_sdk.protocol.participation import ClassParticipation, DeviceParticipation
+from client_sdk.protocol.insight import ClassParticipation, DeviceParticipation
 
 FEWEST = 2
 CHANCE = 4.0

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from client_sdk.protocol.lease_history import (
+from client_sdk.protocol.problems import problem
+from client_sdk.protocol.workers import (
     LEASES_SHOWN,
     POINTS_SHOWN,
     LeaseBegin,
@@ -15,7 +16,6 @@ from client_sdk.protocol.lease_history import (
     LeasesView,
     TrainingPoint,
 )
-from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core, no_plan
 from coordinator.runtime.insight.rounds_in_log import before_round, round_of
 from coordinator.store.port import EventRow, Reader, RoundRow

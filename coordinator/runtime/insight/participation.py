@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from client_sdk.protocol.participation import DeviceParticipation, RunParticipation
+from client_sdk.protocol.insight import DeviceParticipation, RunParticipation
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.fleet_views import class_of
 from coordinator.runtime.insight.lateness import by_class, lateness

@@ -6,23 +6,19 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from client_sdk import codecs
-from client_sdk.credentials.authority_key import AUTHORITY_ID_BYTES
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.identity_keys import KEY_BYTES
+from client_sdk.credentials.identity_keys import AUTHORITY_ID_BYTES, KEY_BYTES
 from client_sdk.protocol.devices import UpdateReport, Work
 from client_sdk.protocol.names import REPORT_KEY
-from client_sdk.secagg.advertisement import Advertisement
 from client_sdk.secagg.graph import NONCE_BYTES
 from client_sdk.secagg.lanes import lane_bits, packed_bytes
-from client_sdk.secagg.masked import MaskedInput
+from client_sdk.secagg.masks import MaskedInput
 from client_sdk.secagg.parameters import Parameters
-from client_sdk.secagg.roster import Roster, RosterEntry
+from client_sdk.secagg.roster import Advertisement, Roster, RosterEntry
 from client_sdk.secagg.shamir import SHARE_BYTES
-from client_sdk.secagg.share_digests import DIGESTS_BYTES
-from client_sdk.secagg.shares import SEALED_BYTES, Bundle
+from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
 from client_sdk.secagg.statement import DIGEST_BYTES, SIGNATURE_BYTES
-from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import SURVIVED, RevealedShares
+from client_sdk.secagg.survivors import SURVIVED, Proof, RevealedShares, Survivors
 from client_sdk.tensors import Layout, ManifestMismatch, Roles, TensorHeader, header_bytes, shown
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure.plan import EXCHANGES, quantizer

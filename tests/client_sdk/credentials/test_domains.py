@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.credentials import domains
+from client_sdk.credentials import canonical
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement, rotation_statement
 from client_sdk.credentials.errors import BadCredential
-from client_sdk.credentials.possession import enrolment_statement, rotation_statement
 from client_sdk.credentials.request_signature import RequestSignature, sign_request, signature_base
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.errors import SecaggError
@@ -48,8 +47,8 @@ def signed() -> dict[str, bytes]:
     """What is signed, by what it begins with."""
     read = RequestSignature.parse([(name.lower().encode(), value.encode()) for name, value in REQUEST.items()])
     return {
-        "certificate": domains.CERTIFICATE + CERTIFICATE.body,
-        "revocations": domains.REVOCATIONS + LIST.body,
+        "certificate": canonical.CERTIFICATE + CERTIFICATE.body,
+        "revocations": canonical.REVOCATIONS + LIST.body,
         "enrolment": enrolment_statement(TRUSTED.id, TOKEN.secret_digest, public(DEVICE)),
         "rotation": rotation_statement(TRUSTED.id, CERTIFICATE.id, public(DEVICE), public(STRANGER)),
         "request": signature_base("POST", URI, read.digest, read.parameters, None),
@@ -59,18 +58,18 @@ def signed() -> dict[str, bytes]:
 
 
 PREFIXES = {
-    "certificate": domains.CERTIFICATE,
-    "revocations": domains.REVOCATIONS,
-    "enrolment": domains.ENROLMENT,
-    "rotation": domains.ROTATION,
-    "request": domains.REQUEST,
+    "certificate": canonical.CERTIFICATE,
+    "revocations": canonical.REVOCATIONS,
+    "enrolment": canonical.ENROLMENT,
+    "rotation": canonical.ROTATION,
+    "request": canonical.REQUEST,
     "secure round": SECURE_ROUNDS,
-    "audit": domains.AUDIT_HEAD,
+    "audit": canonical.AUDIT_HEAD,
 }
 
 
 def test_no_prefix_begins_another() -> None:
-    written = {name: value for name, value in vars(domains).items() if name.isupper()}
+    written = {name: value for name, value in vars(canonical).items() if name.isupper() and isinstance(value, bytes)}
     assert set(written.values()) <= set(PREFIXES.values()), "each domain is in this test"
     for one, other in permutations(PREFIXES.values(), 2):
         assert not one.startswith(other)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.errors import BadCredential, BadIdentityKey
-from client_sdk.credentials.identity_keys import key_id, require_identity_key, require_signed
+from client_sdk.credentials.identity_keys import TrustedAuthority, key_id, require_identity_key, require_signed
 from client_sdk.identity import DeviceKey
 from tests.client_sdk.credentials.world import AUTHORITY, DEVICE, OTHER, TRUSTED, certificate, public
 

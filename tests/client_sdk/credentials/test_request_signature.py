@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from client_sdk.credentials.errors import BadCredential, OutsideTime, ReplayedRequest, TooManyRequests
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.request_signature import AHEAD_S, RequestSignature, sign_request
+from client_sdk.credentials.request_signature import AHEAD_S, NonceWindow, RequestSignature, sign_request
 from tests.client_sdk.credentials.world import BODY, DEVICE, NOW, STRANGER, URI, public, refused
 
 SHA256 = hashlib.sha256(BODY).digest()

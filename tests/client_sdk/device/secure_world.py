@@ -25,9 +25,9 @@ from client_sdk.device.actions import (
     Train,
     Trained,
     Unreachable,
+    perform_stored,
 )
 from client_sdk.device.contribution import ClearContribution
-from client_sdk.device.performing import perform_stored
 from client_sdk.device.record import AuthorityRef, Record, Storage
 from client_sdk.device.requests import Pacing
 from client_sdk.device.session import Session, participate
@@ -50,8 +50,8 @@ from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import Complaint, NotReady, Octets, SecureRefusal, SecureSigned
 from client_sdk.secagg.actions import Keep
+from client_sdk.secagg.header import task_of
 from client_sdk.secagg.memory import Memory
-from client_sdk.secagg.terms import task_of
 from client_sdk.tensors import canonical_digest
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev

@@ -11,8 +11,7 @@ from client_sdk.device.policy import epochs_asked, learner_refusal, refusal, sec
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, SecureBounds, Task
 from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.consent import SecurePolicy
-from client_sdk.secagg.header import GraphRule, Terms
-from client_sdk.secagg.terms import task_of
+from client_sdk.secagg.header import GraphRule, Terms, task_of
 from tests.client_sdk.device.scripted import LEARNER, offer
 
 SECURE = task_of(

@@ -6,8 +6,8 @@ import pytest
 
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.device.actions import Action, Certify, Reply, RequestRefused, Save, Sleep
+from client_sdk.device.enrolling import rotate_key
 from client_sdk.device.record import Record
-from client_sdk.device.rotating import rotate_key
 from client_sdk.identity import DeviceKey, key_of
 from client_sdk.protocol.problems import problem
 from tests.client_sdk.device.scripted import Driver, ScriptedCoordinator

@@ -6,7 +6,7 @@ import pytest
 
 from client_sdk.device.contribution import agreed
 from client_sdk.protocol.devices import Assignment
-from client_sdk.secagg.terms import agreed_digest
+from client_sdk.secagg.header import agreed_digest
 from tests.client_sdk.device.secure_world import finish, world_with
 
 

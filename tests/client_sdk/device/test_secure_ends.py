@@ -27,8 +27,7 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem, problem
 from client_sdk.protocol.secure import Complaint, Octets, SecureRefusal
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.live import Step
-from client_sdk.secagg.memory import Advertisements, Memory
+from client_sdk.secagg.memory import Advertisements, Memory, Step
 from client_sdk.secagg.shares import Bundle
 from coordinator.engine import events as ev
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with

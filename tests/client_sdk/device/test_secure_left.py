@@ -16,7 +16,7 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem
 from client_sdk.protocol.secure import Octets, SecureRefusal
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.live import Step
+from client_sdk.secagg.memory import Step
 from client_sdk.tensors import Float32
 from tests.client_sdk.device.secure_world import SessionPhone, finish, world_with
 from tests.client_sdk.secagg.attempt import AUTHORITY_KEY, FOREVER

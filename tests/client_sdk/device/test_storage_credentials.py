@@ -9,8 +9,7 @@ import pytest
 from client_sdk.device.record import AuthorityRef, Record, Storage, StorageError
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.protocol.devices import CheckpointRef
-from client_sdk.secagg.live import Live, Step
-from client_sdk.secagg.memory import Advertisements, Memory
+from client_sdk.secagg.memory import Advertisements, Live, Memory, Step
 from client_sdk.secagg.shares import SharePair
 from tests.client_sdk.credentials.world import revocations
 

@@ -17,7 +17,7 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 
 from client_sdk.flower import records
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerApp, FlowerError
 from client_sdk.protocol.names import Route
 from tests.coordinator.service.conftest import Server

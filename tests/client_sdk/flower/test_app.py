@@ -12,7 +12,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from client_sdk.flower import supported
+from client_sdk.flower import work
 from client_sdk.flower.app import AppError, load_client_app, load_server_app, read_app
 from tests.flower.folders import LAYOUTS, write_app
 
@@ -136,16 +136,16 @@ def test_component_that_cannot_be_loaded_is_one_sentence(tmp_path: Path, client:
 
 
 def test_other_version_of_flwr_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    supported.require_flwr()
-    monkeypatch.setattr(supported, "version", lambda _: "1.43.0")
+    work.require_flwr()
+    monkeypatch.setattr(work, "version", lambda _: "1.43.0")
     with pytest.raises(
-        supported.WrongFlower, match=r"^flwr 1\.43\.0 is installed, and Quorate works with flwr 1\.41 or 1\.42"
+        work.WrongFlower, match=r"^flwr 1\.43\.0 is installed, and Quorate works with flwr 1\.41 or 1\.42"
     ):
-        supported.require_flwr()
+        work.require_flwr()
 
     def absent(_: str) -> str:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(supported, "version", absent)
-    with pytest.raises(supported.WrongFlower, match=r"not installed: pip install 'quorate\[flower\]'$"):
-        supported.require_flwr()
+    monkeypatch.setattr(work, "version", absent)
+    with pytest.raises(work.WrongFlower, match=r"not installed: pip install 'quorate\[flower\]'$"):
+        work.require_flwr()

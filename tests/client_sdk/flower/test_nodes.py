@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 
 
 def test_it_never_changes() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from client_sdk.flower.app_process import AppNotLoaded, AppProcess
 from client_sdk.flower.journal import NodeJournal
-from client_sdk.flower.notices import FlowerNotice
 from client_sdk.flower.serving import FlowerDevice
+from client_sdk.flower.work import FlowerNotice
 from client_sdk.protocol.flower import FlowerTask
 from client_sdk.protocol.problems import Problem, problem
 from tests.client_sdk.flower.apps import CLIENT, CLIENTAPP, write_app

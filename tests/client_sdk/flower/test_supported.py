@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.flower import supported
+from client_sdk.flower import work
 from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.flower.apps import CLIENTAPP, write_app
 
@@ -37,7 +37,7 @@ def test_a_device_says_which_flwr_it_needs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(supported, "version", version)
+    monkeypatch.setattr(work, "version", version)
     assert quorate("device", "--flower", str(write_app(tmp_path / "app")), "--folder", str(tmp_path / "d")) == 1
     assert capsys.readouterr().err == f"Error: d: {sentence}\n"
     assert not (tmp_path / "d").exists()
@@ -66,7 +66,7 @@ import subprocess, time
 from pathlib import Path
 from threading import Event
 from client_sdk.flower.app import load_client_app
-from client_sdk.flower.app_call import call
+from client_sdk.flower.app_child import call
 from client_sdk.flower.work import AppWork
 
 folder = Path(sys.argv[1])

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.errors import CredentialError
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.refusals import refusal_of
-from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.errors import CredentialError, refusal_of
+from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
 from client_sdk.learners import Catalogue, LearnerTrainer
 from client_sdk.protocol.devices import CheckIn, Registration, Task
 from client_sdk.protocol.names import Route

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Task
-from client_sdk.secagg import dealing, device
+from client_sdk.secagg import device
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.tensors import Tensors
@@ -154,8 +154,10 @@ def test_one_vanishes_in_each_exchange_one_is_late_and_one_complains_of_a_liar(
     networks = {slot: gone(stage) for slot, stage in vanish.items()}
     networks |= {late: lambda inner: Slow(inner, rostered), 8: lambda inner: Seen(inner, rostered)}
 
+    dealt = device.deal
+
     def deal(cohort: Any, place: int, *others: Any) -> Any:
-        bundle, own = dealing.deal(cohort, place, *others)
+        bundle, own = dealt(cohort, place, *others)
         if threading.current_thread().name != f"d{liar}":
             return bundle, own
         wronged = cohort.place_of(fleet.device(victim))

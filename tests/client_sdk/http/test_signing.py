@@ -15,8 +15,7 @@ from client_sdk.device.actions import Answered, Send
 from client_sdk.device.record import Record
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.http.client import Client, Notice
-from client_sdk.http.exchange import Exchange
-from client_sdk.http.signing import RequestSigner
+from client_sdk.http.exchange import Exchange, RequestSigner
 from client_sdk.http.transport import open_http
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import Route

@@ -19,9 +19,8 @@ from client_sdk.cli import main
 from client_sdk.device.actions import Fetch, RequestRefused, Send
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.http.client import Client
-from client_sdk.http.exchange import Exchange
+from client_sdk.http.exchange import Exchange, RequestSigner
 from client_sdk.http.operator import OperatorClient
-from client_sdk.http.signing import RequestSigner
 from client_sdk.http.transport import open_http, trust
 from client_sdk.http.urls import check_url
 from client_sdk.identity import DeviceKey

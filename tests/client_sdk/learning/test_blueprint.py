@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import weight_norm
 
 from client_sdk.learning import Learner
-from client_sdk.learning.blueprint import blank, blueprint
+from client_sdk.learning.learner import blank, blueprint
 from client_sdk.protocol.devices import Task
 from client_sdk.update import Update
 

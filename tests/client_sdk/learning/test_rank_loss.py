@@ -12,10 +12,9 @@ from torch import nn
 from client_sdk.data import Examples
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner
-from client_sdk.learning.group import Group
+from client_sdk.learning.group import Group, reach_all
 from client_sdk.learning.group_trainer import train_together
-from client_sdk.learning.rank_loss import RankLoss
-from client_sdk.learning.unreached import reach_all
+from client_sdk.learning.sync_sgd import RankLoss
 from client_sdk.protocol.devices import Task
 from tests.coordinator.datacenter.models import examples, network
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from client_sdk.chance import derive_seed
 from client_sdk.learning import Learner, batch_order
-from client_sdk.learning.seeding import private_chance
+from client_sdk.learning.local_sgd import private_chance
 
 
 def dropping() -> nn.Module:

@@ -13,27 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import certify
-from client_sdk.credentials.identity_keys import key_id
+from client_sdk.credentials.identity_keys import TrustedAuthority, key_id
 from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.identity import DeviceKey
-from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
-from client_sdk.secagg.dealing import coefficients
+from client_sdk.secagg.device import coefficients
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, pack, unpack
-from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
+from client_sdk.secagg.masks import MaskedInput, Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
+from client_sdk.secagg.roster import (
+    AttemptSecrets,
+    MaskingCohort,
+    Roster,
+    RosterEntry,
+    Vouching,
+    join,
+    sign_advertisement,
+    vouched_by,
+)
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair, unseal_pair
 from client_sdk.secagg.statement import signed
-from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
-from client_sdk.secagg.vouching import Vouching, vouched_by
+from client_sdk.secagg.survivors import GONE, SURVIVED, Proof, RevealedShares, Survivors
 
 FOREVER = 4_000_000_000
 STRICT = GraphRule(profile="strict")

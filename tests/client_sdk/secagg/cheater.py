@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 
 from client_sdk import identity
-from client_sdk.secagg import actions, dealing, device, masks, shares, statement
+from client_sdk.secagg import actions, device, masks, shares, statement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.header import AttemptHeader, GraphRule
-from client_sdk.secagg.roster import MaskingCohort, Roster, join
+from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.vouching import Vouching
 from tests.client_sdk.secagg.attempt import STRICT, changed, digest
 from tests.client_sdk.secagg.cheats import Cheat
 from tests.client_sdk.secagg.fleet import Member, expected, tensors_of
@@ -62,7 +61,7 @@ def costly_steps_done_once() -> Iterator[None]:
         patch.setattr(device, "rejoin", rejoined)
         for message in (AttemptHeader, Roster):
             patch.setattr(message, "parse", lru_cache(maxsize=5_000)(message.parse))
-        for module in (masks, shares, dealing):
+        for module in (masks, shares, device):
             patch.setattr(module, "derive", lru_cache(maxsize=50_000)(module.derive))
         yield
 

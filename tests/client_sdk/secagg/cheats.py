@@ -13,11 +13,10 @@ from typing import Any
 
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
-from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets, sign_advertisement
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.roster import Roster, RosterEntry
+from client_sdk.secagg.roster import Advertisement, AttemptSecrets, Roster, RosterEntry, sign_advertisement
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors

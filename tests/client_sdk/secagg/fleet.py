@@ -14,20 +14,17 @@ import numpy as np
 
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.actions import AttemptReply, DeviceContribution, DevicePart, Keep, ServerAnswer, Transmit
-from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.consent import Expected, SecurePolicy
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
-from client_sdk.secagg.live import Live
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import Live, Memory
 from client_sdk.secagg.opening import Opening, unmask
-from client_sdk.secagg.roster import MaskingCohort, Roster, RosterEntry, join
+from client_sdk.secagg.roster import Advertisement, AttemptSecrets, MaskingCohort, Roster, RosterEntry, join
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import require_signed
-from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import Proof, RevealedShares, Survivors
 from tests.client_sdk.secagg.attempt import Authority, digest, entropy, list_of
 
 LEARNER = "my_package:learner"

@@ -9,12 +9,10 @@ from client_sdk.secagg.actions import DeviceContribution, DevicePart
 from client_sdk.secagg.consent import Expected
 from client_sdk.secagg.device import SecureDevice, Steps, _Attempt
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.live import Live, Step
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import Live, Memory, Step
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.shares import Bundle
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
+from client_sdk.secagg.survivors import GONE, SURVIVED, RevealedShares, Survivors
 from tests.client_sdk.secagg.fleet import Member
 
 

@@ -24,7 +24,6 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from client_sdk.secagg.actions import Transmit
-from client_sdk.secagg.advertisement import Advertisement, AttemptSecrets
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import BadShare
 from client_sdk.secagg.graph import MaskGraph
@@ -33,12 +32,11 @@ from client_sdk.secagg.lanes import Lanes, cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import Roster
+from client_sdk.secagg.roster import Advertisement, AttemptSecrets, Roster
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import Bundle, SharePair, unseal_pair
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import GONE, KIND, SURVIVED
-from client_sdk.secagg.wire import WireReader
+from client_sdk.secagg.statement import WireReader
+from client_sdk.secagg.survivors import GONE, SURVIVED, UNMASK_KIND, Survivors
 from tests.client_sdk.secagg.attempt import digest
 from tests.client_sdk.secagg.fleet import Member
 
@@ -405,6 +403,6 @@ def _signed(value: int) -> int:
 
 def _revealed(body: bytes) -> Iterable[tuple[int, int, bytes]]:
     """What an unmask response holds, whatever list it goes with."""
-    read = WireReader(body, KIND, "unmask response")
+    read = WireReader(body, UNMASK_KIND, "unmask response")
     read.number(4)
     return list(read.rows(f">IB{SHARE_BYTES}s", read.number(4)))

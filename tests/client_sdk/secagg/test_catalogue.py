@@ -21,12 +21,11 @@ from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef, Policy, Task
 from client_sdk.protocol.secure import Stage
-from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.consent import plain_refusal
 from client_sdk.secagg.errors import Unopened
 from client_sdk.secagg.header import GraphRule
-from client_sdk.secagg.roster import Roster, RosterEntry
+from client_sdk.secagg.roster import AttemptSecrets, Roster, RosterEntry, sign_advertisement
 from client_sdk.secagg.shares import Bundle, SharePair, seal_pair
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
@@ -415,7 +414,7 @@ def test_a_lowered_minimum_cohort() -> None:
         cheat.start(number, changed(cheat.head, attempt=1, minimum_cohort=3), known)
     assert cheat.refused("other terms than the plan", range(5))
     members = cheat.members
-    members[0].device = replace(members[0].device, policy=replace(POLICY, smallest_cohort=64))
+    members[0].device = replace(members[0].device, policy=POLICY.changed(smallest_cohort=64))
     cheat.start(0, cheat.head)
     assert cheat.refused("hides among 64 or more; the plan asks for 5", (0,))
     assert safe(cheat)

@@ -34,7 +34,7 @@ RING = GraphRule(profile="fast", drop=3, corrupt_millionths=100_000, sigma=20, e
 
 
 def lone(**policy: Any) -> Member:
-    members, _ = fleet(1, policy=replace(POLICY, **policy))
+    members, _ = fleet(1, policy=POLICY.changed(**policy))
     return members[0]
 
 
@@ -108,7 +108,7 @@ def test_a_fast_rule_that_counts_on_no_colluders_is_refused() -> None:
 def test_a_stricter_owner_stops_an_attempt_under_way() -> None:
     member, head = lone(), header(dimension=5)
     assert member.start(head) is not None
-    member.device = replace(member.device, policy=replace(POLICY, smallest_cohort=64))
+    member.device = replace(member.device, policy=POLICY.changed(smallest_cohort=64))
     with pytest.raises(Refusal, match="hides among 64"):
         member.start(head)
 

@@ -118,7 +118,7 @@ def test_colluders_are_counted_in_the_smallest_roster_that_a_device_accepts() ->
     allowed, refused = (Cheat(9, range(4, 9), {"minimum_cohort": 8}) for _ in range(2))
     for number in refused.honest:
         device = refused.members[number].device
-        refused.members[number].device = replace(device, policy=replace(device.policy, most_colluding=5))
+        refused.members[number].device = replace(device, policy=device.policy.changed(most_colluding=5))
     for cheat in (allowed, refused):
         where = cheat.until_masked()
         for listed, numbers in ((range(9), (0, 1)), (range(1, 9), (2, 3))):

@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from client_sdk.secagg import shares
-from client_sdk.secagg.advertisement import AttemptSecrets
-from client_sdk.secagg.dealing import coefficients
+from client_sdk.secagg.device import coefficients
+from client_sdk.secagg.roster import AttemptSecrets
 from client_sdk.secagg.shamir import combine
 from client_sdk.secagg.shares import Bundle, unseal_pair
 from tests.client_sdk.secagg.attempt import changed, digest, entropy

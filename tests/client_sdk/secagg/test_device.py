@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from client_sdk.identity import DeviceKey
-from client_sdk.secagg.advertisement import Advertisement, sign_advertisement
 from client_sdk.secagg.consent import SecurePolicy
 from client_sdk.secagg.device import SecureDevice
 from client_sdk.secagg.errors import BadMessage, Refusal, SecaggError, SpentOnCheckpoint
 from client_sdk.secagg.header import AttemptHeader, GraphRule
-from client_sdk.secagg.roster import Roster, RosterEntry
+from client_sdk.secagg.roster import Advertisement, Roster, RosterEntry, sign_advertisement
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
@@ -321,7 +320,7 @@ def test_another_round_than_the_device_trained_for(changes: dict[str, Any]) -> N
 def test_the_owners_policy(policy: dict[str, Any], changes: dict[str, Any], words: str) -> None:
     coordinator = opened(**changes)
     member = coordinator.members[0]
-    member.device = replace(member.device, policy=replace(POLICY, **policy))
+    member.device = replace(member.device, policy=POLICY.changed(**policy))
     with pytest.raises(Refusal, match=words):
         member.start(coordinator.header)
     assert member.log == []

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from client_sdk.secagg.actions import Primitives
-from client_sdk.secagg.advertisement import AttemptSecrets
 from client_sdk.secagg.errors import BadMessage, SecaggError, Superseded
-from client_sdk.secagg.live import LEAST_BYTES, Step
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.memory import Advertisements, Memory
+from client_sdk.secagg.memory import LEAST_BYTES, Advertisements, Memory, Step
+from client_sdk.secagg.roster import AttemptSecrets
 from client_sdk.secagg.shares import SharePair
-from client_sdk.secagg.wire import WireWriter
+from client_sdk.secagg.statement import WireWriter
 from tests.client_sdk.secagg.attempt import changed, digest, entropy, header
 from tests.client_sdk.secagg.fleet import Coordinator, Member, finished, fleet, tensors_of, until_masked
 

@@ -14,18 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.identity import DeviceKey
-from client_sdk.secagg.advertisement import Advertisement, sign_advertisement
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature, SecaggError
 from client_sdk.secagg.header import AttemptHeader, GraphRule
-from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import Roster, RosterEntry, join
+from client_sdk.secagg.masks import MaskedInput
+from client_sdk.secagg.roster import Advertisement, Roster, RosterEntry, join, sign_advertisement
 from client_sdk.secagg.shamir import PRIME
 from client_sdk.secagg.shares import Bundle
-from client_sdk.secagg.statement import signed
+from client_sdk.secagg.statement import WireReader, WireWriter, signed
 from client_sdk.secagg.statistics import StatisticRange
-from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
-from client_sdk.secagg.wire import WireReader, WireWriter
+from client_sdk.secagg.survivors import GONE, SURVIVED, Proof, RevealedShares, Survivors
 from tests.client_sdk.secagg.attempt import Attempt, agree, changed, digest, entropy, header, mask, opened, share
 
 GOLDEN = Path(__file__).with_name("golden.json")

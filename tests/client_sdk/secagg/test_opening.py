@@ -9,8 +9,7 @@ from client_sdk.secagg.errors import BadMessage, BadShare
 from client_sdk.secagg.lanes import cut, lane_dtype, unpack
 from client_sdk.secagg.masks import Masker
 from client_sdk.secagg.opening import Opening, unmask
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from tests.client_sdk.secagg.attempt import Attempt, agree, lying, mask, opened, share
 
 

@@ -13,8 +13,7 @@ from client_sdk.cli import app
 from client_sdk.secagg.consent import SecurePolicy, withstood
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.parameters import fast, require_faults, strict
-from client_sdk.secagg.share_digests import DIGESTS_BYTES
-from client_sdk.secagg.shares import SEALED_BYTES, Bundle
+from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()

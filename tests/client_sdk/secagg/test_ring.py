@@ -26,7 +26,6 @@ import pytest
 
 from client_sdk.secagg import header as header_module
 from client_sdk.secagg import roster as roster_module
-from client_sdk.secagg.advertisement import AttemptSecrets
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.graph import ring_order
@@ -36,10 +35,9 @@ from client_sdk.secagg.masks import Masker, pair_seed, pair_sign, self_seed
 from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
 from client_sdk.secagg.parameters import Parameters, fast
 from client_sdk.secagg.quantize import rounding_key
-from client_sdk.secagg.roster import Roster, rejoin
+from client_sdk.secagg.roster import AttemptSecrets, Roster, rejoin
 from client_sdk.secagg.shares import SharePair, unseal_pair
-from client_sdk.secagg.survivors import Proof, Survivors
-from client_sdk.secagg.unmask import GONE, RevealedShares
+from client_sdk.secagg.survivors import GONE, Proof, RevealedShares, Survivors
 from tests.client_sdk.secagg.attempt import digest, entropy, header
 from tests.client_sdk.secagg.fleet import POLICY, Coordinator, fleet
 
@@ -60,7 +58,7 @@ class Cut:
 
     def __init__(self) -> None:
         head = header(rule=RULE, dimension=5, minimum_cohort=3)
-        self.members, authority = fleet(N, policy=replace(POLICY, smallest_sigma=1))
+        self.members, authority = fleet(N, policy=POLICY.changed(smallest_sigma=1))
         self.coordinator = Coordinator(head, authority, self.members)
         roster = self.coordinator.open()
         self.cohort = cohort = self.coordinator.cohort
@@ -180,7 +178,7 @@ class Forged:
 
     def __init__(self) -> None:
         head = header(rule=RULE, dimension=5, minimum_cohort=3)
-        self.members, authority = fleet(N, policy=replace(POLICY, smallest_sigma=1))
+        self.members, authority = fleet(N, policy=POLICY.changed(smallest_sigma=1))
         self.coordinator = Coordinator(head, authority, self.members)
         self.coordinator.open()
         honest = self.coordinator.roster

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_sdk.secagg.advertisement import AttemptSecrets
 from client_sdk.secagg.errors import BadParameters, BadShare
 from client_sdk.secagg.opening import rebuild_mask_key, rebuild_self_mask
+from client_sdk.secagg.roster import AttemptSecrets
 from client_sdk.secagg.shamir import PRIME, combine, lagrange_at_zero, share_value, split
 from tests.client_sdk.secagg.attempt import digest, entropy
 

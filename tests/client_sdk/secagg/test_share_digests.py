@@ -7,10 +7,15 @@ import hashlib
 import pytest
 
 from client_sdk.secagg.errors import BadShare
-from client_sdk.secagg.share_digests import MASK_KEY, SELF_MASK, share_digest
-from client_sdk.secagg.shares import SharePair
+from client_sdk.secagg.shares import MASK_KEY, SELF_MASK, SharePair, share_digests
 from client_sdk.secagg.statement import DOMAIN
 from tests.client_sdk.secagg.attempt import digest, opened, share
+
+
+def share_digest(h: bytes, dealer: int, holder: int, kind: int, share: bytes) -> bytes:
+    """Of one share alone."""
+    return share_digests(h, holder, ((dealer, kind, share),))[0]
+
 
 H, SHARE = digest("h"), bytes(range(33))
 

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.errors import BadMessage, Refusal
-from client_sdk.secagg.live import Step
+from client_sdk.secagg.memory import Step
 from client_sdk.tensors import Float32
 from tests.client_sdk.secagg.attempt import entropy, header
 from tests.client_sdk.secagg.fleet import POLICY, Coordinator, fleet
@@ -78,7 +78,7 @@ def test_a_roster_that_withstands_too_few_is_refused_when_it_comes_and_after_a_r
     members, authority = fleet(6)
     coordinator = Coordinator(header(dimension=5, expires_at=1000), authority, members)
     for member, most in zip(members, (3, 4, None), strict=False):
-        member.device = replace(member.device, policy=replace(POLICY, most_colluding=most))
+        member.device = replace(member.device, policy=POLICY.changed(most_colluding=most))
     roster = coordinator.open()
     assert members[0].tell(roster) is not None
     with pytest.raises(Refusal, match="4 colluding devices; a roster of 6 withstands 3"):

@@ -6,8 +6,7 @@ import pytest
 
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.secagg.errors import BadParameters
-from client_sdk.secagg.header import GraphRule, Terms
-from client_sdk.secagg.terms import task_of, terms_of
+from client_sdk.secagg.header import GraphRule, Terms, task_of, terms_of
 
 STRICT = GraphRule(profile="strict")
 FAST = GraphRule(profile="fast", drop=44, corrupt_millionths=100_000, sigma=80, eta=40)

@@ -21,8 +21,7 @@ from client_sdk.device.storage import MemoryStorage
 from client_sdk.secagg.actions import AttemptAction, AttemptReply, DeviceContribution, Keep, ServerAnswer, Transmit
 from client_sdk.secagg.errors import Refusal, SecaggError, Superseded
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.live import Step
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import Memory, Step
 from client_sdk.secagg.statement import signed
 from client_sdk.secagg.survivors import Proof, Survivors
 from tests.client_sdk.secagg.attempt import changed, digest

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from client_sdk.credentials.authority_key import TrustedAuthority
 from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.secagg.errors import BadMessage, Refusal
-from client_sdk.secagg.vouching import certified, vouched_by, vouched_by_list
+from client_sdk.secagg.roster import certified, vouched_by, vouched_by_list
 from tests.client_sdk.credentials.world import (
     DAY,
     DEVICE,

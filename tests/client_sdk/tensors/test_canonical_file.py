@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from client_sdk.tensors import MalformedTensors, TensorError, TruncatedTensors, canonical_bytes, digest
-from client_sdk.tensors import canonical_file as module
-from client_sdk.tensors.canonical_file import CanonicalFile, canonical_digest
+from client_sdk.tensors import safetensors_file as module
+from client_sdk.tensors.safetensors_file import CanonicalFile, canonical_digest
 
 
 def file_of(path: Path, header: object, data: bytes) -> Path:

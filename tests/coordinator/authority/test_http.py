@@ -14,7 +14,7 @@ import pytest
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.errors import BadCredential, RolledBackList
 from client_sdk.http.authority import AuthorityClient
-from client_sdk.http.signing import LearntClock
+from client_sdk.http.exchange import LearntClock
 from client_sdk.protocol.authority import AuthorityRoute
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.app import create_authority_app

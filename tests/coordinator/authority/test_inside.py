@@ -9,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.credentials.possession import enrolment_statement
+from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import CertificateRequest
 from coordinator.authority.folder import opened

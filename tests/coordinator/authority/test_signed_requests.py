@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from client_sdk.credentials.nonces import NonceWindow
+from client_sdk.credentials.request_signature import NonceWindow
 from client_sdk.protocol.authority import AuthorityRoute
 from tests.coordinator.authority.test_enrolling import refused
 from tests.coordinator.authority.test_renewing import enrolled

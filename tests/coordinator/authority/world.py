@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from client_sdk.credentials.certificate import Certificate, HolderClass
-from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement, rotation_statement
 from client_sdk.credentials.identity_keys import key_id
-from client_sdk.credentials.possession import enrolment_statement, rotation_statement
 from client_sdk.credentials.request_signature import sign_request
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import DeviceKey

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
     EndFlowerRun,

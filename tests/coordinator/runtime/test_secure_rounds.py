@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.names import Route
-from client_sdk.secagg.terms import terms_of
+from client_sdk.secagg.header import terms_of
 from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
 from coordinator.runtime import driver as drivers

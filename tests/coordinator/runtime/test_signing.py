@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from client_sdk.credentials.errors import BadCredential
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
 from coordinator.runtime.signing import SignedRequests
 from tests.coordinator.certified import Certifier, key_id, key_of, signature
 from tests.coordinator.world import World

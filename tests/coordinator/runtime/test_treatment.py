@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.devices import Work
-from client_sdk.protocol.treatment import Treatment
+from client_sdk.protocol.operators import Treatment
 from coordinator.commands.tables import rounds_table
 from coordinator.runtime import views
 from coordinator.store.port import RoundRow

@@ -15,8 +15,7 @@ import pytest
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
-from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.masks import Masker
+from client_sdk.secagg.masks import MaskedInput, Masker
 from client_sdk.secagg.shamir import SHARE_BYTES
 from client_sdk.secagg.shares import SEALED_BYTES, Bundle
 from client_sdk.secagg.statement import signed

@@ -12,8 +12,7 @@ import numpy as np
 
 from client_sdk.secagg.lanes import pack
 from client_sdk.secagg.statement import signed
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from coordinator.secure.blob_formats import entry_bytes, parse_entry, sum_bytes
 from coordinator.secure.opening import open_sum
 from coordinator.secure.performing import gather

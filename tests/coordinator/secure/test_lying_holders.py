@@ -13,7 +13,7 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.secagg.device import Transmit
 from client_sdk.secagg.shamir import PRIME, SHARE_BYTES
 from client_sdk.secagg.shares import Bundle
-from client_sdk.secagg.unmask import GONE, SURVIVED, RevealedShares
+from client_sdk.secagg.survivors import GONE, SURVIVED, RevealedShares
 from coordinator.engine import events as ev
 from tests.client_sdk.secagg.attempt import entropy
 from tests.coordinator.secure.test_cheats import cheating, resigned, second_round, tools

@@ -10,15 +10,13 @@ import pytest
 
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.secure import Stage
-from client_sdk.secagg.advertisement import AttemptSecrets, sign_advertisement
 from client_sdk.secagg.errors import BadMessage, BadShare, BadSignature, SecaggError
 from client_sdk.secagg.header import GraphRule
-from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.roster import Roster, RosterEntry
+from client_sdk.secagg.masks import MaskedInput
+from client_sdk.secagg.roster import AttemptSecrets, Roster, RosterEntry, sign_advertisement
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from coordinator.secure import validation
 from coordinator.secure.blob_formats import entry_bytes, parse_entry
 from coordinator.secure.performing import Spoiled, gather

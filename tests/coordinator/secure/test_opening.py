@@ -16,8 +16,7 @@ from client_sdk.secagg.errors import BadMessage, BadShare, BadVector, SecaggErro
 from client_sdk.secagg.header import GraphRule
 from client_sdk.secagg.lanes import cut, lane_dtype, pack, unpack
 from client_sdk.secagg.quantize import WEIGHT_LIMIT
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from coordinator.secure import opening as subject
 from coordinator.secure.opening import Lost, Sum, open_sum
 from tests.client_sdk.secagg.attempt import Attempt, agree, integer_sum, lying, mask, opened, share

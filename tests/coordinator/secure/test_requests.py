@@ -15,11 +15,9 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.errors import BadMessage
-from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.masked import MaskedInput
-from client_sdk.secagg.survivors import Proof
-from client_sdk.secagg.terms import agreed_digest
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.header import AttemptHeader, agreed_digest
+from client_sdk.secagg.masks import MaskedInput
+from client_sdk.secagg.survivors import Proof, RevealedShares
 from coordinator.blobs import Missing
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev

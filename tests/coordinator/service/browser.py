@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
+from client_sdk.protocol.access import REQUEST_HEADER, REQUEST_VALUE
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.service import create_app
 from coordinator.settings import Settings

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from client_sdk.flower.nodes import node_id
-from client_sdk.http.flower import FileContent, FlowerOperator
+from client_sdk.flower.work import node_id
+from client_sdk.http.flower import FlowerOperator
 from client_sdk.http.operator_transport import OperatorTransport
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.flower import (
@@ -37,11 +37,22 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+class Content:
+    """Bytes as a content, in two parts."""
+
+    def __init__(self, whole: bytes) -> None:
+        self._whole, self.digest, self.length = whole, digest_of(whole), len(whole)
+
+    def parts(self) -> Iterator[memoryview]:
+        half = self.length // 2
+        yield from (memoryview(self._whole)[:half], memoryview(self._whole)[half:])
+
+
 class App:
     """A scripted ServerApp of one run, and its devices."""
 
-    def __init__(self, server: Server, run: str, folder: Path) -> None:
-        self.server, self.run, self.folder = server, run, folder
+    def __init__(self, server: Server, run: str) -> None:
+        self.server, self.run = server, run
         self.app = APP.model_copy(update={"name": f"acme/{run}"})
         self.operator = FlowerOperator(OperatorTransport(server.url, key=server.key, key_file=None, http=None))
         self.operator.create(CreateFlowerRun(run=run, app=self.app))
@@ -50,10 +61,8 @@ class App:
             assert "no message" in self.poll(device).json()["reason"]
 
     def upload(self, content: bytes) -> str:
-        path = self.folder / digest_of(content)
-        path.write_bytes(content)
-        self.operator.upload(self.run, FileContent(path))
-        return path.name
+        self.operator.upload(self.run, Content(content))
+        return digest_of(content)
 
     def message(self, number: int, content: str, **fields: Any) -> FlowerMessage:
         name = digest_of(f"{self.run} {number} {content} {fields}".encode())
@@ -77,7 +86,7 @@ class App:
 @pytest.fixture
 def made(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[App]:
     name = request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
-    app = App(server, name, tmp_path)
+    app = App(server, name)
     yield app
     app.operator.end(app.run, EndFlowerRun(status="finished"))
 

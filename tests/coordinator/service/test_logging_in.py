@@ -19,9 +19,8 @@ import httpx2
 import pytest
 
 from client_sdk.http.operator import OperatorClient
-from client_sdk.protocol.access import CreateKey
+from client_sdk.protocol.access import LINK_FRAGMENT, REQUEST_HEADER, REQUEST_VALUE, CreateKey
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.sessions import LINK_FRAGMENT, REQUEST_HEADER, REQUEST_VALUE
 from tests.coordinator.service.conftest import READY_S, Server
 
 LINK = re.compile(rf"(http://127\.0\.0\.1:[0-9]+/){LINK_FRAGMENT}(ql_[0-9a-f]{{16}}_[0-9a-f]{{64}})")

@@ -13,8 +13,7 @@ import pytest
 
 from client_sdk.protocol.access import CreateKey
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
-from client_sdk.protocol.operators import EventView
-from client_sdk.protocol.possession import possession
+from client_sdk.protocol.operators import EventView, possession
 from client_sdk.protocol.workers import WorkerPoll
 from coordinator.access import LOCAL_OWNER, Grant, Operator
 from coordinator.service.stream import _events

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.possession import possession
+from client_sdk.protocol.operators import possession
 from client_sdk.tensors import to_bytes
 from tests.coordinator.service.apps import give_back
 from tests.coordinator.service.test_scopes import Served

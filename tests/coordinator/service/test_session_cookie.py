@@ -11,9 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from client_sdk.protocol.access import CreateKey
+from client_sdk.protocol.access import REQUEST_HEADER, REQUEST_VALUE, CreateKey
 from client_sdk.protocol.names import Route
-from client_sdk.protocol.sessions import REQUEST_HEADER, REQUEST_VALUE
 from coordinator.access import LOCAL_OWNER
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol.live import LivePatch, LiveSnapshot
-from client_sdk.protocol.merge_patch import Json, merged, without_nulls
+from client_sdk.protocol.live import Json, LivePatch, LiveSnapshot, merged, without_nulls
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import Grant, Operator

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerReply, FlowerTask, ReplyReceipt
 from coordinator.store.flower_rows import FlowerMessageRow
 from coordinator.verify.files import HashedBlobs

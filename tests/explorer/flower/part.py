@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
     EndFlowerRun,

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.nonces import NonceWindow
-from client_sdk.credentials.request_signature import RequestSignature
+from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import events as ev

@@ -28,13 +28,12 @@ from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import Complaint, Octets, SecureSigned, Stage
 from client_sdk.secagg.lanes import lane_dtype, pack, unpack
-from client_sdk.secagg.masked import MaskedInput
+from client_sdk.secagg.masks import MaskedInput
 from client_sdk.secagg.roster import MaskingCohort
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import signed
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from tests.explorer.request import SentRequest
 
 if TYPE_CHECKING:

@@ -16,13 +16,11 @@ from client_sdk.identity import Signer
 from client_sdk.protocol.devices import Assignment, CheckIn, Policy, SecureBounds
 from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.header import AttemptHeader
-from client_sdk.secagg.live import Live
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.memory import Live, Memory
 from client_sdk.secagg.parameters import SMALLEST
 from client_sdk.secagg.roster import MaskingCohort, Roster, rejoin
-from client_sdk.secagg.survivors import Survivors
-from client_sdk.secagg.unmask import RevealedShares
+from client_sdk.secagg.survivors import RevealedShares, Survivors
 from client_sdk.tensors import canonical_digest
 from tests.explorer.faults import Broken
 from tests.explorer.holders import Holder

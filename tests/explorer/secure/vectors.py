@@ -19,7 +19,7 @@ from client_sdk.codecs import LinearCodec
 from client_sdk.device.contribution import ClearContribution
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.lanes import pack
-from client_sdk.secagg.live import Live, Step
+from client_sdk.secagg.memory import Live, Step
 from client_sdk.secagg.quantize import rounding_key
 from client_sdk.secagg.roster import Roster
 from client_sdk.tensors import Float32

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.clients import Clients
-from simulation.clients.picture import PALETTE, _ticks
-from simulation.clients.view import MOST_COLUMNS, MOST_ROWS
+from simulation.clients.picture import MOST_COLUMNS, MOST_ROWS, PALETTE, _ticks
 from simulation.partitioning import partition
 
 NS = "{http://www.w3.org/2000/svg}"

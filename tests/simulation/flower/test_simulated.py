@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, RecordDict
 from client_sdk.flower import records
 from client_sdk.flower.app import AppFolder, read_app
 from client_sdk.flower.app_process import AppNotLoaded
-from client_sdk.flower.nodes import node_id
+from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import (
     CreateFlowerRun,
     EndFlowerRun,

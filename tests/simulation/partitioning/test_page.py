@@ -13,7 +13,7 @@ import pytest
 from scripts import partition_pictures
 from simulation.datasets import Dataset, LabelledExamples
 from simulation.partitioning import By, label_skew, split_indices
-from simulation.partitioning.options import DEFAULTS
+from simulation.partitioning.indices import DEFAULTS
 
 PAGE = Path(__file__).parents[3] / "docs" / "partitioning.md"
 

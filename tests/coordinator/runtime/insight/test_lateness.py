@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_sdk.protocol.participation import DeviceParticipation
+from client_sdk.protocol.insight import DeviceParticipation
 from coordinator.runtime.insight.lateness import by_class, lateness
 
 

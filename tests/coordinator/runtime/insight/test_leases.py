@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_sdk.protocol.lease_history import LeasesView
-from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd
+from client_sdk.protocol.workers import Heartbeat, Lease, LeaseEnd, LeasesView
 from client_sdk.tensors import to_bytes
 from coordinator.store.port import WorkerRow
 from tests.coordinator.runtime.test_workers import Center

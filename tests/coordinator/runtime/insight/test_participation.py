@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.protocol.participation import DeviceParticipation, RunParticipation
+from client_sdk.protocol.insight import DeviceParticipation, RunParticipation
 from coordinator.runtime.insight import participation as module
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import World
