@@ -58,7 +58,7 @@ class ApiKeys:
         """The operator who has this key. ProblemError *unauthenticated* where it is unknown, revoked or expired."""
         found = _TEXT.fullmatch(text)
         row = None if found is None else self._store.api_key(found[1])
-        if found is None or row is None or not hmac.compare_digest(row.secret_hash, _hash(found[2])):
+        if found is None or row is None or not hmac.compare_digest(row.secret_hash, hash_of(found[2])):
             raise problem("unauthenticated", "this API key is not valid here")
         return self._holder(row)
 
@@ -83,7 +83,7 @@ class ApiKeys:
         key, secret = self._entropy(8).hex(), self._entropy(32).hex()
         row = ApiKeyRow(
             key=key,
-            secret_hash=_hash(secret),
+            secret_hash=hash_of(secret),
             role=grant.role.text,
             scope=str(grant.scope),
             label=label,
@@ -99,7 +99,8 @@ class ApiKeys:
         return KeyCreated(**_view(row).model_dump(), text=f"{PREFIX}{key}_{secret}")
 
 
-def _hash(secret: str) -> str:
+def hash_of(secret: str) -> str:
+    """What is stored of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -14,7 +14,6 @@ the most valuable secret of the database. No bearer sessions: what escapes from 
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import re
@@ -23,13 +22,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from client_sdk.protocol.access import GrantView, LinkCreated, LoginWay, Me
 from client_sdk.protocol.problems import problem
+from coordinator.access.api_keys import ApiKeys, hash_of
 from coordinator.access.buckets import TokenBuckets
 from coordinator.access.roles import Operator
 from coordinator.store.port import Store, Transaction
 from coordinator.store.rows import LoginRow
 
 if TYPE_CHECKING:
-    from coordinator.access.api_keys import ApiKeys
     from coordinator.access.issuer import Person, TokenIssuer
 
 SESSION_S = 12 * 3600.0
@@ -151,7 +150,7 @@ class Sessions:
         row = LoginRow(
             login=login,
             kind=kind,
-            secret_hash=_hash(secret),
+            secret_hash=hash_of(secret),
             who=who.id,
             by=who.by,
             key=key,
@@ -168,7 +167,7 @@ class Sessions:
         row = None if found is None else self._store.login(found[1])
         if found is None or row is None or row.kind != kind:
             return None
-        same = hmac.compare_digest(row.secret_hash, _hash(found[2]))
+        same = hmac.compare_digest(row.secret_hash, hash_of(found[2]))
         return row if same and row.expires_at > self._now() else None
 
 
@@ -181,7 +180,3 @@ def me(operator: Operator) -> Me:
 def _key_of(operator: Operator) -> str | None:
     kind, _, key = operator.id.partition(":")
     return key if kind == "key" else None
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

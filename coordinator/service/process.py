@@ -255,7 +255,7 @@ def owner_key(folder: Path, access: OperatorAccess) -> Path:
         access.keys.operator(read_key(path))
         return path
     made = access.keys.create_owner("quorate serve", f"{OWNER_KEY_FILE} of {folder.resolve()}"[:120])
-    write_secret(path, made.text)
+    write_private(path, f"{made.text}\n".encode())
     return path
 
 
@@ -264,11 +264,6 @@ def login_link(url: str, key_file: Path, access: OperatorAccess) -> str:
     owner = access.keys.operator(read_key(key_file))
     access.audit.record("quorate serve", "link.create", owner.id)
     return access.sessions.create_link(owner).url(url)
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Writes one line that only the file's owner can read, and waits until it is on the disk. OSError."""
-    write_private(path, f"{text}\n".encode())
 
 
 @contextmanager
