@@ -212,9 +212,8 @@ def start_s() -> float:
 
 def million(rounds: int) -> None:
     """In a fresh interpreter: plays rounds of 100 of a million clients and prints its peak memory in bytes."""
-    from simulation.clients.holdings import Shares
+    from simulation.clients.holdings import ArrayPool, Shares
     from simulation.clients.naming import Numbered
-    from simulation.clients.pool import ArrayPool
 
     torch.set_num_threads(1)
     examples = fashion_mnist().train

@@ -32,7 +32,6 @@ from pydantic import (
     model_validator,
 )
 
-from client_sdk.protocol.canonical import AS_NAMED
 from client_sdk.protocol.names import (
     CODEC_PATTERN,
     DeviceId,
@@ -46,6 +45,7 @@ from client_sdk.protocol.names import (
 )
 from client_sdk.protocol.secure import SecureBounds as SecureBounds
 from client_sdk.protocol.secure import SecureTask
+from client_sdk.protocol.wire import AS_NAMED
 
 # ------------------------------------------------------------ scores
 # The message with a model's scores: of one device, or of all examples that somebody scored it on.

@@ -16,9 +16,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from client_sdk.protocol.canonical import AS_NAMED
 from client_sdk.protocol.devices import CertificateHex, CheckpointRef, Task
 from client_sdk.protocol.names import Digest, Finite, LearnerName, Message, MetricName, RunId, WorkerId
+from client_sdk.protocol.wire import AS_NAMED
 
 RESULT_HEADER = "Quorate-Result"
 """The header of a worker's result with the ResultReport as JSON. The body is a checkpoint and nothing else."""

@@ -4,8 +4,7 @@ Bonawitz et al. 2017 (doi 10.1145/3133956.3133982) with the mask graph as a para
 doi 10.1145/3372297.3417885), in the form that is secure against a malicious server. The files, lowest layer first::
 
     errors       all errors
-    agreement    X25519 key agreement; HKDF-SHA256
-    stream       a key stream, written into a reused buffer
+    agreement    X25519 key agreement; HKDF-SHA256; a key stream, written into a reused buffer
     statement    the bytes that a device signs: domain, h, stage, body; the canonical encoding of numbers and strings
     shamir       a secret split into shares, any t of which rebuild it
     parameters   how many neighbours and how many shares, and the bound that this achieves

@@ -61,7 +61,7 @@ from client_sdk.secagg.actions import (
     ServerAnswer,
     Transmit,
 )
-from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.agreement import KeyStream, derive
 from client_sdk.secagg.consent import Expected, SecurePolicy, require_agreed, require_consent, require_withstood
 from client_sdk.secagg.errors import BadMessage, BadShare, Expired, Refusal, SpentOnCheckpoint, Unopened
 from client_sdk.secagg.header import AttemptHeader
@@ -81,7 +81,6 @@ from client_sdk.secagg.roster import (
 )
 from client_sdk.secagg.shares import Bundle, SharePair
 from client_sdk.secagg.statement import DOMAIN, signed
-from client_sdk.secagg.stream import KeyStream
 from client_sdk.secagg.survivors import Proof, RevealedShares, Survivors
 
 # ------------------------------------------------------------ dealing

@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
+from client_sdk.secagg.agreement import KeyStream
 from client_sdk.secagg.errors import BadParameters
 from client_sdk.secagg.statement import DOMAIN
-from client_sdk.secagg.stream import KeyStream
 
 NONCE_BYTES = 32
 

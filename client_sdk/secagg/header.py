@@ -13,16 +13,16 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal, TypedDict, get_args
 
-from client_sdk.protocol.canonical import canonical, named
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.secure import SecureTask
+from client_sdk.protocol.wire import canonical, named
+from client_sdk.secagg.agreement import CIPHER
 from client_sdk.secagg.errors import BadMessage, BadParameters
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import Parameters, fast, strict
 from client_sdk.secagg.quantize import Quantizer
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, WireReader, WireWriter
 from client_sdk.secagg.statistics import StatisticRange
-from client_sdk.secagg.stream import CIPHER
 
 PROTOCOL = "quorate-secagg-2"
 KIND = 1

@@ -19,11 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.agreement import BLOCK_BYTES, KeyStream, derive
 from client_sdk.secagg.errors import BadMessage, BadVector
 from client_sdk.secagg.lanes import Lanes, lane_dtype, packed_bytes
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, WireReader, WireWriter
-from client_sdk.secagg.stream import BLOCK_BYTES, KeyStream
 
 Sign = Literal[1, -1]
 

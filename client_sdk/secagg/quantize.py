@@ -37,12 +37,11 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from client_sdk.secagg.agreement import derive
+from client_sdk.secagg.agreement import KeyStream, derive
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, lane_dtype
 from client_sdk.secagg.statement import DOMAIN
 from client_sdk.secagg.statistics import NOTHING, StatisticLanes, StatisticRange
-from client_sdk.secagg.stream import KeyStream
 from client_sdk.tensors.floats import Float32, l2_norm_of_blocks, pieces
 from client_sdk.tensors.manifest import NotFinite
 

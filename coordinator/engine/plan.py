@@ -38,10 +38,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from client_sdk.protocol.canonical import canonical, named
 from client_sdk.protocol.devices import Task
 from client_sdk.protocol.names import NAME_PATTERN, PLAN_PATTERN, MetricName, message_of
 from client_sdk.protocol.operators import Kind
+from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError
@@ -271,7 +271,7 @@ class Plan(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical text (``client_sdk.protocol.canonical``): what a device agrees to."""
+        """SHA-256 of the canonical text (``client_sdk.protocol.wire``): what a device agrees to."""
         return hashlib.sha256(canonical(named(self))).hexdigest()
 
     @property

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulation.clients.holdings import ClientData, Given, Holdings, Shares, parts_of
+from simulation.clients.holdings import ClientData, Given, Holdings, Shares, is_torch_dataset, parts_of
 from simulation.clients.naming import Listed, Names, Numbered
 from simulation.clients.picture import Picture, View, draw, view_of
-from simulation.clients.pool import is_torch_dataset
 
 MOST_FOR_SKEW = 2_000_000
 """Summaries leave the label skew out where there are more examples than this: it would take seconds."""

@@ -16,18 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from simulation.clients import Clients
-from simulation.clients.holdings import Noise, Shares, check_features
-from simulation.clients.naming import Names, Numbered, names_of
-from simulation.clients.pool import (
+from simulation.clients.holdings import (
     ArrayPool,
     Indices,
+    Noise,
     Pool,
+    Shares,
     TorchPool,
     as_given,
+    check_features,
     is_torch_dataset,
     labels_of,
     labels_of_items,
 )
+from simulation.clients.naming import Names, Numbered, names_of
 from simulation.partitioning.indices import (
     NEEDS_LABELS,
     By,

@@ -20,7 +20,7 @@ from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.clients import Clients
-from simulation.clients.pool import as_given, is_torch_dataset
+from simulation.clients.holdings import as_given, is_torch_dataset
 from simulation.history import Curve, HistoryError, WithCurves
 from simulation.history.recorded_run import curves_of
 from simulation.history.tables import newest_scores

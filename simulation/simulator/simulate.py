@@ -29,7 +29,7 @@ from coordinator.datafolder import FolderError
 from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.store import StoreError
 from simulation.clients import Clients
-from simulation.clients.pool import as_given
+from simulation.clients.holdings import as_given
 from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_called
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History

@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
 from client_sdk.codecs import NOTHING_DRAWN, Origin, UnknownCodec
-from client_sdk.codecs.linear_map import SEED, STRETCH, VALUES, sampled, sampled_count, spread_out
-from client_sdk.codecs.rotation import rotate, rotated_back, transform
+from client_sdk.codecs.linear_map import (
+    SEED,
+    STRETCH,
+    VALUES,
+    rotate,
+    rotated_back,
+    sampled,
+    sampled_count,
+    spread_out,
+    transform,
+)
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Float32, Layout, Manifest, ManifestMismatch, read_header, to_bytes
 from client_sdk.update import Update, encode_update

@@ -13,9 +13,8 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from client_sdk.secagg import agreement, shares, statement
-from client_sdk.secagg.agreement import AgreementKey, derive
+from client_sdk.secagg.agreement import AgreementKey, KeyStream, derive
 from client_sdk.secagg.masks import Masker
-from client_sdk.secagg.stream import KeyStream
 from tests.explorer.search import Product, SearchReport, play, play_many
 from tests.explorer.secure.account import in_dispute
 from tests.explorer.secure.quick_crypto import HashSigner, quick_crypto

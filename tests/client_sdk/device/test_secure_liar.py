@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from client_sdk.device.actions import Answered, Reply, RequestRefused, Send
-from client_sdk.device.ending import RoundEnds
+from client_sdk.device.secure_round import RoundEnds
 from client_sdk.protocol.devices import Noted, Outcome
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem

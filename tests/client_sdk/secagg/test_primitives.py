@@ -8,12 +8,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from client_sdk.identity import DeviceKey, verify
 from client_sdk.protocol.secure import Stage
-from client_sdk.secagg.agreement import LOW_ORDER, AgreementKey, derive, require_public
+from client_sdk.secagg.agreement import LOW_ORDER, AgreementKey, KeyStream, derive, require_public
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature
 from client_sdk.secagg.masks import pair_seed
 from client_sdk.secagg.shares import seal, unseal
 from client_sdk.secagg.statement import DOMAIN, require_signed, signed, statement
-from client_sdk.secagg.stream import KeyStream
 from tests.client_sdk.secagg.attempt import digest, entropy
 
 FIELD = 2**255 - 19

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.secagg import quantize
+from client_sdk.secagg.agreement import KeyStream
 from client_sdk.secagg.errors import BadParameters, BadVector
 from client_sdk.secagg.lanes import Lanes, cut, lane_bits, lane_dtype
 from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer, rounding_key
-from client_sdk.secagg.stream import KeyStream
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import NotFinite
 from tests.client_sdk.secagg.attempt import digest, entropy

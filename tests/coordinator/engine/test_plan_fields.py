@@ -22,9 +22,9 @@ import pytest
 from pydantic import BaseModel, Field, create_model
 from pydantic_core import PydanticUndefined
 
-from client_sdk.protocol.canonical import canonical, named
 from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.field_docs import field_docs
+from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import Lease
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 from coordinator.engine.plan import Plan

@@ -24,7 +24,7 @@ from typing import Any
 
 from cryptography.exceptions import InvalidTag
 
-from client_sdk.secagg import agreement, shares, statement, stream
+from client_sdk.secagg import agreement, shares, statement
 
 TAG_BYTES = 16
 
@@ -137,7 +137,7 @@ _REPLACED: tuple[tuple[Any, str, Any], ...] = (
     (agreement, "HKDF", _Derivation),
     (shares, "AESGCM", _Sealing),
     (statement, "verify", verify),
-    (stream.KeyStream, "start", _start),
+    (agreement.KeyStream, "start", _start),
 )
 
 
