@@ -10,7 +10,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
 from types import TracebackType
 from typing import TypeVar, assert_never
 
@@ -31,8 +30,8 @@ from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.device.actions import Certified, Certify, Failed, Reply, RequestRefused, Save, Sleep, Unreachable
 from client_sdk.device.enrolling import rotate_key
 from client_sdk.device.record import Record, Storage
-from client_sdk.http.exchange import LearntClock, headers, read_limited
-from client_sdk.http.transport import open_http
+from client_sdk.http.exchange import LearntClock, exchanged, headers
+from client_sdk.http.transport import in_short, open_http
 from client_sdk.identity import Entropy, Signer, key_of
 from client_sdk.protocol.authority import (
     AuthorityKey,
@@ -150,19 +149,20 @@ class AuthorityClient:
     def _send(
         self, method: str, path: AuthorityRoute, text: str = "", signer: Signer | None = None, limit: int = 1 << 20
     ) -> bytes:
-        status, given, body = self._once(method, path, text.encode(), signer, limit)
-        if status >= 400:
-            refused = parse_problem(status, body, given)
-            if signer is None or refused.kind != "wrong-clock" or not self.clock.learn(given.get("date")):
-                raise ProblemError(refused)
-            status, given, body = self._once(method, path, text.encode(), signer, limit)
-            if status >= 400:
-                raise ProblemError(parse_problem(status, body, given))
-        return body
+        for tries in (1, 2):
+            response, body = self._once(method, path, text.encode(), signer, limit)
+            if response.status_code < 400:
+                return body
+            refused = parse_problem(response.status_code, body, response.headers)
+            if tries == 2 or signer is None or refused.kind != "wrong-clock":
+                break
+            if not self.clock.learn(response.headers.get("date")):
+                break
+        raise ProblemError(refused)
 
     def _once(
         self, method: str, path: AuthorityRoute, content: bytes, signer: Signer | None, limit: int
-    ) -> tuple[int, httpx2.Headers, bytes]:
+    ) -> tuple[httpx2.Response, bytes]:
         sent = headers()
         if signer is not None:
             sent |= sign_request(
@@ -176,12 +176,9 @@ class AuthorityClient:
         if content:
             sent["Content-Type"] = "application/json"
         try:
-            request = self._http.build_request(method, path, content=content, headers=sent)
-            with closing(self._http.send(request, stream=True)) as response:
-                return response.status_code, response.headers, read_limited(response, limit)
+            return exchanged(self._http, method, path, limit, content=content, headers=sent)
         except httpx2.HTTPError as error:
-            why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error)
-            raise problem("busy", f"No authority answers at {self.url} ({why or type(error).__name__}).") from error
+            raise problem("busy", f"No authority answers at {self.url} ({in_short(error)}).") from error
 
 
 # ------------------------------------------------------------ certifying

@@ -20,7 +20,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from threading import Event
 
 import httpx2
@@ -52,8 +52,8 @@ from client_sdk.extensions import installed_version
 from client_sdk.http.authority import LIST_LIMIT, Who
 from client_sdk.http.driver import REPEAT_NOTICE_S, DeviceDriver
 from client_sdk.http.driver import Notice as Notice
-from client_sdk.http.exchange import headers, read_limited
-from client_sdk.http.transport import Interrupted
+from client_sdk.http.exchange import exchanged, headers
+from client_sdk.http.transport import Interrupted, in_short
 from client_sdk.identity import Signer
 from client_sdk.learners import Trainer
 from client_sdk.protocol.devices import Assignment, CheckIn, DeviceFacts, Policy, Wait
@@ -103,13 +103,9 @@ def fetch_list(http: httpx2.Client, storage: Storage, authority: TrustedAuthorit
 def _fetched(http: httpx2.Client, path: str) -> bytes:
     """The bytes at this path. ProblemError."""
     try:
-        request = http.build_request("GET", path, headers=headers())
-        with closing(http.send(request, stream=True, follow_redirects=False)) as response:
-            body = read_limited(response, LIST_LIMIT)
+        response, body = exchanged(http, "GET", path, LIST_LIMIT, headers=headers())
     except httpx2.HTTPError as error:
-        raise problem(
-            "busy", f"The revocation list cannot be fetched ({str(error) or type(error).__name__})."
-        ) from error
+        raise problem("busy", f"The revocation list cannot be fetched ({in_short(error)}).") from error
     if not response.is_success:
         raise ProblemError(parse_problem(response.status_code, body, response.headers))
     return body

@@ -18,7 +18,7 @@ from client_sdk.credentials.request_signature import NONCE_BYTES, sign_request
 from client_sdk.device.actions import Answered, Failed, Fetch, Fetched, RequestRefused, Send, Unreachable, Unreadable
 from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongBytes
 from client_sdk.extensions import installed_version
-from client_sdk.http.transport import why_silent
+from client_sdk.http.transport import in_short, why_silent
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.devices import Assignment, CheckIn
 from client_sdk.protocol.flower import FlowerPoll
@@ -129,6 +129,14 @@ def read_limited(response: httpx2.Response, limit: int = ANSWER_LIMIT) -> bytes:
     return bytes(body)
 
 
+def exchanged(http: httpx2.Client, method: str, url: str, limit: int, **sent: Any) -> tuple[httpx2.Response, bytes]:
+    """One request of what ``sent`` says (``httpx2.Client.build_request``), its answer, and the body of that as
+    ``read_limited`` gives it. Redirects are not followed. httpx2.HTTPError."""
+    request = http.build_request(method, url, **sent)
+    with closing(http.send(request, stream=True, follow_redirects=False)) as response:
+        return response, read_limited(response, limit)
+
+
 class DeviceFiles(Protocol):
     """The files that requests need, checkpoints and bodies: a device's storage, or a worker's folder."""
 
@@ -208,15 +216,15 @@ class Exchange:
         with self._body(action) as body:
             hold_s = action.message.hold_s if isinstance(action.message, HOLDS) else 0.0
             limit = OCTETS_LIMIT if Octets in action.answers else ANSWER_LIMIT
-            request = self._http.build_request(
+            response, answer = exchanged(
+                self._http,
                 action.method,
                 action.url,
+                limit,
                 content=body.content,
                 headers={**headers(), **body.headers, **self._signed(action.method, action.url, body)},
                 timeout=httpx2.Timeout(connect=5.0, read=hold_s + ANSWER_S, write=30.0, pool=30.0),
             )
-            with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
-                answer = read_limited(response, limit)
         at = self._now()
         if response.is_success:
             if Octets in action.answers:
@@ -294,8 +302,8 @@ class Exchange:
         return refused
 
     def _silence(self, error: httpx2.HTTPError) -> str:
-        why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
         probably = why_silent(self._coordinator, error)
+        why = in_short(error)
         return f"The coordinator at {self._coordinator} cannot be reached ({why}).{probably and ' ' + probably}"
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from client_sdk.http.exchange import headers, read_limited
+from client_sdk.http.exchange import exchanged, headers, read_limited
 from client_sdk.http.operator_key import API_KEY, KEY_FILE, find_key, noted_beside
-from client_sdk.http.transport import open_http, why_silent
+from client_sdk.http.transport import in_short, open_http, why_silent
 from client_sdk.http.urls import check_url
 from client_sdk.protocol.names import Route, did_you_mean
 from client_sdk.protocol.problems import Problem, ProblemError, parse_problem, problem
@@ -76,11 +76,10 @@ class OperatorTransport:
         """The body of the answer."""
         try:
             sent = {**headers(self._key), **(extra or {})}
-            request = self._http.build_request(
-                method, url, content=content, params=params, headers=sent, timeout=timeout or self._http.timeout
+            timeout = timeout or self._http.timeout
+            response, body = exchanged(
+                self._http, method, url, ANSWER_LIMIT, content=content, params=params, headers=sent, timeout=timeout
             )
-            with closing(self._http.send(request, stream=True, follow_redirects=False)) as response:
-                body = read_limited(response, ANSWER_LIMIT)
         except httpx2.HTTPError as error:
             raise self.silent(error) from error
         if not response.is_success:
@@ -100,10 +99,9 @@ class OperatorTransport:
 
     def silent(self, error: httpx2.HTTPError) -> ProblemError:
         """The problem of a coordinator that does not answer."""
-        why = "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
         fix = why_silent(self.coordinator, error)
         fix = fix or "Start it with 'quorate serve', or name another with --coordinator."
-        return problem("busy", f"No coordinator answers at {self.coordinator} ({why}). {fix}")
+        return problem("busy", f"No coordinator answers at {self.coordinator} ({in_short(error)}). {fix}")
 
     def _refusal(self, response: httpx2.Response, body: bytes) -> ProblemError:
         if response.status_code == 401 and self._key is None:

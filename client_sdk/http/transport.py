@@ -82,6 +82,11 @@ def trust(ca: Path | str | None = None) -> ssl.SSLContext | None:
     return context
 
 
+def in_short(error: httpx2.HTTPError) -> str:
+    """Why there was no answer, in a few words."""
+    return "no answer in time" if isinstance(error, httpx2.TimeoutException) else str(error) or type(error).__name__
+
+
 def why_silent(url: str, error: httpx2.HTTPError) -> str:
     """What is probably wrong where a request to this URL got no answer, in a sentence; empty where nothing is known."""
     text, scheme = str(error), urlsplit(url).scheme
