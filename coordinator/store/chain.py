@@ -1,4 +1,4 @@
-"""Chains of hashes over rows that are only ever appended: a run's log, its refusals, the messages and replies of a
+"""Chains of hashes over what is only ever appended: a run's log, its refusals, the messages, replies and end of a
 Flower run, and the audit of all runs.
 
 ::
@@ -20,9 +20,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 from coordinator.store.bodies import to_text
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
 
 _EVENTS = b"quorate run log 1\0"
@@ -90,15 +91,35 @@ def flower_beginning(row: FlowerRunRow) -> str:
     return _hashed(_FLOWER + _text(identity))
 
 
-def flower_link(before: str, row: FlowerMessageRow | FlowerReplyRow) -> str:
-    """The link of a message that was pushed, or of a reply that counts. A message's link leaves out what changes while
-    it waits: when it was delivered, and until when it is offered."""
-    if isinstance(row, FlowerMessageRow):
-        of_message = [row.position, row.round, row.group_id, row.grouped, row.node, row.device, row.kind]
-        content = ["message", row.message, *of_message, row.content, float(row.created_at)]
-    else:
-        content = ["reply", row.message, row.content, row.bytes, row.code, row.reason, float(row.at)]
-    return _hashed(_FLOWER + _LINK.pack(_raw(before), row.seq) + _text(content))
+def flower_message_link(before: str, seq: int, row: FlowerMessageRow) -> str:
+    """The link of a message that was pushed. It leaves out what changes until there is its reply: when it was
+    delivered, and until when it is offered."""
+    of_group = [row.position, row.round, row.group_id, row.grouped]
+    content = [*of_group, row.node, row.device, row.kind, row.content, float(row.created_at)]
+    return _flower_link(before, seq, ["message", row.message, *content])
+
+
+def flower_reply_link(before: str, seq: int, row: FlowerMessageRow) -> str:
+    """The link of the reply that a message has, and of all that its own leaves out."""
+    content = [row.reply, row.reply_bytes, row.code, row.reason, *_floats(row.replied_at)]
+    return _flower_link(before, seq, ["reply", row.message, *content, *_floats(row.expires_at, row.delivered_at)])
+
+
+def flower_end_link(before: str, seq: int, row: FlowerRunRow, unanswered: Iterable[Sequence[Any]]) -> str:
+    """The link of a run's end. ``unanswered``: of the messages without a reply, by position, what their links leave
+    out: (message, expires_at, delivered_at)."""
+    counted = [row.largest, row.messages, row.rounds, row.replies, row.errors, *_floats(row.latest_at, row.ended_at)]
+    left = [[message, *_floats(*times)] for message, *times in unanswered]
+    return _flower_link(before, seq, ["end", row.status, row.reason, row.state, *counted, left])
+
+
+def _flower_link(before: str, seq: int, content: list[object]) -> str:
+    return _hashed(_FLOWER + _LINK.pack(_raw(before), seq) + _text(content))
+
+
+def _floats(*times: float | None) -> list[float | None]:
+    """As a database returns them."""
+    return [None if at is None else float(at) for at in times]
 
 
 def by_run(rows: Iterable[RefusalRow]) -> dict[str, list[RefusalRow]]:

@@ -1,4 +1,4 @@
-"""The part of the Store port that holds Flower runs: who is there, messages, replies, and which contents a run has."""
+"""The part of the Store port that holds Flower runs: who is there, messages with their replies, and contents."""
 
 from __future__ import annotations
 
@@ -7,28 +7,20 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from coordinator.store.chain import flower_beginning, flower_link
+from coordinator.store.chain import flower_beginning, flower_end_link, flower_message_link, flower_reply_link
 from coordinator.store.errors import Conflict, StoreError
-from coordinator.store.flower_rows import (
-    FlowerContentRow,
-    FlowerMessageRow,
-    FlowerNodeRow,
-    FlowerReplyRow,
-    FlowerRoundRow,
-    FlowerRunRow,
-)
+from coordinator.store.flower_rows import FlowerContentRow, FlowerMessageRow, FlowerRound, FlowerRunRow
 from coordinator.store.gateway import Query, Reads, Writes
-from coordinator.store.rows import RunNameRow
+from coordinator.store.rows import DeviceRow, Json, RunNameRow
 
 # Queries: each in SQL, and in Python over the reader
 
 
 def _unneeded_sql(sa: Any, t: Any) -> Any:
-    contents, messages, replies, runs = t.flower_contents.c, t.flower_messages.c, t.flower_replies.c, t.flower_runs.c
-    of_open_message = sa.exists().where(
-        messages.run == contents.run, messages.content == contents.digest, messages.answered.is_(False)
-    )
-    of_reply = sa.exists().where(replies.run == contents.run, replies.content == contents.digest)
+    contents, messages, runs = t.flower_contents.c, t.flower_messages.c, t.flower_runs.c
+    unanswered = (messages.replied_at + 0).is_(None)  # SQLite takes the index of the content then
+    of_open_message = sa.exists().where(messages.run == contents.run, messages.content == contents.digest, unanswered)
+    of_reply = sa.exists().where(messages.run == contents.run, messages.reply == contents.digest)
     of_state = sa.exists().where(runs.run == contents.run, runs.state == contents.digest)
     return (
         sa.select(contents.digest)
@@ -44,8 +36,8 @@ def _unneeded_sql(sa: Any, t: Any) -> Any:
 
 
 def _unneeded(reader: Any, run: str, before: float) -> list[tuple[str]]:
-    needed = {*reader._values(FlowerMessageRow, "content", {"run": run, "answered": False})}
-    needed |= {*reader._values(FlowerReplyRow, "content", {"run": run})}
+    needed = {*reader._values(FlowerMessageRow, "content", {"run": run, "replied_at": None})}
+    needed |= {*reader._values(FlowerMessageRow, "reply", {"run": run})}
     needed |= {*reader._values(FlowerRunRow, "state", {"run": run})}
     old = reader._values(FlowerContentRow, "digest", {"run": run, "stored_at <": before})
     return [found for found in old if found not in needed]
@@ -64,22 +56,25 @@ def _open_sql(sa: Any, t: Any) -> Any:
         sa.select(t.flower_messages)
         .join(t.flower_runs, t.flower_runs.c.run == t.flower_messages.c.run)
         .where(
-            t.flower_messages.c.answered.is_(False),
-            t.flower_messages.c.expires_at > sa.bindparam("now"),
+            t.flower_messages.c.replied_at.is_(None),
             t.flower_runs.c.status == "running",
         )
     )
 
 
 def _open(reader: Any, now: float, **where: object) -> list[FlowerMessageRow]:
-    rows = reader._all(FlowerMessageRow, {"answered": False, "expires_at >": now, **where})
-    return [row for row in rows if reader._get(FlowerRunRow, row.run).status == "running"]
+    """Those that wait for their answer, of runs that have not ended."""
+    wanted = {"replied_at": None, "expires_at >": now, **where}
+    return [row for of in reader.flower_running() for row in reader._all(FlowerMessageRow, {"run": of.run, **wanted})]
 
 
 _OPEN = Query(
     sql=lambda sa, t: (
         _open_sql(sa, t)
-        .where(t.flower_messages.c.device == sa.bindparam("device"))
+        .where(
+            t.flower_messages.c.device == sa.bindparam("device"),
+            t.flower_messages.c.expires_at + 0 > sa.bindparam("now"),  # SQLite takes the index of the device then
+        )
         .order_by(t.flower_messages.c.delivered_at.is_(None), *_place(t.flower_messages.c))
     ),
     python=lambda reader, device, now: sorted(
@@ -89,7 +84,7 @@ _OPEN = Query(
 _UNDER_WAY = Query(
     sql=lambda sa, t: (
         _open_sql(sa, t)
-        .where(t.flower_messages.c.delivered_at.is_not(None))
+        .where(t.flower_messages.c.delivered_at.is_not(None), t.flower_messages.c.expires_at > sa.bindparam("now"))
         .order_by(t.flower_messages.c.device, *_place(t.flower_messages.c))
     ),
     python=lambda reader, now: sorted(
@@ -100,60 +95,57 @@ _UNDER_WAY = Query(
 
 
 def _rounds_sql(sa: Any, t: Any) -> Any:
-    """Columns in the order of ``FlowerRoundRow``."""
-    messages, replies, after = t.flower_messages.c, t.flower_replies.c, sa.bindparam("after")
-    expired = sa.case((messages.answered.is_(False) & (messages.expires_at <= sa.bindparam("now")), 1), else_=0)
+    """Columns in the order of ``FlowerRound``."""
+    messages, after = t.flower_messages.c, sa.bindparam("after")
+    expired = sa.case((messages.replied_at.is_(None) & (messages.expires_at <= sa.bindparam("now")), 1), else_=0)
     return (
         sa.select(
-            messages.run,
             messages.round,
             sa.func.min(messages.group_id),
             sa.func.min(messages.created_at),
             sa.func.count(),
             sa.func.count(messages.delivered_at),
-            sa.func.count(replies.content),
-            sa.func.count(replies.code),
-            sa.func.coalesce(sa.func.sum(expired), 0),
-            sa.cast(sa.func.coalesce(sa.func.sum(replies.bytes), 0), sa.BigInteger),
-            sa.func.max(replies.at),
-        )
-        .join_from(
-            t.flower_messages,
-            t.flower_replies,
-            (replies.run == messages.run) & (replies.message == messages.message),
-            isouter=True,
+            sa.func.count(messages.reply),
+            sa.func.count(messages.code),
+            sa.func.sum(expired),
+            sa.cast(sa.func.sum(messages.reply_bytes), sa.BigInteger),
+            sa.func.max(messages.replied_at),
         )
         .where(
             messages.run == sa.bindparam("run"),
             messages.round > after,
             messages.round <= after + sa.bindparam("limit"),
         )
-        .group_by(messages.run, messages.round)
+        .group_by(messages.round)
         .order_by(messages.round)
     )
 
 
-def _rounds(reader: Any, run: str, now: float, after: int, limit: int) -> Iterable[FlowerRoundRow]:
+def _rounds(reader: Any, run: str, now: float, after: int, limit: int) -> Iterable[tuple[Any, ...]]:
     where = {"run": run, "round >": after, "round <=": after + limit}
     for number, group in groupby(reader._all(FlowerMessageRow, where, "round"), lambda row: row.round):
         rows = list(group)
-        replies = [reply for row in rows if (reply := reader.flower_reply(run, row.message)) is not None]
-        yield FlowerRoundRow(
-            run=run,
-            round=number,
-            group_id=min(row.group_id for row in rows),
-            opened_at=min(row.created_at for row in rows),
-            messages=len(rows),
-            delivered=sum(row.delivered_at is not None for row in rows),
-            replies=sum(row.content is not None for row in replies),
-            errors=sum(row.code is not None for row in replies),
-            expired=sum(not row.answered and row.expires_at <= now for row in rows),
-            bytes_in=sum(row.bytes for row in replies),
-            last_at=max((row.at for row in replies), default=None),
+        yield (
+            number,
+            min(row.group_id for row in rows),
+            min(row.created_at for row in rows),
+            len(rows),
+            sum(row.delivered_at is not None for row in rows),
+            sum(row.reply is not None for row in rows),
+            sum(row.code is not None for row in rows),
+            sum(not row.answered and row.expires_at <= now for row in rows),
+            sum(row.reply_bytes for row in rows),
+            max((row.replied_at for row in rows if row.answered), default=None),
         )
 
 
 _ROUNDS = Query(_rounds_sql, _rounds)
+
+
+_CHANGING = (
+    "status", "reason", "ended_at", "state", "largest", "messages", "rounds", "replies", "errors", "latest_at",
+)  # fmt: skip
+"""The columns of a run that goes on, beside the end of its chain."""
 
 
 class FlowerReader(Reads):
@@ -170,16 +162,14 @@ class FlowerReader(Reads):
         """Those that have not ended, oldest first."""
         return self._all(FlowerRunRow, {"status": "running"}, "created_at run")
 
-    def flower_node(self, device: str) -> FlowerNodeRow | None:
-        return self._get(FlowerNodeRow, device)
-
-    def flower_nodes(self, since: float) -> list[FlowerNodeRow]:
-        """Those that were seen at this time or later, in order of node id."""
-        return self._all(FlowerNodeRow, {"seen_at >=": since}, "node")
+    def flower_nodes(self, since: float) -> list[DeviceRow]:
+        """The devices that polled for messages last, and were seen at this time or later, in order of node id."""
+        found = self._all(DeviceRow, {"node >": 0, "last_seen_at >=": since}, "node")
+        return [row for row in found if "apps" in row.facts]
 
     def flower_nodes_among(self, nodes: Collection[int]) -> dict[int, str]:
         """Node id -> device, of those of these nodes that are known, whenever they were seen."""
-        return {row[0]: row[1] for row in self._values(FlowerNodeRow, "node device", {"node in": list(nodes)})}
+        return {row[0]: row[1] for row in self._values(DeviceRow, "node device", {"node in": list(nodes)})}
 
     def flower_content(self, run: str, digest: str) -> FlowerContentRow | None:
         return self._get(FlowerContentRow, run, digest)
@@ -205,7 +195,7 @@ class FlowerReader(Reads):
     def flower_addressed(self, run: str, device: str, digest: str) -> bool:
         """Whether a message of the run to this device, answered or not, has this content."""
         where = {"run": run, "content": digest, "device": device}
-        return bool(self._values(FlowerMessageRow, "message", where, limit=1))
+        return bool(self._values(FlowerMessageRow, "message", where, "content", 1))
 
     def flower_message(self, run: str, message: str) -> FlowerMessageRow | None:
         return self._get(FlowerMessageRow, run, message)
@@ -234,27 +224,14 @@ class FlowerReader(Reads):
         found = self._values(FlowerMessageRow, "round", {"run": run, "group_id": group_id}, "-round", 1)
         return next((int(number) for (number,) in found), None)
 
-    def flower_rounds(self, run: str, now: float, after: int = 0, limit: int = 1000) -> list[FlowerRoundRow]:
-        """The groups numbered above ``after``, at most ``limit``, in order: counted from their messages, or as they
-        were stored when those were dropped. Messages that expire until ``now`` count as expired."""
-        stored = self._all(FlowerRoundRow, {"run": run, "round >": after}, limit=limit)
-        return stored or self._ask(_ROUNDS, FlowerRoundRow, run=run, now=now, after=after, limit=limit)
+    def flower_rounds(self, run: str, now: float, after: int = 0, limit: int = 1000) -> list[FlowerRound]:
+        """The groups numbered above ``after``, at most ``limit``, in order. Messages that expire until ``now`` count as
+        expired."""
+        return [FlowerRound(*row) for row in self._ask(_ROUNDS, run=run, now=now, after=after, limit=limit)]
 
     def flower_expired(self, run: str, now: float) -> int:
         """How many messages have expired until then without an answer."""
-        return self._count(FlowerMessageRow, {"run": run, "answered": False, "expires_at <=": now})
-
-    def flower_reply(self, run: str, message: str) -> FlowerReplyRow | None:
-        return self._get(FlowerReplyRow, run, message)
-
-    def flower_replies_of(self, run: str, after: str = "", limit: int = 1000) -> list[FlowerReplyRow]:
-        """The replies of a run in order of the message's id, for paging."""
-        return self._all(FlowerReplyRow, {"run": run, "message >": after}, limit=limit)
-
-    def flower_replies(self, run: str, messages: Collection[str]) -> dict[str, FlowerReplyRow]:
-        """Message -> its reply, of those of these messages that are answered."""
-        found = self._all(FlowerReplyRow, {"run": run, "message in": list(messages)})
-        return {row.message: row for row in found}
+        return self._count(FlowerMessageRow, {"run": run, "replied_at": None, "expires_at <=": now})
 
 
 class FlowerWriter(FlowerReader, Writes):
@@ -266,27 +243,29 @@ class FlowerWriter(FlowerReader, Writes):
         self._insert([replace(row, seq=0, link=flower_beginning(row))])
 
     def change_flower_run(self, row: FlowerRunRow) -> None:
-        """Replaces the row of this run, but for the end of its chain. StoreError when there is none; Conflict when it
-        has ended and this row has another status."""
-        kept = ("run", "seq", "link")
-        changes = {name: getattr(row, name) for name in row.__dataclass_fields__ if name not in kept}
-        if self._update(FlowerRunRow, {"run": row.run, "status in": ["running", row.status]}, **changes):
-            return
-        if self.flower_run(row.run) is None:
-            raise self._failed(StoreError(f"The store has no Flower run {row.run}."))
-        raise self._failed(Conflict(f"Flower run {row.run} has ended; its status is final."))
+        """Changes the row of this run, which goes on, to this one, but for what identifies the run. Where it ends with
+        it, its end is chained. StoreError when there is none; Conflict when it has ended."""
+        changes = {name: getattr(row, name) for name in _CHANGING}
+        seq, link = self._chain(row.run)
+        if row.over:
+            where = {"run": row.run, "replied_at": None}
+            unanswered = self._values(FlowerMessageRow, "message expires_at delivered_at", where, "position")
+            seq, link = seq + 1, flower_end_link(link, seq + 1, row, unanswered)
+        if not self._update(FlowerRunRow, {"run": row.run, "status": "running"}, **changes, seq=seq, link=link):
+            raise self._failed(Conflict(f"Flower run {row.run} has ended; its status is final."))
 
-    def put_flower_node(self, row: FlowerNodeRow) -> None:
-        """Inserts or replaces. The device's row is locked until the transaction ends. Conflict when another device has
-        the node id."""
-        self._put([row])
+    def put_flower_node(self, device: str, node: int, facts: Json, at: float) -> bool:
+        """Notes that a device has polled, and what it said of itself. Its row is locked until the transaction ends.
+        False: there is no such device, or it has left. Conflict when another device has the node id."""
+        found = self._lock(DeviceRow, device, "left_at")
+        if found is None or found[0] is not None:
+            return False
+        self._update(DeviceRow, {"device": device}, node=node, facts=facts, last_seen_at=at)
+        return True
 
     def drop_flower_nodes(self, before: float) -> None:
-        """Deletes those that were last seen before this time."""
-        self._delete(FlowerNodeRow, {"seen_at <": before})
-
-    def drop_flower_node(self, device: str) -> None:
-        self._delete(FlowerNodeRow, {"device": device})
+        """Forgets the node ids of devices that were last seen before this time."""
+        self._update(DeviceRow, {"node >": 0, "last_seen_at <": before}, node=None)
 
     def put_flower_content(self, row: FlowerContentRow) -> None:
         """Inserts; of an existing row the time alone is changed."""
@@ -295,10 +274,23 @@ class FlowerWriter(FlowerReader, Writes):
     def drop_flower_contents(self, run: str, digests: Iterable[str]) -> None:
         self._delete(FlowerContentRow, {"run": run, "digest in": list(digests)})
 
+    def drop_all_flower_contents(self, run: str, at: float) -> None:
+        """Deletes the contents of a run that has ended, whose row says so from now on."""
+        self._delete(FlowerContentRow, {"run": run})
+        self._update(FlowerRunRow, {"run": run}, dropped_at=at)
+
     def insert_flower_messages(self, rows: Sequence[FlowerMessageRow]) -> None:
         """Chains and inserts the messages of one run. Conflict when the run has a message of this id, or one in this
         position, already."""
-        self._insert_chained(rows)
+        if not rows:
+            return
+        chained, run = [], rows[0].run
+        count, link = self._chain(run)
+        for seq, row in enumerate(rows, count + 1):
+            link = flower_message_link(link, seq, row)
+            chained.append(replace(row, seq=seq, link=link))
+        self._insert(chained)
+        self._update(FlowerRunRow, {"run": run}, seq=count + len(rows), link=link)
 
     def offer_flower_message(self, run: str, message: str, expires_at: float) -> None:
         """Offers an expired message again, as one that was not delivered."""
@@ -310,33 +302,26 @@ class FlowerWriter(FlowerReader, Writes):
         if not self._update(FlowerMessageRow, where, delivered_at=at):
             self._change_message(run, message)
 
-    def insert_flower_reply(self, row: FlowerReplyRow) -> None:
-        """The message is answered from now on. Conflict when it is already; StoreError when there is none."""
-        self._change_message(row.run, row.message, answered=True)
-        self._insert_chained([row])
+    def answer_flower_message(self, row: FlowerMessageRow) -> None:
+        """Chains and stores the reply that this message has now; nothing else of it. Conflict when it has one already;
+        StoreError when there is none."""
+        seq, link = self._chain(row.run)
+        seq, link = seq + 1, flower_reply_link(link, seq + 1, row)
+        names = ("replied_at", "reply", "reply_bytes", "code", "reason")
+        changes = {name: getattr(row, name) for name in names} | {"reply_seq": seq, "reply_link": link}
+        where = {"run": row.run, "message": row.message}
+        if not self._update(FlowerMessageRow, {**where, "replied_at": None}, **changes):
+            self._change_message(row.run, row.message)
+            raise self._failed(Conflict(f"Message {row.message} of Flower run {row.run} has a reply already."))
+        self._update(FlowerRunRow, {"run": row.run}, seq=seq, link=link)
 
-    def drop_flower_messages(self, run: str, rounds: Sequence[FlowerRoundRow]) -> None:
-        """Deletes the messages, replies and contents of a run, and stores ``rounds`` in their place."""
-        for kind in (FlowerReplyRow, FlowerMessageRow, FlowerContentRow):
-            self._delete(kind, {"run": run})
-        self._insert(rounds)
-
-    def _insert_chained(self, rows: Sequence[FlowerMessageRow | FlowerReplyRow]) -> None:
-        """Inserts rows of one run, each chained to the one before."""
-        if not rows:
-            return
-        run = rows[0].run
-        chained: list[FlowerMessageRow | FlowerReplyRow] = []
-        ends = self._lock(FlowerRunRow, run, "seq link")
-        if ends is None:
+    def _chain(self, run: str) -> Sequence[Any]:
+        """The number and the link at which the chain of the run ends, which is locked until the transaction ends.
+        StoreError when there is no such run."""
+        found = self._lock(FlowerRunRow, run, "seq link")
+        if found is None:
             raise self._failed(StoreError(f"The store has no Flower run {run}."))
-        count, link = ends
-        for row in rows:
-            numbered = replace(row, seq=count + len(chained) + 1)
-            link = flower_link(link, numbered)
-            chained.append(replace(numbered, link=link))
-        self._insert(chained)
-        self._update(FlowerRunRow, {"run": run}, seq=count + len(chained), link=link)
+        return found
 
     def _change_message(self, run: str, message: str, **changes: object) -> None:
         """Changes a message; without changes it must be there only. StoreError when there is none."""

@@ -1,7 +1,7 @@
-"""The rows of Flower runs, one class for each table: runs, nodes, contents, messages, replies, and ended rounds.
+"""The rows of Flower runs, one class for each table: runs, messages with their reply, and contents.
 
 The keys enforce invariants: a message has one place and one reply. Times are Unix seconds (float). A content is a blob,
-which goes under its digest.
+which goes under its digest. Groups of messages are computed from their messages; the nodes are devices (``DeviceRow``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinator.store.declared import table
 from coordinator.store.rows import Json
 
 
-@table("flower_runs", key="run", parents={"run": "run_names"})
+@table("flower_runs", key="run", parents={"run": "run_names"}, indexes=["status"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerRunRow:
     """A Flower run. Its counters are changed under the run's lock, in the transaction of what they count."""
@@ -42,35 +42,20 @@ class FlowerRunRow:
     replies: int = 0
     """With a content."""
     errors: int = 0
-    """Replies that are errors. Expired messages are added when the messages are dropped."""
+    """Replies that are errors."""
     latest_at: float = 0.0
     """The latest time of a message or a reply: the run ends then or later, also where a clock falls."""
     dropped_at: float | None = None
-    """When its messages, replies and contents were dropped; since then ``FlowerRoundRow`` has what is left of them."""
+    """When its contents were dropped."""
     seq: int = field(default=0, compare=False)
-    """Links in the chain of its messages and replies (``chain.py``). The store counts and computes, here and below."""
+    """Links in the chain of its messages, replies and end (``chain.py``). The store counts and computes, here and
+    below."""
     link: str = field(default="", compare=False)
     """The last of them."""
 
     @property
     def over(self) -> bool:
         return self.status != "running"
-
-
-@table("flower_nodes", key="device", unique=["node"], parents={"device": "devices"}, indexes=["seen_at"])
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowerNodeRow:
-    """A device that has polled for the messages of Flower runs."""
-
-    device: str
-    node: int
-    """Unique; see ``client_sdk.flower.work.node_id``."""
-    apps: str
-    """Canonical JSON of the apps that it has. Equal lists are equal strings."""
-    secure_only: bool
-    busy: str | None
-    """The message that it works on, as it said."""
-    seen_at: float
 
 
 @table("flower_contents", key="run digest", parents={"run": "flower_runs"})
@@ -89,11 +74,11 @@ class FlowerContentRow:
     key="run message",
     unique=["run position"],
     parents={"run": "flower_runs"},
-    indexes=["run round", "run answered expires_at", "device answered", "run content"],
+    indexes=["run round group_id", "run replied_at expires_at", "run device replied_at", "run content", "run reply"],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerMessageRow:
-    """One message to a node."""
+    """One message to a node, and what it was answered with: a content or an error."""
 
     run: str
     message: str
@@ -110,42 +95,36 @@ class FlowerMessageRow:
     expires_at: float
     delivered_at: float | None = None
     """When it was given to its device first."""
-    answered: bool = False
-    """Whether there is a ``FlowerReplyRow``."""
     grouped: bool = True
     """Whether the ServerApp has set ``group_id``; otherwise it is the round of the message's configuration."""
     seq: int = field(default=0, compare=False)
     """Its number in the run's chain, among messages and replies."""
     link: str = field(default="", compare=False)
+    replied_at: float | None = None
+    """When its reply came, with which it changes no more. None: it has none, and the fields below are as here."""
+    reply: str | None = None
+    """The reply's content; None: it is an error."""
+    reply_bytes: int = 0
+    code: int | None = None
+    """Flower's ErrorCode; None where there is a content."""
+    reason: str = ""
+    """Of the error."""
+    reply_seq: int = field(default=0, compare=False)
+    reply_link: str = field(default="", compare=False)
+
+    @property
+    def answered(self) -> bool:
+        return self.replied_at is not None
 
     def open_at(self, now: float) -> bool:
         """Whether it waits for its answer."""
         return not self.answered and now < self.expires_at
 
 
-@table("flower_replies", key="run message", parents={"run message": "flower_messages"}, indexes=["run content"])
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowerReplyRow:
-    """What a message was answered with: a content or an error. Unique per (run, message), so it counts once."""
+@dataclass(frozen=True, slots=True)
+class FlowerRound:
+    """A group of messages in numbers, counted from its messages."""
 
-    run: str
-    message: str
-    content: str | None
-    bytes: int
-    code: int | None
-    """Flower's ErrorCode; None where there is a content."""
-    reason: str
-    at: float
-    seq: int = field(default=0, compare=False)
-    link: str = field(default="", compare=False)
-
-
-@table("flower_rounds", key="run round", parents={"run": "flower_runs"})
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowerRoundRow:
-    """A group of messages in numbers: counted from its messages, stored when they are dropped."""
-
-    run: str
     round: int
     group_id: str
     opened_at: float

@@ -479,12 +479,11 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
         self._set(DeviceRow, "device", device, key_id=key_id, certificate=certificate)
 
     def forget_device(self, device: str, at: float) -> None:
-        """Removes its key, certificate and label, takes it out of the pool and from the nodes, and notes when it left:
-        an earlier time stays. StoreError when it is unknown."""
-        self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={})
+        """Removes its key, certificate, label and node id, takes it out of the pool, and notes when it left: an earlier
+        time stays. StoreError when it is unknown."""
+        self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None)
         self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
         self.drop_waiting([device])
-        self.drop_flower_node(device)
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:
         """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""

@@ -17,7 +17,7 @@ SPENT = "spent"
 """The strongest kind of marks."""
 
 
-@table("devices", key="device", unique=["key_id"])
+@table("devices", key="device", unique=["key_id", "node"])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
     """A registered device."""
@@ -36,7 +36,10 @@ class DeviceRow:
     left_at: float | None = None
     """When it left: what the coordinator knew of it is forgotten since."""
     facts: Json = field(default_factory=dict)
-    """What it said of itself at its last check-in, and which of its processes check in: ``runtime/fleet.py``."""
+    """What it said of itself at its last check-in, and which of its processes check in: ``runtime/fleet.py``. Or at its
+    last poll for messages of Flower runs: ``runtime/flower/eligibility.py``."""
+    node: int | None = None
+    """The id by which Flower's ServerApps know it (``client_sdk.flower.work``), once it has polled; unique."""
 
     @property
     def simulated(self) -> bool:

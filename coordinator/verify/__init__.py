@@ -32,13 +32,13 @@ draw      each cohort is the draw from the list of who waited, by seed and round
 fleet     who was selected is registered, and who had a lease is registered
 identity  certificates are of their holder, key and class, and signed by an authority whose key was given; revocation
           lists are as their bytes say, and none that the audit names is gone; the audit has each API key; nobody waits
-          with more examples than its cap
-chain     each event, each refusal, and each message and reply of a Flower run continues its chain of links, and the
-          chains have the links that somebody outside has written down
+          with more examples than its cap; a node id is that of its device
+chain     each event, each refusal, and each message, reply and end of a Flower run continues its chain of links, and
+          the chains have the links that somebody outside has written down
 audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has
           the heads that somebody outside has written down
 orphan    no row names a run that is not there
-flower    of Flower runs: every reply belongs to a message and counts once, the contents that rows name are there with
+flower    of Flower runs: a reply came in its message's time and counts once, the contents that rows name are there with
           their bytes, a message is to the node of its device, and nothing came after the end of its run
 ========  ========================================================================================================
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from coordinator.store import chain
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import EventRow, Reader, RunRow, StoreError
 from coordinator.verify.heads import Head, against_refusals_head
 from coordinator.verify.violation import RunViolation
@@ -62,46 +62,58 @@ class RefusalChain:
 
 
 class FlowerChain:
-    """The chain of a Flower run's messages and replies. A reply comes after its message, so the messages in their order
-    give the chain. ``heads``: its links that were written down outside."""
+    """The chain of a Flower run's messages, replies and end. A reply comes after its message, so the messages in their
+    order give the chain. ``heads``: its links that were written down outside."""
 
     def __init__(self, row: FlowerRunRow, heads: Sequence[Head]) -> None:
         self._row = row
         self._seq, self._link = 0, chain.flower_beginning(row)
         self._heads = {head.seq: head for head in heads}
-        self._replies: list[tuple[int, str, int, FlowerReplyRow]] = []
-        """Those that come later, by number."""
+        self._replies: list[tuple[int, str, FlowerMessageRow]] = []
+        """The messages whose replies come later, by the number of the reply."""
+        self._unanswered: list[tuple[str, float, float | None]] = []
 
-    def add(self, message: FlowerMessageRow, reply: FlowerReplyRow | None) -> Iterator[RunViolation]:
+    def add(self, row: FlowerMessageRow) -> Iterator[RunViolation]:
         """What speaks against the next message, and against the replies before it."""
-        while self._replies and self._replies[0][0] < message.seq:
-            yield from self._next(*heappop(self._replies)[2:])
-        yield from self._next(message.round, message)
-        if reply is not None:
-            heappush(self._replies, (reply.seq, reply.message, message.round, reply))
+        yield from self._replies_before(row.seq)
+        link = chain.flower_message_link(self._link, self._seq + 1, row)
+        yield from self._next(f"message {row.message[:12]}", row.round, (row.seq, row.link), link)
+        if row.answered:
+            heappush(self._replies, (row.reply_seq, row.message, row))
+        else:
+            self._unanswered.append((row.message, row.expires_at, row.delivered_at))
 
     def end(self) -> Iterator[RunViolation]:
         """What speaks against the replies that are left, and against the recorded end."""
-        while self._replies:
-            yield from self._next(*heappop(self._replies)[2:])
-        if (self._seq, self._link) != (self._row.seq, self._row.link):
-            what = f"its messages and replies end at link {self._seq}, and its row has another end, {self._row.seq}"
-            yield RunViolation("chain", self._row.rounds, f"{what}: some were removed or added")
+        row = self._row
+        yield from self._replies_before(None)
+        if row.over:
+            link = chain.flower_end_link(self._link, self._seq + 1, row, self._unanswered)
+            yield from self._next("its end", row.rounds, (row.seq, row.link), link)
+        elif (self._seq, self._link) != (row.seq, row.link):
+            what = f"its messages and replies end at link {self._seq}, and its row has another end, {row.seq}"
+            yield RunViolation("chain", row.rounds, f"{what}: some were removed or added")
         for head in self._heads.values():
             what = f"its messages and replies end at link {self._seq}, before the link {head.link[:12]} of {head.seq}"
-            yield RunViolation("chain", self._row.rounds, f"{what}, which was written down: they were cut")
+            yield RunViolation("chain", row.rounds, f"{what}, which was written down: they were cut")
 
-    def _next(self, number: int, row: FlowerMessageRow | FlowerReplyRow) -> Iterator[RunViolation]:
-        name = f"{'message' if isinstance(row, FlowerMessageRow) else 'the reply to message'} {row.message[:12]}"
-        if row.seq != self._seq + 1:
-            yield RunViolation(
-                "chain", number, f"{name} has link {row.seq} after {self._seq}: some were removed or added"
-            )
-        elif row.link != chain.flower_link(self._link, row):
+    def _replies_before(self, seq: int | None) -> Iterator[RunViolation]:
+        while self._replies and (seq is None or self._replies[0][0] < seq):
+            _, message, row = heappop(self._replies)
+            link = chain.flower_reply_link(self._link, self._seq + 1, row)
+            name = f"the reply to message {message[:12]}"
+            yield from self._next(name, row.round, (row.reply_seq, row.reply_link), link)
+
+    def _next(self, name: str, number: int, stored: tuple[int, str], link: str) -> Iterator[RunViolation]:
+        """``stored``: the number and the link of what comes next; ``link``: the one that it should have."""
+        seq = stored[0]
+        if seq != self._seq + 1:
+            yield RunViolation("chain", number, f"{name} has link {seq} after {self._seq}: some were removed or added")
+        elif stored[1] != link:
             what = f"{name} does not follow the one before: one of them was changed, exchanged or removed"
             yield RunViolation("chain", number, what)
-        head = self._heads.pop(row.seq, None)
-        if head is not None and head.link != row.link:
+        head = self._heads.pop(seq, None)
+        if head is not None and head.link != stored[1]:
             what = f"{name} has another link than {head.link[:12]}, which was written down: it was rewritten"
             yield RunViolation("chain", number, what)
-        self._seq, self._link = row.seq, row.link
+        self._seq, self._link = stored

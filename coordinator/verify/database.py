@@ -73,7 +73,7 @@ def verify(
     if blobs is not None:
         yield from flower_files(store, HashedBlobs(blobs))
     if note is not None:
-        dropped = [f"run {row.run}: retention has deleted its messages" for row in of_flower.values() if row.dropped_at]
+        dropped = [f"run {row.run}: retention has deleted its contents" for row in of_flower.values() if row.dropped_at]
         for text in (*of_audit.notes(), *identities.notes(), *dropped):
             note(text)
     for checks in checked:

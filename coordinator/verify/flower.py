@@ -1,20 +1,20 @@
-"""Holds Flower runs against what they promise: every reply belongs to a message and counts once, messages and replies
-continue their chain, the contents that rows name are there with their bytes, and nothing came after the end of its run.
+"""Holds Flower runs against what they promise: messages, replies and the end continue their chain, a message is to the
+node of its device, a reply came in its time and counts once, the contents that rows name are there with their bytes,
+and nothing came after the end of its run.
 
-Retention deletes contents, which no link holds, and a day after the end of a run all messages with their replies: then
-the run's row says so, with the end of the chain.
+Retention deletes contents, which no link holds: those that nothing needs, and a day after the end of a run all of them,
+which the run's row says then.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from client_sdk.flower.work import node_id
 from coordinator.blobs import BlobError
 from coordinator.folding.refold import short
 from coordinator.runtime.flower.retention import ENDED_S
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Reader
 from coordinator.verify.chains import FlowerChain
 from coordinator.verify.files import HashedBlobs
@@ -42,9 +42,6 @@ def flower_rows(
             yield Violation(_NAME, row.run, 0, "a row of the run holds a value of another kind, and cannot be read")
         if reached is not None and row.seq:
             reached(Head(row.run, row.seq, row.link))
-    for node in reader.flower_nodes(float("-inf")):
-        if node.node != node_id(node.device):
-            yield Violation(_NAME, "", 0, f"device {node.device} has the node id {node.node}, which is not its own")
 
 
 def flower_files(newest: Reader, blobs: HashedBlobs) -> Iterator[Violation]:
@@ -74,100 +71,62 @@ def _of_run(reader: Reader, row: FlowerRunRow, heads: Sequence[Head]) -> Iterato
     if row.over != (row.ended_at is not None):
         yield RunViolation(_NAME, row.rounds, f"it is {row.status}, and its end is {row.ended_at}")
     if row.dropped_at is not None:
-        yield from _dropped(reader, row, heads)
-        return
-    yield from _messages(reader, row, FlowerChain(row, heads))
-    if row.state is not None and reader.flower_content(row.run, row.state) is None:
+        if row.ended_at is None:
+            yield RunViolation(_NAME, row.rounds, "its contents were dropped, and it has not ended")
+        elif row.dropped_at < row.ended_at + ENDED_S:
+            yield RunViolation(_NAME, row.rounds, "its contents were dropped earlier than retention does it")
+        if reader.flower_contents(row.run, "", 1):
+            yield RunViolation(_NAME, row.rounds, "it has contents after they were dropped")
+    elif row.state is not None and reader.flower_content(row.run, row.state) is None:
         yield RunViolation(_NAME, row.rounds, f"it has no content {short(row.state)}, which is the ServerApp's state")
-
-
-def _messages(reader: Reader, row: FlowerRunRow, chain: FlowerChain) -> Iterator[RunViolation]:
-    counts: Counter[str] = Counter()
-    known: set[str] = set()
-    after = 0
+    chain, counts = FlowerChain(row, heads), {"messages": 0, "rounds": 0, "replies": 0, "errors": 0}
+    after, latest_at = 0, 0.0
     while page := reader.flower_messages(row.run, after, _PAGE):
-        replies = reader.flower_replies(row.run, [message.message for message in page])
-        named = {message.content for message in page} | {one.content for one in replies.values() if one.content}
-        sizes = reader.flower_contents_among(row.run, named)
-        for place, message in enumerate(page, after + 1):
-            known.add(message.message)
+        named = {message.content for message in page} | {one.reply for one in page if one.reply is not None}
+        sizes = None if row.dropped_at is not None else reader.flower_contents_among(row.run, named)
+        for place, message in enumerate(page, counts["messages"] + 1):
             if message.position != place:
                 yield RunViolation(_NAME, message.round, f"a message has the place {message.position}, not {place}")
-            yield from _message(row, message, replies.get(message.message), sizes)
-            yield from chain.add(message, replies.get(message.message))
-        after += len(page)
+            for what in _message(row, message, sizes):
+                yield RunViolation(_NAME, message.round, f"message {short(message.message)} {what}")
+            yield from chain.add(message)
+            counts["rounds"] = max(counts["rounds"], message.round)
+            counts["replies"] += message.reply is not None
+            counts["errors"] += message.code is not None
+            latest_at = max(latest_at, message.created_at, message.replied_at or 0.0)
+        after, counts["messages"] = page[-1].position, counts["messages"] + len(page)
     yield from chain.end()
-    last = ""
-    while found := reader.flower_replies_of(row.run, last, _PAGE):
-        for reply in found:
-            counts["errors" if reply.content is None else "replies"] += 1
-            if reply.message not in known:
-                yield RunViolation(_NAME, row.rounds, f"a reply belongs to {short(reply.message)}, which is no message")
-        last = found[-1].message
-    for what, stored, count in (
-        ("messages", row.messages, after),
-        ("replies", row.replies, counts["replies"]),
-        ("errors", row.errors, counts["errors"]),
-    ):
-        if stored != count:
-            yield RunViolation(_NAME, row.rounds, f"it has counted {stored} {what}, and has {count}")
+    for what, count in counts.items():
+        if getattr(row, what) != count:
+            yield RunViolation(_NAME, row.rounds, f"it has counted {getattr(row, what)} {what}, and has {count}")
+    if row.latest_at != latest_at:
+        what = f"its last message or reply came at {latest_at}, and its row has {row.latest_at}"
+        yield RunViolation(_NAME, row.rounds, what)
 
 
-def _message(
-    row: FlowerRunRow, message: FlowerMessageRow, reply: FlowerReplyRow | None, sizes: Mapping[str, int]
-) -> Iterator[RunViolation]:
-    name = f"message {short(message.message)}"
-    if not 1 <= message.round <= row.rounds:
-        yield RunViolation(_NAME, message.round, f"{name} is of round {message.round}, of {row.rounds}")
+def _message(row: FlowerRunRow, message: FlowerMessageRow, sizes: Mapping[str, int] | None) -> Iterator[str]:
+    """What speaks against a message or its reply. ``sizes``: of the contents that are there; None: they were
+    dropped."""
     if message.node != node_id(message.device):
-        yield RunViolation(_NAME, message.round, f"{name} is to node {message.node}, which is not {message.device}")
-    if message.answered != (reply is not None):
-        is_answered = "is marked as answered, and has no reply" if message.answered else "has a reply unmarked"
-        yield RunViolation(_NAME, message.round, f"{name} {is_answered}")
+        yield f"is to node {message.node}, which is not {message.device}"
     if row.ended_at is not None and message.created_at > row.ended_at:
-        yield RunViolation(_NAME, message.round, f"{name} was pushed after the end of the run")
-    if not message.answered and message.content not in sizes:
-        yield RunViolation(_NAME, message.round, f"{name} waits, and its content {short(message.content)} is not there")
-    if reply is not None:
-        yield from _reply(row, message, reply, sizes)
-
-
-def _reply(
-    row: FlowerRunRow, message: FlowerMessageRow, reply: FlowerReplyRow, sizes: Mapping[str, int]
-) -> Iterator[RunViolation]:
-    name = f"the reply to message {short(message.message)}"
-    if (reply.content is None) == (reply.code is None):
-        yield RunViolation(_NAME, message.round, f"{name} has both a content and an error, or neither")
-    if row.ended_at is not None and reply.at > row.ended_at:
-        yield RunViolation(_NAME, message.round, f"{name} came after the end of the run")
-    if reply.content is None:
+        yield "was pushed after the end of the run"
+    if message.replied_at is None:
+        named = (message.reply, message.reply_bytes, message.code, message.reason)
+        if named != (None, 0, None, "") or (message.reply_seq, message.reply_link) != (0, ""):
+            yield "has a reply that came at no time"
+        if sizes is not None and message.content not in sizes:
+            yield f"waits, and its content {short(message.content)} is not there"
         return
-    if reply.content not in sizes:
-        yield RunViolation(_NAME, message.round, f"{name} has the content {short(reply.content)}, which is not there")
-    elif sizes[reply.content] != reply.bytes:
-        what = f"{name} counts {reply.bytes} bytes, and its content has {sizes[reply.content]}"
-        yield RunViolation(_NAME, message.round, what)
-
-
-def _dropped(reader: Reader, row: FlowerRunRow, heads: Sequence[Head]) -> Iterator[RunViolation]:
-    """Of a run whose messages were dropped, their numbers and the end of their chain are left."""
-    if not row.over:
-        yield RunViolation(_NAME, row.rounds, "its messages were dropped, and it has not ended")
-    elif row.dropped_at is not None and row.dropped_at < (row.ended_at or 0.0) + ENDED_S:
-        yield RunViolation(_NAME, row.rounds, "its messages were dropped earlier than retention does it")
-    for head in heads:
-        if head.seq > row.seq or (head.seq == row.seq and head.link != row.link):
-            what = f"its chain ended at link {row.seq}, and not with the link {head.link[:12]} of {head.seq}"
-            yield RunViolation("chain", row.rounds, f"{what}, which was written down")
-    if reader.flower_messages(row.run, 0, 1) or reader.flower_contents(row.run, "", 1):
-        yield RunViolation(_NAME, row.rounds, "it has messages or contents after they were dropped")
-    rounds = reader.flower_rounds(row.run, row.ended_at or 0.0, 0, row.rounds + 1)
-    sums = {
-        "messages": (row.messages, sum(one.messages for one in rounds)),
-        "replies": (row.replies, sum(one.replies for one in rounds)),
-        "errors": (row.errors, sum(one.errors + one.expired for one in rounds)),
-        "rounds": (row.rounds, len(rounds)),
-    }
-    for what, (stored, count) in sums.items():
-        if stored != count:
-            yield RunViolation(_NAME, row.rounds, f"it has counted {stored} {what}, and its rounds have {count}")
+    if (message.reply is None) == (message.code is None):
+        yield "has both a content and an error as its reply, or neither"
+    if row.ended_at is not None and message.replied_at > row.ended_at:
+        yield "has a reply that came after the end of the run"
+    if message.replied_at >= message.expires_at:
+        yield "has a reply that came after its time"
+    if sizes is None or message.reply is None:
+        return
+    if message.reply not in sizes:
+        yield f"has the reply {short(message.reply)}, which is not there"
+    elif sizes[message.reply] != message.reply_bytes:
+        yield f"counts {message.reply_bytes} bytes of its reply, whose content has {sizes[message.reply]}"

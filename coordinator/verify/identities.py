@@ -12,6 +12,7 @@ from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
+from client_sdk.flower.work import node_id
 from coordinator.runtime.held_list import list_row
 from coordinator.store.port import AuditRow, DeviceRow, Reader
 from coordinator.verify.violation import Violation, printable
@@ -38,6 +39,8 @@ class IdentityChecks:
         for device in _devices(reader):
             caps[device.device] = device.examples_cap
             name = f"device {device.device}"
+            if device.node not in (None, node_id(device.device)):
+                yield _violation(f"{name} has the node id {device.node}, which is not its own")
             if device.key_id is None:
                 if device.certificate or device.left_at is None:
                     yield _violation(f"{name} has no key, and has not left")

@@ -4,6 +4,7 @@ shall be. The other checks compare values and compute with them, so they cannot 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, partial
@@ -17,7 +18,7 @@ _ALL = 1 << 30
 _SHOWN = 80
 _DEEPEST = 100
 """Levels of a body that its values may be nested in. Ours have fewer than ten."""
-UNREADABLE = (TypeError, AttributeError, ValueError, KeyError, OverflowError, RecursionError)
+UNREADABLE = (TypeError, AttributeError, ValueError, KeyError, OverflowError, RecursionError, struct.error)
 """What a check raises where it meets such a value."""
 
 

@@ -233,8 +233,8 @@ def canonical(value: object) -> str:
 
 _OF_CHAINS = ("link", "refusals", "signed_by", "signature")
 """Columns of the chains of hashes, which follow from the others. The contract of stores pins them."""
-_SAID = ("facts",)
-"""Columns with what devices said of themselves, for people."""
+_SAID = ("facts", "node")
+"""Columns with what devices said of themselves, and what follows from their ids."""
 
 
 def rows_of(folder: Path) -> dict[str, Rows]:

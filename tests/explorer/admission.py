@@ -136,7 +136,7 @@ def forgotten(durable: Durable, device: str, *, secure: bool) -> None:
     if not secure and store.claim(device) is not None:
         raise Broken("claims", f"{device} has left, and the round that it worked for waits for it")
     waits = [one.device for one in store.waiting(float("-inf"))]
-    if device in waits or store.flower_node(device) is not None:
+    if device in waits or row.node is not None:
         raise Broken("draw", f"{device} has left, and waits for work")
 
 

@@ -1,7 +1,7 @@
 """Flower runs: a ServerApp, which decides everything about a round, sends messages to devices and pulls their replies.
 
-This room imports no flwr. A run is rows and blobs of its own, without an event log: a message and a reply are each one
-row, written once, before the answer. Contents are blobs that the coordinator never reads.
+This room imports no flwr. A run is rows and blobs of its own, without an event log: a message is one row, to which its
+reply is added, each before the answer. Contents are blobs that the coordinator never reads.
 
 A message's id is a hash of the ids of all earlier groups, of the earlier messages of its group to the same node, and
 of node, kind, group and content. So a push may be repeated, and a ServerApp that starts from its beginning gets its

@@ -3,11 +3,11 @@ take part in plain runs. The reason is a sentence for the device's owner."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from client_sdk.protocol.flower import FlowerApp
+from client_sdk.protocol.flower import FlowerApp, FlowerPoll
 from coordinator.store.flower_rows import FlowerRunRow
+from coordinator.store.rows import DeviceRow, Json
 
 SECURE_ONLY = (
     "its policy is 'secure only', and Flower runs are plain: the coordinator and the ServerApp see its replies"
@@ -20,23 +20,24 @@ def app_of(run: FlowerRunRow) -> FlowerApp:
     return FlowerApp(name=run.app, version=run.version, digest=run.digest)
 
 
-def apps_as_text(apps: Sequence[FlowerApp]) -> str:
-    """Canonical JSON: the same apps in any order are the same text."""
-    rows = sorted([app.name, app.version, app.digest] for app in apps)
-    return json.dumps(rows, separators=(",", ":"))
+def facts_of(poll: FlowerPoll) -> Json:
+    """What a device's row has of its poll. The same apps in any order are the same facts."""
+    apps = sorted(poll.apps, key=lambda app: (app.name, app.version, app.digest))
+    return {"apps": [app.model_dump() for app in apps], "secure_only": poll.secure_only}
 
 
-def apps_of_text(text: str) -> list[FlowerApp]:
-    return [FlowerApp(name=name, version=version, digest=digest) for name, version, digest in json.loads(text)]
+def said_by(node: DeviceRow) -> FlowerPoll:
+    """What a node said of itself when it polled last."""
+    return FlowerPoll.model_validate(node.facts)
 
 
-def ineligible(wanted: FlowerApp, apps: Sequence[FlowerApp], *, secure_only: bool) -> str:
-    """Why a device with these apps cannot serve a run of the ``wanted`` one; empty: it can."""
-    if secure_only:
+def ineligible(wanted: FlowerApp, said: FlowerPoll) -> str:
+    """Why a device that says this of itself cannot serve a run of the ``wanted`` app; empty: it can."""
+    if said.secure_only:
         return SECURE_ONLY
-    named = [app for app in apps if app.name == wanted.name]
+    named = [app for app in said.apps if app.name == wanted.name]
     if not named:
-        has = ", ".join(sorted({app.name for app in apps}))
+        has = ", ".join(sorted({app.name for app in said.apps}))
         return f"the app is {has}, and the run needs {wanted.name}"
     versions = [app for app in named if app.version == wanted.version]
     if not versions:
@@ -47,11 +48,12 @@ def ineligible(wanted: FlowerApp, apps: Sequence[FlowerApp], *, secure_only: boo
     return ""
 
 
-def serves_no_run(running: Iterable[FlowerRunRow], apps: Sequence[FlowerApp], *, secure_only: bool) -> str:
-    """Why a device can serve none of these runs that go on; empty: it can serve one, or there is none."""
+def serves_no_run(running: Iterable[FlowerRunRow], said: FlowerPoll) -> str:
+    """Why a device that says this of itself can serve none of these runs that go on; empty: it can serve one, or there
+    is none."""
     reasons = []
     for row in running:
-        why = ineligible(app_of(row), apps, secure_only=secure_only)
+        why = ineligible(app_of(row), said)
         if not why:
             return ""
         reasons.append(f"run {row.run}: {why}")

@@ -61,9 +61,7 @@ class Ground:
         return min(max(2 * row.largest, MIB), most)
 
     def expired(self, row: FlowerRunRow) -> int:
-        """How many of the run's messages have expired without an answer; of dropped ones, ``errors`` has them."""
-        if row.dropped_at is not None:
-            return 0
+        """How many of the run's messages have expired without an answer."""
         return self.core.store.flower_expired(row.run, row.ended_at or self.now)
 
     def wake(self, run: str, devices: Iterable[str] = ()) -> None:

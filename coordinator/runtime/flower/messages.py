@@ -20,7 +20,7 @@ from client_sdk.protocol.flower import (
 )
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.flower.ground import Ground, ended, replies_key
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Transaction
 
 MESSAGES_LIMIT = 1_000_000
@@ -113,19 +113,20 @@ class Messages:
     def pull(self, run: str, request: PullReplies) -> Replies | None:
         """The replies that there are, in the order of the push; None: there is none yet. A message whose time is over,
         or whose device has left, has an error. ProblemError *conflict* for a message that was not pushed, and where the
-        run has ended and there is no reply."""
+        run has ended and there is no reply, or its contents were dropped."""
         store, now = self._core.store, self._ground.now
         row = self._ground.run(run)
+        if row.dropped_at is not None:
+            raise ended(row)
         rows = store.flower_messages_among(run, request.messages)
         unknown = set(request.messages) - {found.message for found in rows}
         if unknown:
             raise ended(row) if row.over else problem("conflict", f"message {min(unknown)} was not pushed to run {run}")
-        answers = store.flower_replies(run, request.messages)
-        nodes = store.flower_nodes_among({found.node for found in rows if found.message not in answers})
+        nodes = store.flower_nodes_among({found.node for found in rows if not found.answered})
         replies = [
-            _reply(found, answers.get(found.message), gone=found.node not in nodes)
+            _reply(found, gone=found.node not in nodes)
             for found in rows
-            if found.message in answers or found.expires_at <= now or found.node not in nodes
+            if found.answered or found.expires_at <= now or found.node not in nodes
         ]
         if replies:
             return Replies(replies=tuple(replies))
@@ -169,21 +170,23 @@ def _require_same(row: FlowerMessageRow, message: FlowerMessage) -> None:
         raise problem("conflict", f"message {row.message} was pushed before, with another node, kind, group or content")
 
 
-def _reply(message: FlowerMessageRow, found: FlowerReplyRow | None, *, gone: bool) -> FlowerReply:
+def _reply(message: FlowerMessageRow, *, gone: bool) -> FlowerReply:
     """The reply to a message; of one that has none, that its device is ``gone`` or its time is over."""
-    if found is None and gone:
+    at, error = message.replied_at, None
+    if at is None and gone:
         error = FlowerError(code=NODE_UNAVAILABLE, reason="the device has left before there was a reply")
-        return FlowerReply(message=message.message, node=message.node, at=message.created_at, error=error)
-    if found is None:
+        at = message.created_at
+    elif at is None:
         reason = "the message's time to live was over before there was a reply"
         error = FlowerError(code=MESSAGE_UNAVAILABLE, reason=reason)
-        return FlowerReply(message=message.message, node=message.node, at=message.expires_at, error=error)
-    error_there = None if found.code is None else FlowerError(code=found.code, reason=found.reason)
+        at = message.expires_at
+    elif message.code is not None:
+        error = FlowerError(code=message.code, reason=message.reason)
     return FlowerReply(
         message=message.message,
         node=message.node,
-        at=found.at,
-        content=found.content,
-        bytes=found.bytes,
-        error=error_there,
+        at=at,
+        content=message.reply,
+        bytes=message.reply_bytes,
+        error=error,
     )

@@ -7,7 +7,6 @@ its answer, else the oldest; so two polls of one device never get two messages.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from client_sdk.flower.work import node_id
 from client_sdk.protocol.flower import FlowerNode, FlowerNodes, FlowerPoll, FlowerTask, FlowerWait
@@ -15,13 +14,13 @@ from client_sdk.protocol.problems import problem
 from coordinator.runtime.flower.eligibility import (
     SECURE_ONLY,
     app_of,
-    apps_as_text,
-    apps_of_text,
+    facts_of,
     ineligible,
+    said_by,
     serves_no_run,
 )
 from coordinator.runtime.flower.ground import Ground
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerNodeRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Conflict, Reader, Transaction
 
 PRESENT_S = 60.0
@@ -43,11 +42,11 @@ class Nodes:
         row = self._ground.run(run)
         wanted, nodes, reasons = app_of(row), [], Counter[str]()
         for node in self._core.store.flower_nodes(self._ground.now - PRESENT_S):
-            why = ineligible(wanted, apps_of_text(node.apps), secure_only=node.secure_only)
+            why = ineligible(wanted, said_by(node))
             if why:
                 reasons[why] += 1
             else:
-                nodes.append(FlowerNode(node=node.node, device=node.device))
+                nodes.append(FlowerNode(node=node_id(node.device), device=node.device))
         return FlowerNodes(nodes=tuple(nodes), ineligible=dict(reasons))
 
     def poll(self, device: str, poll: FlowerPoll) -> FlowerTask | FlowerWait | None:
@@ -62,7 +61,7 @@ class Nodes:
         task = self._task(device, poll)
         if task is not None:
             return task
-        why = serves_no_run(self._core.store.flower_running(), poll.apps, secure_only=poll.secure_only)
+        why = serves_no_run(self._core.store.flower_running(), poll)
         return self._refused(why) if why else None
 
     def hold_over(self, poll: FlowerPoll) -> FlowerWait:
@@ -80,42 +79,28 @@ class Nodes:
         return tuple(run for run, number, row in rows if row is not None and row.number == number and row.over)
 
     def _note(self, device: str, poll: FlowerPoll) -> None:
-        store, row = self._core.store, self._row(device, poll)
-        before = store.flower_node(device)
-        same = before is not None and replace(before, seen_at=row.seen_at) == row
-        if before is not None and same and 0 <= row.seen_at - before.seen_at < _NOTED_S:
+        row = self._core.store.device(device)
+        same = row is not None and row.node is not None and row.facts == facts_of(poll)
+        if row is not None and same and 0 <= self._ground.now - (row.last_seen_at or 0.0) < _NOTED_S:
             return
         try:
-            with store.transaction() as tx:
-                self._put(tx, row)
-                tx.seen({device: {}}, row.seen_at)
+            with self._core.store.transaction() as tx:
+                self._put(tx, device, poll)
         except Conflict:
-            raise problem("conflict", f"another device has the node id {row.node}; enrol this one anew") from None
+            detail = f"another device has the node id {node_id(device)}; enrol this one anew"
+            raise problem("conflict", detail) from None
 
-    @staticmethod
-    def _put(tx: Transaction, row: FlowerNodeRow) -> None:
+    def _put(self, tx: Transaction, device: str, poll: FlowerPoll) -> None:
         """Notes that the device is there, unless it has left since this poll was let in: its messages have errors."""
-        known = tx.device(row.device)
-        if known is None or known.left_at is not None:
-            raise problem("unregistered", f"{row.device} has left")
-        tx.put_flower_node(row)
-
-    def _row(self, device: str, poll: FlowerPoll) -> FlowerNodeRow:
-        return FlowerNodeRow(
-            device=device,
-            node=node_id(device),
-            apps=apps_as_text(poll.apps),
-            secure_only=poll.secure_only,
-            busy=poll.busy,
-            seen_at=self._ground.now,
-        )
+        if not tx.put_flower_node(device, node_id(device), facts_of(poll), self._ground.now):
+            raise problem("unregistered", f"{device} has left")
 
     def _task(self, device: str, poll: FlowerPoll) -> FlowerTask | None:
         found = self._first(self._core.store, device, poll)
         while found is not None and found[1].delivered_at is None:
             run = found[0].run
             with self._core.store.transaction(run) as tx:
-                self._put(tx, self._row(device, poll))  # locks the device: another poll of it waits here
+                self._put(tx, device, poll)  # locks the device: another poll of it waits here
                 found = self._first(tx, device, poll)
                 if found is not None and found[0].run == run:
                     if found[1].delivered_at is None:
@@ -132,7 +117,7 @@ class Nodes:
         """The message that the device gets now."""
         for message in reader.flower_open(device, self._ground.now):
             row = reader.flower_run(message.run)
-            if row is not None and not ineligible(app_of(row), poll.apps, secure_only=poll.secure_only):
+            if row is not None and not ineligible(app_of(row), poll):
                 return row, message
         return None
 

@@ -4,8 +4,8 @@
 
     during a run     a content that is an hour old, and that no message without an answer, no reply and no state has.
                      Replies stay: a ServerApp that is started again needs them
-    a day after it   messages, replies and contents; their numbers stay, round by round
-    after a month    nodes that have not polled since
+    a day after it   all contents; the rows of messages and replies stay
+    after a month    the node ids of devices that were not seen since
 
 A blob goes after its row, and only where no run of either kind has it. What a crash leaves in between is deleted by the
 sweep at the next start (``runtime.sweeping``).
@@ -13,11 +13,8 @@ sweep at the next start (``runtime.sweeping``).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from coordinator.runtime.flower.ground import Ground
 from coordinator.runtime.sweeping import MARGIN_S, delete_unnamed
-from coordinator.store.flower_rows import FlowerRoundRow, FlowerRunRow
 from coordinator.store.port import Transaction
 
 UNNEEDED_S = 3600.0
@@ -51,21 +48,16 @@ class FlowerRetention:
                 self._drop_run(row.run, now)
             else:
                 self._drop_unneeded(row.run, now)
-        if any(node.seen_at < now - AWAY_S for node in self._core.store.flower_nodes(0.0)):
-            with self._core.store.transaction() as tx:
-                tx.drop_flower_nodes(now - AWAY_S)
+        with self._core.store.transaction() as tx:
+            tx.drop_flower_nodes(now - AWAY_S)
         self._delete_blobs(now)
 
     def _drop_run(self, run: str, now: float) -> None:
         with self._core.store.transaction(run) as tx:
-            row = self._ground.run(run, tx)
-            if row.dropped_at is not None:
+            if self._ground.run(run, tx).dropped_at is not None:
                 return
             self._dropped |= _contents(tx, run)
-            rounds = _rounds(tx, row, now)
-            tx.drop_flower_messages(run, rounds)
-            expired = sum(counted.expired for counted in rounds)
-            tx.change_flower_run(replace(row, dropped_at=now, errors=row.errors + expired))
+            tx.drop_all_flower_contents(run, now)
 
     def _drop_unneeded(self, run: str, now: float) -> None:
         if not self._core.store.flower_unneeded(run, now - UNNEEDED_S):
@@ -89,14 +81,4 @@ def _contents(tx: Transaction, run: str) -> set[str]:
     while page := tx.flower_contents(run, after, _PAGE):
         found |= {content.digest for content in page}
         after = page[-1].digest
-    return found
-
-
-def _rounds(tx: Transaction, row: FlowerRunRow, now: float) -> list[FlowerRoundRow]:
-    """The run's groups in numbers. Messages that were open at its end stay counted as open: only those whose time was
-    over by then have expired."""
-    found: list[FlowerRoundRow] = []
-    at = row.ended_at if row.ended_at is not None else now
-    while page := tx.flower_rounds(row.run, at, len(found), _PAGE):
-        found += page
     return found

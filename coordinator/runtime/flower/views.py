@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from client_sdk.protocol.operators import FlowerSummary, Funnel, RoundView, RunView
 from client_sdk.protocol.problems import problem
-from coordinator.runtime.flower.eligibility import app_of, apps_of_text, ineligible
+from coordinator.runtime.flower.eligibility import app_of, ineligible, said_by
 from coordinator.runtime.flower.ground import Ground
 from coordinator.runtime.flower.nodes import PRESENT_S
-from coordinator.store.flower_rows import FlowerRoundRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerRound, FlowerRunRow
 
 
 class FlowerViews:
@@ -69,11 +69,11 @@ class FlowerViews:
             raise problem("unknown-round", f"run {run} has no round {number}: it is at round {self.run(run).round}")
         return found[0]
 
-    def _rows(self, row: FlowerRunRow, after: int, limit: int) -> list[FlowerRoundRow]:
+    def _rows(self, row: FlowerRunRow, after: int, limit: int) -> list[FlowerRound]:
         return self._store.flower_rounds(row.run, row.ended_at or self._ground.now, max(after, 0), limit)
 
     @staticmethod
-    def _round(row: FlowerRunRow, found: FlowerRoundRow) -> RoundView:
+    def _round(row: FlowerRunRow, found: FlowerRound) -> RoundView:
         waits = not row.over and found.open > 0
         return RoundView(
             round=found.round,
@@ -90,13 +90,13 @@ class FlowerViews:
     def _stalled(self, row: FlowerRunRow) -> str:
         """Why nobody answers; empty: a device that can serve the run is there."""
         nodes = self._store.flower_nodes(self._ground.now - PRESENT_S)
-        reasons = [ineligible(app_of(row), apps_of_text(one.apps), secure_only=one.secure_only) for one in nodes]
+        reasons = [ineligible(app_of(row), said_by(one)) for one in nodes]
         if not nodes:
             return f"no device with {row.app} {row.version} is there; start one: quorate device --flower APP_DIR"
         return "" if not all(reasons) else f"of {len(nodes)} devices that are there none can serve it: {reasons[0]}"
 
 
-def _funnel(found: FlowerRoundRow) -> Funnel:
+def _funnel(found: FlowerRound) -> Funnel:
     return Funnel(
         selected=found.messages,
         training=found.delivered,

@@ -26,7 +26,7 @@ from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.flower.eligibility import apps_of_text, serves_no_run
+from coordinator.runtime.flower.eligibility import said_by, serves_no_run
 from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.runtime.identities import Identities
 from coordinator.runtime.shared_identities import Processes
@@ -257,7 +257,7 @@ def _nodes(reader: Reader, now: float) -> tuple[set[str], dict[str, str]]:
     """The devices that are there for Flower runs; and of those that can serve none that goes on, why."""
     running, idle, unserving = reader.flower_running(), set[str](), dict[str, str]()
     for node in reader.flower_nodes(now - PRESENT_S):
-        why = serves_no_run(running, apps_of_text(node.apps), secure_only=node.secure_only)
+        why = serves_no_run(running, said_by(node))
         if why:
             unserving[node.device] = why
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import MemoryBlobs
 from coordinator.runtime.flower.retention import AWAY_S, ENDED_S, EVERY_S, UNNEEDED_S
 from coordinator.runtime.sweeping import MARGIN_S, sweep
@@ -60,7 +61,7 @@ def test_an_expired_message_keeps_its_content_since_it_may_be_offered_again(worl
     assert world.task(0).content == digest_of(b"model")
 
 
-def test_a_day_after_its_end_a_run_is_its_numbers(world: FlowerWorld) -> None:
+def test_a_day_after_its_end_a_run_has_no_contents(world: FlowerWorld) -> None:
     world.upload(b"model")
     messages = [world.message(number, ttl_s=50.0) for number in range(2)]
     world.push(*messages)
@@ -68,13 +69,20 @@ def test_a_day_after_its_end_a_run_is_its_numbers(world: FlowerWorld) -> None:
     world.clock.at += 60
     world.end()
     view, rounds = world.view(), world.coordinator.operators.rounds("vision")
+    rows = world.store.flower_messages("vision")
     assert view.errors == 1
     later(world, ENDED_S - EVERY_S - 1)
     assert there(world, b"update")
     later(world, EVERY_S)
     assert not there(world, b"update")
     assert not there(world, b"model")
-    assert world.store.flower_messages("vision") == []
+    assert world.store.flower_contents("vision") == []
+    assert world.store.flower_messages("vision") == rows
+    with pytest.raises(ProblemError, match="has ended \\(finished\\)"):
+        world.pull(messages[0])
+    assert world.reply(0, messages[0], b"update").digest == digest_of(b"update")
+    with pytest.raises(ProblemError, match="has ended"):
+        world.reply(1, messages[1], b"late")
     assert world.coordinator.operators.rounds("vision") == rounds
     assert world.view() == view
     later(world, ENDED_S)

@@ -1,4 +1,4 @@
-"""What every store must do for Flower runs: names, nodes, contents, messages, replies, rounds, and what is dropped."""
+"""What every store must do for Flower runs: names, nodes, contents, messages with their replies, and rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.store.flower_rows import FlowerRoundRow
+from coordinator.store.chain import flower_beginning, flower_end_link, flower_message_link, flower_reply_link
+from coordinator.store.flower_rows import FlowerRound
 from coordinator.store.port import Conflict, Store, StoreError, Transaction
 from tests.coordinator.store import flower_rows as flower
 from tests.coordinator.store import rows
@@ -39,9 +40,10 @@ class FlowerContract:
         with store.transaction() as tx:
             tx.insert_flower_run(flower.run("f1"))
             tx.change_flower_run(ended)
-            tx.change_flower_run(replace(ended, dropped_at=20.5))
-        with pytest.raises(Conflict), store.transaction() as tx:
-            tx.change_flower_run(replace(ended, status="stopped"))
+            tx.drop_all_flower_contents("f1", 20.5)
+        for status in ("stopped", "running", "finished"):
+            with pytest.raises(Conflict), store.transaction() as tx:
+                tx.change_flower_run(replace(ended, status=status, reason="other"))
         assert store.flower_run("f1") == replace(ended, dropped_at=20.5)
 
     def test_a_name_belongs_to_one_run_of_either_kind(self, store: Store) -> None:
@@ -65,24 +67,26 @@ class FlowerContract:
             tx.change_flower_run(flower.run("a", created_at=3.0, status="failed"))
         assert [row.run for row in store.flower_running()] == ["c", "b"]
 
-    def test_nodes_are_replaced_found_and_dropped(self, store: Store) -> None:
+    def test_devices_become_nodes_are_found_and_are_forgotten_as_nodes(self, store: Store) -> None:
+        said = {"apps": [{"name": "acme/vision"}]}
         with store.transaction() as tx:
             world(tx)
             for name, node, at in (("d1", 30, 5.0), ("d2", 20, 6.0), ("d3", 2**63 - 1, 7.0)):
-                tx.put_flower_node(flower.node(name, node=node, seen_at=at))
-            tx.put_flower_node(flower.node("d1", node=30, seen_at=8.0, busy="m" * 64, secure_only=True))
-        assert store.flower_node("d1") == flower.node("d1", node=30, seen_at=8.0, busy="m" * 64, secure_only=True)
-        assert store.flower_node("d9") is None
+                assert tx.put_flower_node(name, node, said, at)
+            assert tx.put_flower_node("d1", 30, {**said, "secure_only": True}, 8.0)
+            assert not tx.put_flower_node("d9", 99, said, 8.0)
+        found = store.device("d1")
+        assert found == rows.device("d1", node=30, last_seen_at=8.0, facts={**said, "secure_only": True})
         assert [row.device for row in store.flower_nodes(7.0)] == ["d1", "d3"]
         assert store.flower_nodes_among([20, 2**63 - 1, 4]) == {20: "d2", 2**63 - 1: "d3"}
         assert store.flower_nodes_among([]) == {}
         with pytest.raises(Conflict), store.transaction() as tx:
-            tx.put_flower_node(flower.node("d1", node=20))
-        with pytest.raises(StoreError), store.transaction() as tx:
-            tx.put_flower_node(flower.node("d9", node=99))
+            tx.put_flower_node("d1", 20, said, 9.0)
         with store.transaction() as tx:
             tx.drop_flower_nodes(7.0)
             tx.forget_device("d3", 9.0)
+            assert not tx.put_flower_node("d3", 2**63 - 1, said, 9.5)
+            tx.seen({"d2": said}, 9.5)
         assert [row.device for row in store.flower_nodes(0.0)] == ["d1"]
         assert store.flower_nodes_among([20, 30]) == {30: "d1"}
 
@@ -106,6 +110,12 @@ class FlowerContract:
         assert store.flower_digests() == {a, b}
         with pytest.raises(StoreError), store.transaction() as tx:
             tx.put_flower_content(flower.content(a, run="f9"))
+        with store.transaction("f1") as tx:
+            tx.change_flower_run(flower.run("f1", status="finished", ended_at=9.5))
+            tx.drop_all_flower_contents("f1", 20.5)
+        assert store.flower_contents("f1") == []
+        assert [row.digest for row in store.flower_contents("f2")] == [a]
+        assert store.flower_run("f1") == flower.run("f1", status="finished", ended_at=9.5, dropped_at=20.5)
 
     def test_messages_come_in_the_order_of_their_push_and_once(self, store: Store) -> None:
         first, second, other = flower.message(2, grouped=False), flower.message(1), flower.message(1, run="f2")
@@ -142,7 +152,7 @@ class FlowerContract:
         assert store.flower_under_way(30.0) == [replace(new, delivered_at=21.5)]
         assert store.flower_under_way(100.0) == []
         with store.transaction("f1") as tx:
-            tx.insert_flower_reply(flower.reply(new.message))
+            tx.answer_flower_message(flower.answered(new))
         assert [(row.run, row.position) for row in store.flower_open("d1", 30.0)] == [("f1", 1), ("f2", 1)]
         with store.transaction("f1") as tx:
             tx.change_flower_run(flower.run("f1", status="stopped"))
@@ -165,28 +175,40 @@ class FlowerContract:
 
     def test_a_message_has_one_reply(self, store: Store) -> None:
         first, second = flower.message(1), flower.message(2)
-        reply = flower.reply(first.message)
-        failed = flower.reply(second.message, content=None, bytes=0, code=3, reason="it raised")
+        answered, failed = flower.answered(first), flower.failed(second)
         with store.transaction() as tx:
             world(tx)
-            tx.insert_flower_messages([first, second])
-            tx.insert_flower_reply(reply)
-            tx.insert_flower_reply(failed)
-            assert tx.flower_reply("f1", first.message) == reply
-        answers = {first.message: reply, second.message: failed}
-        assert store.flower_replies("f1", [first.message, second.message, "9" * 64]) == answers
-        assert store.flower_reply("f2", first.message) is None
-        assert store.flower_replies_of("f1") == [reply, failed]
-        assert store.flower_replies_of("f1", after=first.message) == [failed]
-        assert store.flower_replies_of("f1", limit=1) == [reply]
-        found = store.flower_message("f1", first.message)
-        assert found is not None
-        assert found.answered
-        with pytest.raises(Conflict), store.transaction("f1") as tx:
-            tx.insert_flower_reply(flower.reply(first.message, content="e" * 64))
-        with pytest.raises(StoreError), store.transaction("f1") as tx:
-            tx.insert_flower_reply(flower.reply("9" * 64))
-        assert store.flower_reply("f1", first.message) == reply
+            tx.insert_flower_messages([first, second, flower.message(3)])
+            tx.insert_flower_messages([flower.message(1, run="f2")])
+            tx.answer_flower_message(answered)
+            tx.answer_flower_message(failed)
+            assert tx.flower_message("f1", first.message) == answered
+        assert store.flower_messages("f1") == [answered, failed, flower.message(3)]
+        assert store.flower_messages("f2") == [flower.message(1, run="f2")]
+        with pytest.raises(Conflict, match="has a reply already"), store.transaction("f1") as tx:
+            tx.answer_flower_message(replace(answered, reply="e" * 64))
+        with pytest.raises(StoreError, match="no message"), store.transaction("f1") as tx:
+            tx.answer_flower_message(flower.answered(flower.message(9)))
+        assert store.flower_message("f1", first.message) == answered
+
+    def test_messages_replies_and_the_end_are_one_chain(self, store: Store) -> None:
+        first, second = flower.message(1), flower.message(2)
+        with store.transaction() as tx:
+            world(tx)
+            tx.insert_flower_messages([first])
+            tx.answer_flower_message(flower.answered(first))
+            tx.insert_flower_messages([second])
+            tx.change_flower_run(flower.run("f1", messages=2))
+            tx.change_flower_run(flower.run("f1", messages=2, status="finished", ended_at=9))
+        run, messages = store.flower_run("f1"), store.flower_messages("f1")
+        assert run is not None
+        link = flower_message_link(flower_beginning(run), 1, first)
+        assert (messages[0].seq, messages[0].link) == (1, link)
+        link = flower_reply_link(link, 2, flower.answered(first))
+        assert (messages[0].reply_seq, messages[0].reply_link) == (2, link)
+        link = flower_message_link(link, 3, second)
+        assert (messages[1].seq, messages[1].link) == (3, link)
+        assert (run.seq, run.link) == (4, flower_end_link(link, 4, run, [(second.message, second.expires_at, None)]))
 
     def test_a_group_is_a_round_in_numbers(self, store: Store) -> None:
         messages = [flower.message(number, created_at=10.0 + number) for number in (1, 2, 3, 4)]
@@ -195,14 +217,14 @@ class FlowerContract:
             world(tx)
             tx.insert_flower_messages([*messages, late])
             tx.deliver_flower_message("f1", messages[0].message, 20.0)
-            tx.insert_flower_reply(flower.reply(messages[0].message, bytes=70, at=41.5))
-            tx.insert_flower_reply(flower.reply(messages[1].message, content=None, bytes=0, code=2, at=40.5))
+            tx.answer_flower_message(flower.answered(messages[0], reply_bytes=70, replied_at=41.5))
+            tx.answer_flower_message(flower.failed(messages[1]))
         assert store.flower_round_of("f1", "1") == 1
         assert store.flower_round_of("f1", "2") == 2
         assert store.flower_round_of("f1", "3") is None
         first, second = store.flower_rounds("f1", 60.0)
-        assert first == FlowerRoundRow(
-            run="f1", round=1, group_id="1", opened_at=11.0, messages=4, delivered=1, replies=1, errors=1, expired=0,
+        assert first == FlowerRound(
+            round=1, group_id="1", opened_at=11.0, messages=4, delivered=1, replies=1, errors=1, expired=0,
             bytes_in=70, last_at=41.5,
         )  # fmt: skip
         assert first.open == 2
@@ -221,8 +243,8 @@ class FlowerContract:
             for digest in used.values():
                 tx.put_flower_content(flower.content(digest, stored_at=5.0))
             tx.insert_flower_messages([answered, waiting, again])
-            tx.insert_flower_reply(flower.reply(answered.message, content=used["c"]))
-            tx.insert_flower_reply(flower.reply(again.message, content=used["f"]))
+            tx.answer_flower_message(flower.answered(answered, reply=used["c"]))
+            tx.answer_flower_message(flower.answered(again, reply=used["f"]))
             tx.change_flower_run(flower.run("f1", state=used["d"]))
         assert store.flower_unneeded("f1", 9.0) == [used["a"], used["e"]]
         assert store.flower_unneeded("f1", 5.0) == []
@@ -234,21 +256,3 @@ class FlowerContract:
         assert not store.flower_addressed("f1", "d2", used["b"])
         assert not store.flower_addressed("f1", "d1", used["c"])
         assert not store.flower_addressed("f2", "d1", used["b"])
-
-    def test_dropped_messages_leave_their_rounds(self, store: Store) -> None:
-        message = flower.message(1)
-        with store.transaction() as tx:
-            world(tx)
-            tx.put_flower_content(flower.content("a" * 64))
-            tx.put_flower_content(flower.content("a" * 64, run="f2"))
-            tx.insert_flower_messages([message, flower.message(1, run="f2")])
-            tx.insert_flower_reply(flower.reply(message.message))
-        counted = store.flower_rounds("f1", 60.0)
-        with store.transaction("f1") as tx:
-            tx.drop_flower_messages("f1", counted)
-        assert store.flower_rounds("f1", 10_000.0) == counted
-        assert store.flower_messages("f1") == []
-        assert store.flower_reply("f1", message.message) is None
-        assert store.flower_contents("f1") == []
-        assert store.flower_open("d1", 20.0) == [flower.message(1, run="f2")]
-        assert [row.digest for row in store.flower_contents("f2")] == ["a" * 64]

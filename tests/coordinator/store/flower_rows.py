@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from coordinator.store.flower_rows import (
-    FlowerContentRow,
-    FlowerMessageRow,
-    FlowerNodeRow,
-    FlowerReplyRow,
-    FlowerRunRow,
-)
+from coordinator.store.flower_rows import FlowerContentRow, FlowerMessageRow, FlowerRunRow
 
 
 def run(name: str = "f1", /, **fields: Any) -> FlowerRunRow:
@@ -24,11 +19,6 @@ def run(name: str = "f1", /, **fields: Any) -> FlowerRunRow:
         "created_at": 1000.5,
     }
     return FlowerRunRow(run=name, **(given | fields))
-
-
-def node(device: str = "d1", /, **fields: Any) -> FlowerNodeRow:
-    given: dict[str, Any] = {"node": 7, "apps": "[]", "secure_only": False, "busy": None, "seen_at": 5.5}
-    return FlowerNodeRow(device=device, **(given | fields))
 
 
 def content(digest: str = "a" * 64, /, **fields: Any) -> FlowerContentRow:
@@ -52,13 +42,11 @@ def message(position: int = 1, /, **fields: Any) -> FlowerMessageRow:
     return FlowerMessageRow(position=position, **(given | fields))
 
 
-def reply(to: str, /, **fields: Any) -> FlowerReplyRow:
-    given: dict[str, Any] = {
-        "run": "f1",
-        "content": "b" * 64,
-        "bytes": 50,
-        "code": None,
-        "reason": "",
-        "at": 40.5,
-    }
-    return FlowerReplyRow(message=to, **(given | fields))
+def answered(row: FlowerMessageRow, /, **fields: Any) -> FlowerMessageRow:
+    """The message with a reply."""
+    return replace(row, **({"replied_at": 40.5, "reply": "b" * 64, "reply_bytes": 50} | fields))
+
+
+def failed(row: FlowerMessageRow, /, **fields: Any) -> FlowerMessageRow:
+    """The message with an error in place of a reply."""
+    return replace(row, **({"replied_at": 40.5, "code": 2, "reason": "it raised"} | fields))

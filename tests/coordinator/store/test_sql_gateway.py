@@ -39,11 +39,11 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
         tx.put_round(rows.round_())
         tx.insert_audit([rows.audit("rita")])
         tx.insert_flower_run(flower.run("f1"))
-        tx.put_flower_node(flower.node("d1"))
+        tx.put_flower_node("d1", 7, {"apps": []}, 5.5)
         for digest in ("a" * 64, "c" * 64):
             tx.put_flower_content(flower.content(digest, stored_at=-1.0))
         tx.insert_flower_messages([flower.message(1), flower.message(2)])
-        tx.insert_flower_reply(flower.reply(f"{1:064x}", content="a" * 64))
+        tx.answer_flower_message(flower.answered(flower.message(1), reply="a" * 64))
     yield made
     made.close()
 

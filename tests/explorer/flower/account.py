@@ -49,26 +49,23 @@ class Account:
             raise Broken("receipt", f"a reply {sent[:12]} got the receipt of {receipt.digest}")
         self.replied[receipt.message] = sent
         self.look()
-        row, reply = self._durable.store.flower_message(RUN, receipt.message), None
-        if row is not None and not self._clocks_jump:
-            reply = self._durable.store.flower_reply(RUN, receipt.message)
-        if row is not None and reply is not None and reply.at >= row.expires_at:
+        row = self._durable.store.flower_message(RUN, receipt.message)
+        if row is not None and row.replied_at is not None and row.replied_at >= row.expires_at:
             raise Broken("flower", f"a reply to {receipt.message[:12]} counts that came after the message's time")
 
     def look(self) -> None:
-        """What was acknowledged is durable, until a day after the end of the run, which a clock may skip."""
+        """What was acknowledged is durable; contents until a day after the end of the run, which a clock may skip."""
         store = self._durable.store
         run = store.flower_run(RUN)
-        if run is not None and run.over and run.dropped_at is not None:
-            return
-        lost = self.pushed - {row.message for row in store.flower_messages_among(RUN, self.pushed)}
+        dropped = run is not None and run.dropped_at is not None
+        found = {row.message: row for row in store.flower_messages_among(RUN, self.pushed | self.replied.keys())}
+        lost = self.pushed - found.keys()
         if lost:
             raise Broken("ack-durable", f"message {min(lost)[:12]} was acknowledged, and is not there")
-        found = store.flower_replies(RUN, self.replied.keys())
         for message, digest in self.replied.items():
-            reply = found.get(message)
-            if reply is None or reply.content != digest or not self._durable.has(digest):
-                raise Broken("ack-durable", f"the reply to {message[:12]} was acknowledged; there is {reply}")
+            row = found.get(message)
+            if row is None or row.reply != digest or not (dropped or self._durable.has(digest)):
+                raise Broken("ack-durable", f"the reply to {message[:12]} was acknowledged; there is {row}")
 
     def pulled(self, reply: FlowerReply) -> None:
         """What a ServerApp gets is what the device was told that counts."""

@@ -16,7 +16,7 @@ from coordinator.runtime.flower.contents import Contents
 from coordinator.runtime.flower.messages import NODE_UNAVAILABLE, Messages
 from coordinator.runtime.flower.nodes import Nodes
 from coordinator.runtime.flower.replies import ReplyRequests
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerReplyRow, FlowerRunRow
+from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Reader, Transaction
 from tests.explorer.mutants.registry import mutant
 
@@ -47,10 +47,10 @@ def _reply_before_it_is_durable() -> Patches:
     """The receipt is given, and every second reply is not stored."""
     answer = ReplyRequests._answer
 
-    def forgetful(self: ReplyRequests, device: str, row: FlowerReplyRow) -> ReplyReceipt:
-        if int(row.message[:2], 16) % 2:
-            return ReplyReceipt(message=row.message, digest=row.content)
-        return answer(self, device, row)
+    def forgetful(self: ReplyRequests, device: str, run: str, message: str, **reply: Any) -> ReplyReceipt:
+        if int(message[:2], 16) % 2:
+            return ReplyReceipt(message=message, digest=reply.get("reply"))
+        return answer(self, device, run, message, **reply)
 
     return [(ReplyRequests, "_answer", forgetful)]
 
@@ -61,12 +61,13 @@ def _reply_counts_again() -> Patches:
     first = ReplyRequests.reply
 
     def reply(self: ReplyRequests, device: str, run: str, message: str, spool: Spool) -> ReplyReceipt:
-        before = self._core.store.flower_reply(run, message)
+        before = self._core.store.flower_message(run, message)
         receipt = first(self, device, run, message, spool)
-        if before is not None:
+        if before is not None and before.answered:
             with self._core.store.transaction(run) as tx:
                 row = self._ground.run(run, tx)
-                tx.change_flower_run(replace(row, replies=row.replies + 1))
+                if not row.over:
+                    tx.change_flower_run(replace(row, replies=row.replies + 1))
         return receipt
 
     return [(ReplyRequests, "reply", reply)]
@@ -111,9 +112,9 @@ def _anyone_answers() -> Patches:
     """A device may answer the message of another."""
     open_message = ReplyRequests._open
 
-    def of_anyone(self: ReplyRequests, reader: Reader, device: str, run: str, message: str) -> Found:
+    def of_anyone(self: ReplyRequests, reader: Reader, device: str, run: str, message: str, now: float) -> Found:
         found = reader.flower_message(run, message)
-        return open_message(self, reader, device if found is None else found.device, run, message)
+        return open_message(self, reader, device if found is None else found.device, run, message, now)
 
     return [(ReplyRequests, "_open", of_anyone)]
 
@@ -125,7 +126,7 @@ def _second_reply() -> Patches:
         (
             replies,
             "_receipt",
-            lambda before, digest: ReplyReceipt(message=before.message, digest=digest or before.content),
+            lambda before, digest: ReplyReceipt(message=before.message, digest=digest or before.reply),
         )
     ]
 
@@ -152,9 +153,9 @@ def _late_reply_counts() -> Patches:
     """A reply counts that comes after the message's time."""
     open_message = ReplyRequests._open
 
-    def at_any_time(self: ReplyRequests, reader: Reader, device: str, run: str, message: str) -> Any:
+    def at_any_time(self: ReplyRequests, reader: Reader, device: str, run: str, message: str, now: float) -> Any:
         try:
-            return open_message(self, reader, device, run, message)
+            return open_message(self, reader, device, run, message, now)
         except ProblemError as error:
             if "the time to live" not in str(error):
                 raise

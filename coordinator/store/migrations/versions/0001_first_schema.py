@@ -56,8 +56,10 @@ def _devices_and_operators() -> None:
         sa.Column("last_seen_at", sa.Double(), nullable=True),
         sa.Column("left_at", sa.Double(), nullable=True),
         sa.Column("facts", _TEXT, server_default="{}", nullable=False),
+        sa.Column("node", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("device", name=op.f("pk_devices")),
         sa.UniqueConstraint("key_id", name=op.f("uq_devices_key_id")),
+        sa.UniqueConstraint("node", name=op.f("uq_devices_node")),
     )
     op.create_table(
         "hours",
@@ -310,19 +312,6 @@ def _audit() -> None:
 
 def _flower() -> None:
     op.create_table(
-        "flower_nodes",
-        sa.Column("device", _TEXT, nullable=False),
-        sa.Column("node", sa.BigInteger(), nullable=False),
-        sa.Column("apps", _TEXT, nullable=False),
-        sa.Column("secure_only", sa.Boolean(), nullable=False),
-        sa.Column("busy", _TEXT, nullable=True),
-        sa.Column("seen_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(["device"], ["devices.device"], name=op.f("fk_flower_nodes_device")),
-        sa.PrimaryKeyConstraint("device", name=op.f("pk_flower_nodes")),
-        sa.UniqueConstraint("node", name=op.f("uq_flower_nodes_node")),
-    )
-    op.create_index(op.f("ix_flower_nodes_seen_at"), "flower_nodes", ["seen_at"], unique=False)
-    op.create_table(
         "flower_runs",
         sa.Column("run", _TEXT, nullable=False),
         sa.Column("number", sa.BigInteger(), nullable=False),
@@ -348,6 +337,7 @@ def _flower() -> None:
         sa.ForeignKeyConstraint(["run"], ["run_names.run"], name=op.f("fk_flower_runs_run")),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_flower_runs")),
     )
+    op.create_index(op.f("ix_flower_runs_status"), "flower_runs", ["status"], unique=False)
     op.create_table(
         "flower_contents",
         sa.Column("run", _TEXT, nullable=False),
@@ -371,53 +361,34 @@ def _flower() -> None:
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.Column("delivered_at", sa.Double(), nullable=True),
-        sa.Column("answered", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("grouped", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("seq", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("link", _TEXT, server_default="", nullable=False),
+        sa.Column("replied_at", sa.Double(), nullable=True),
+        sa.Column("reply", _TEXT, nullable=True),
+        sa.Column("reply_bytes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("code", sa.BigInteger(), nullable=True),
+        sa.Column("reason", _TEXT, server_default="", nullable=False),
+        sa.Column("reply_seq", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("reply_link", _TEXT, server_default="", nullable=False),
         sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_messages_run")),
         sa.PrimaryKeyConstraint("run", "message", name=op.f("pk_flower_messages")),
         sa.UniqueConstraint("run", "position", name=op.f("uq_flower_messages_run_position")),
     )
-    op.create_index(op.f("ix_flower_messages_device_answered"), "flower_messages", ["device", "answered"], unique=False)
+    op.create_index(op.f("ix_flower_messages_run_content"), "flower_messages", ["run", "content"], unique=False)
     op.create_index(
-        op.f("ix_flower_messages_run_answered_expires_at"),
+        op.f("ix_flower_messages_run_device_replied_at"),
         "flower_messages",
-        ["run", "answered", "expires_at"],
+        ["run", "device", "replied_at"],
         unique=False,
     )
-    op.create_index(op.f("ix_flower_messages_run_content"), "flower_messages", ["run", "content"], unique=False)
-    op.create_index(op.f("ix_flower_messages_run_round"), "flower_messages", ["run", "round"], unique=False)
-    op.create_table(
-        "flower_rounds",
-        sa.Column("run", _TEXT, nullable=False),
-        sa.Column("round", sa.BigInteger(), nullable=False),
-        sa.Column("group_id", _TEXT, nullable=False),
-        sa.Column("opened_at", sa.Double(), nullable=False),
-        sa.Column("messages", sa.BigInteger(), nullable=False),
-        sa.Column("delivered", sa.BigInteger(), nullable=False),
-        sa.Column("replies", sa.BigInteger(), nullable=False),
-        sa.Column("errors", sa.BigInteger(), nullable=False),
-        sa.Column("expired", sa.BigInteger(), nullable=False),
-        sa.Column("bytes_in", sa.BigInteger(), nullable=False),
-        sa.Column("last_at", sa.Double(), nullable=True),
-        sa.ForeignKeyConstraint(["run"], ["flower_runs.run"], name=op.f("fk_flower_rounds_run")),
-        sa.PrimaryKeyConstraint("run", "round", name=op.f("pk_flower_rounds")),
+    op.create_index(
+        op.f("ix_flower_messages_run_replied_at_expires_at"),
+        "flower_messages",
+        ["run", "replied_at", "expires_at"],
+        unique=False,
     )
-    op.create_table(
-        "flower_replies",
-        sa.Column("run", _TEXT, nullable=False),
-        sa.Column("message", _TEXT, nullable=False),
-        sa.Column("content", _TEXT, nullable=True),
-        sa.Column("bytes", sa.BigInteger(), nullable=False),
-        sa.Column("code", sa.BigInteger(), nullable=True),
-        sa.Column("reason", _TEXT, nullable=False),
-        sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("seq", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("link", _TEXT, server_default="", nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run", "message"], ["flower_messages.run", "flower_messages.message"], name="fk_flower_replies_message"
-        ),
-        sa.PrimaryKeyConstraint("run", "message", name=op.f("pk_flower_replies")),
+    op.create_index(op.f("ix_flower_messages_run_reply"), "flower_messages", ["run", "reply"], unique=False)
+    op.create_index(
+        op.f("ix_flower_messages_run_round_group_id"), "flower_messages", ["run", "round", "group_id"], unique=False
     )
-    op.create_index(op.f("ix_flower_replies_run_content"), "flower_replies", ["run", "content"], unique=False)
