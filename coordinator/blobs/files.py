@@ -52,7 +52,7 @@ from coordinator.blobs.port import (
     is_digest,
     missing,
 )
-from coordinator.datafolder import make_folder, sync_folder
+from coordinator.datafolder import make_folder
 
 _SPOOL = "spool"
 _SUMS, _DAMAGED = ".sums", ".damaged"
@@ -276,7 +276,7 @@ class FileBlobs(BlobFolder):
     def sync_folder(self, folder: Path) -> None:
         """Waits until the names in the folder are on the disk."""
         if self._durable:
-            sync_folder(folder)
+            _fsync_folder(folder)
 
     def make_prefix(self, prefix: str) -> None:
         """Makes the folder of these two digits durably, if it is missing."""
@@ -448,3 +448,12 @@ def _sweep(folder: Path) -> None:
             pass
         finally:
             os.close(fd)
+
+
+def _fsync_folder(folder: Path) -> None:
+    """By the ``os`` of this module: the fault explorer stands in for it."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -33,7 +33,7 @@ def _blob_before_fsync() -> Patches:
         if self._memory is not None:
             self._make_file(self._memory)
         self._file.replace(target)
-        files.sync_folder(target.parent)
+        files._fsync_folder(target.parent)
         self._discard()
         self._file, self._committed = target, True
         return digest
@@ -44,7 +44,7 @@ def _blob_before_fsync() -> Patches:
 @mutant("folder-not-synced", "ack-durable", "whole-blob")
 def _folder_not_synced() -> Patches:
     """A blob's bytes are on the disk, its name is not."""
-    return [(files, "sync_folder", lambda folder: None)]
+    return [(files, "_fsync_folder", lambda folder: None)]
 
 
 @mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
