@@ -293,7 +293,7 @@ class Empty:
             self._came(to, exchange)
             return protocol.Noted()
 
-        return PendingCommit(run, settle)
+        return PendingCommit(commits, settle)
 
     def _public(self, device: DeviceRow) -> str:
         """The device's public key in hexadecimal."""

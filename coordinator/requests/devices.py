@@ -67,7 +67,7 @@ def check_in(to: Coordinator, device: DeviceRow, message: CheckIn) -> PendingCom
         found = checked_in()
         return NotYet(found) if isinstance(found, PoolPlace) else found
 
-    return PendingCommit("", answered)
+    return PendingCommit(to.fleet.arrivals, answered)
 
 
 def waits_for(device: DeviceRow, message: CheckIn) -> str:
@@ -101,7 +101,7 @@ def started(
         entered()
         return Noted()
 
-    return PendingCommit(run, noted)
+    return PendingCommit(to.core.log(run).commits, noted)
 
 
 def admit(to: Coordinator, device: DeviceRow, *, run: RunId, round: RoundNumber, attempt: Attempt) -> int:
@@ -116,7 +116,7 @@ def update(
     An acknowledged update is durable. The same bytes again get the same receipt; other bytes are refused
     (*duplicate*): the first update counts. `Content-Digest` is checked where the request has it.
     """
-    return PendingCommit(run, to.devices.report(device, run, round, attempt, body))
+    return PendingCommit(to.core.log(run).commits, to.devices.report(device, run, round, attempt, body))
 
 
 def withdraw(to: Coordinator, device: DeviceRow, message: Withdrawal, *, run: RunId, round: RoundNumber) -> Noted:

@@ -31,6 +31,7 @@ from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.secure import NotReady, Octets
 from coordinator.requests.callers import Caller, Credentials, Permission, caller_id, check_credentials, identify
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.signing import Arrived
 
 Handler = Callable[..., Any]
@@ -66,8 +67,8 @@ class NotYet:
 class PendingCommit(Generic[T]):
     """An answer that acknowledges what is queued for a transaction and not durable yet."""
 
-    run: str
-    """What is queued for one run shares transactions, and so do the check-ins of all runs: empty."""
+    commits: GroupCommit[Any, Any]
+    """In which it is queued, and which decides when its transaction begins."""
     settle: Callable[[], T]
     """Makes durable what is queued, unless that is done; returns the answer or raises ProblemError."""
 

@@ -134,7 +134,7 @@ def secure_message(
             entered()
         return Noted()
 
-    return PendingCommit(run, noted)
+    return PendingCommit(to.core.log(run).commits, noted)
 
 
 def secure_answer(

@@ -163,4 +163,4 @@ class Coordinator:
 
     def locked(self) -> bool:
         """Whether any thread holds a lock of this process that another would wait for."""
-        return self.core.locked() or self.fleet.locked() or self.identities.locked() or self.workers.locked()
+        return self.core.locked() or self.fleet.arrivals.locked() or self.identities.locked() or self.workers.locked()

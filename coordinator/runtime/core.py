@@ -220,7 +220,7 @@ class Core:
         """Whether any thread holds a lock of this object, of a log or of an aggregator."""
         return (
             self._lock.locked()
-            or any(log.locked() for log in self.logs())
+            or any(log.commits.locked() for log in self.logs())
             or any(aggregator.locked() for aggregator in list(self.process.aggregators.values()))
         )
 

@@ -53,11 +53,7 @@ class Fleet:
     def __init__(self, core: Core) -> None:
         self._store, self._clock, self._signals, self._settings = core.store, core.clock, core.signals, core.settings
         self._processes = core.process.processes
-        self._arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals)
-
-    def locked(self) -> bool:
-        """Whether a thread writes check-ins."""
-        return self._arrivals.locked()
+        self.arrivals: GroupCommit[_Arrival, None] = GroupCommit(self._write_arrivals)
 
     # ------------------------------------------------------------ waiting
 
@@ -68,7 +64,7 @@ class Fleet:
         ``check_in.examples`` is already capped.
         """
         arrival = self._arrival(device, check_in)
-        entered = self._arrivals.enter(arrival)
+        entered = self.arrivals.enter(arrival)
 
         def settle() -> PoolPlace:
             entered()
@@ -79,7 +75,7 @@ class Fleet:
     def seen(self, device: DeviceRow, check_in: CheckIn) -> Callable[[], None]:
         """Queues that this device checked in and gets no place in the pool. The function that it returns makes that
         durable. It shows to people only: that it cannot be written keeps no answer back."""
-        entered = self._arrivals.enter(self._arrival(device, check_in, waits=False))
+        entered = self.arrivals.enter(self._arrival(device, check_in, waits=False))
 
         def settle() -> None:
             with suppress(StoreError):

@@ -8,6 +8,15 @@ once.
 
 Every write is in two steps: *enter* puts the item in the queue, and *settle* makes it durable. Who has many items
 enters them all and then settles each: the first call commits them together.
+
+Answers that acknowledge an item can be gathered, so that no thread waits for the lock::
+
+    no transaction is under way     it begins at once, in the thread of the request
+    one is, or other answers wait   the next one begins after it, with all that have come; those after that one
+                                    GATHER_S apart, until one of them has a single answer
+
+A round has hundreds of messages within seconds, and a transaction costs as much as several messages. In a crowd an
+answer waits up to GATHER_S longer; one that has the coordinator for itself does not.
 """
 
 from __future__ import annotations
@@ -15,7 +24,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+GATHER_S = 0.25
+"""Seconds between two transactions where answers wait for the next one. A device's exchange takes longer."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,6 +54,10 @@ class GroupCommit(Generic[T, R]):
         self._queue: list[_Ticket[T, R]] = []
         self._queue_lock = threading.Lock()
         self._turn = threading.Lock()
+        self._gathered: list[Any] | None = None
+        """The answers that wait for the next transaction; None: nobody takes them."""
+        self._pause_s = 0.0
+        """Seconds after the next transaction, where it has a single answer."""
 
     def locked(self) -> bool:
         """Whether a thread commits a batch."""
@@ -82,3 +98,23 @@ class GroupCommit(Generic[T, R]):
             else:
                 ticket.result = result
             ticket.done = True
+
+    def idle(self) -> bool:
+        """Whether an answer is settled at once, in the thread that has it; else it is gathered."""
+        return self._gathered is None and not self.locked()
+
+    def gather(self, answer: Any) -> bool:
+        """Has an answer wait for the next transaction. True: the caller settles what ``take`` returns, until that is
+        nothing. Both are called by the same thread."""
+        if self._gathered is not None:
+            self._gathered.append(answer)
+            return False
+        self._gathered, self._pause_s = [answer], GATHER_S
+        return True
+
+    def take(self) -> tuple[list[Any], float]:
+        """The answers of the next transaction, and for how many seconds others are gathered after it."""
+        batch = self._gathered or []
+        self._gathered = [] if batch else None
+        pause_s, self._pause_s = GATHER_S if len(batch) > 1 else self._pause_s, 0.0
+        return batch, pause_s

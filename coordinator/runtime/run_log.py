@@ -75,7 +75,7 @@ class RunLog:
         self._clock = clock
         self._hand_out = hand_out
         self._traces = traces
-        self._commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
+        self.commits: GroupCommit[_Proposal, list[fx.Effect]] = GroupCommit(self._commit)
         self._cache = start_of(row)
         self._read_at: float | None = None
         """When the store was last asked for the newest event, by the clock."""
@@ -89,10 +89,6 @@ class RunLog:
     @property
     def seq(self) -> int:
         return self._cache[1]
-
-    def locked(self) -> bool:
-        """Whether a thread of this process has a transaction of the run open."""
-        return self._commits.locked()
 
     def submit(self, make: Make, *, fence: int | None = None, message: MessageRow | None = None) -> list[fx.Effect]:
         """Applies the event and returns its effects once they are durable.
@@ -108,7 +104,7 @@ class RunLog:
         """Queues the proposal. The function that it returns does the rest of ``submit``: those that are queued
         meanwhile share the transaction."""
         cause = None if self._traces is None else self._traces.cause()
-        return self._commits.enter(_Proposal(make, fence, cause, message))
+        return self.commits.enter(_Proposal(make, fence, cause, message))
 
     def caught_up(self) -> tuple[RunState, int]:
         """Returns (state, seq) with the events of other replicas: one cheap read where there are none."""

@@ -5,13 +5,17 @@ Held check-ins and event streams need no thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, assert_never
 
 from starlette.types import Receive
 
 from coordinator.access import Operator
-from coordinator.requests import Caller
+from coordinator.requests import Caller, PendingCommit
 from coordinator.runtime import log_context
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
 from coordinator.service.limits.admission import LOCAL, Sender
@@ -23,6 +27,8 @@ from coordinator.store.port import DeviceRow, WorkerRow
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
+
+_Waiting = tuple[Context, Callable[[], Any], asyncio.Future[tuple[Any, Exception | None]]]
 
 
 class Service(Serving):
@@ -36,6 +42,7 @@ class Service(Serving):
         self.viewer_slots = stream_slots(settings.viewers, "viewers")
         self.meters.streams.set_function(lambda: self.stream_slots.amount)
         self.meters.viewers.set_function(lambda: self.viewer_slots.amount)
+        self._crowds: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         super().stop()
@@ -51,6 +58,56 @@ class Service(Serving):
             if sender.key or not isinstance(caller, Operator):
                 self.admission.caller(name)
         return caller
+
+    async def settled(self, answer: Any) -> Any:
+        """The answer itself, once what it acknowledges is durable; raises what ``PendingCommit.settle`` raises.
+        CancelledError where the service is closed before."""
+        if not isinstance(answer, PendingCommit):
+            return answer
+        loop = asyncio.get_running_loop()
+        waiting: _Waiting = (copy_context(), answer.settle, loop.create_future())
+        if answer.commits.gather(waiting):
+            task = loop.create_task(self._settle_gathered(answer.commits))  # a request may be cancelled
+            self._crowds.add(task)
+            task.add_done_callback(self._crowds.discard)
+        found, error = await waiting[2]
+        if error is not None:
+            self.coordinator.core.process.storage_errors.note(error)
+            raise error
+        return found
+
+    async def _settle_gathered(self, commits: GroupCommit[Any, Any]) -> None:
+        """Until none waits."""
+        batch, pause_s = commits.take()
+        try:
+            while batch:
+                for (_, _, future), found in zip(batch, await self.work(_settled, batch), strict=True):
+                    if not future.done():  # its request was cancelled
+                        future.set_result(found)
+                await asyncio.sleep(pause_s)
+                batch, pause_s = commits.take()
+        finally:
+            while batch:  # the service is closed
+                for _, _, future in batch:
+                    future.cancel()
+                batch, _ = commits.take()
+
+
+def at_once(answer: Any) -> Any:
+    """Settles the answer in this thread, where no other one waits or is being settled with it. Else it is returned as
+    it is, for ``Service.settled``."""
+    return answer.settle() if isinstance(answer, PendingCommit) and answer.commits.idle() else answer
+
+
+def _settled(batch: Sequence[_Waiting]) -> list[tuple[Any, Exception | None]]:
+    """The answer or the error of each; the first call commits them all."""
+    found: list[tuple[Any, Exception | None]] = []
+    for context, settle, _ in batch:
+        try:
+            found.append((context.run(settle), None))
+        except Exception as error:  # noqa: BLE001 - it is raised where its request is answered
+            found.append((None, error))
+    return found
 
 
 def caller_name(caller: Caller) -> str | None:

@@ -28,8 +28,7 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.requests import Caller, Credentials, Entry, Held, NotYet, Request, Shape
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.signing import Arrived
-from coordinator.service.commit_batches import CommitBatches
-from coordinator.service.core import Service, until_gone
+from coordinator.service.core import Service, at_once, until_gone
 
 
 class _Seen(NamedTuple):
@@ -42,9 +41,8 @@ class _Seen(NamedTuple):
 class Holds:
     """The requests held by this process, the latest of each peer."""
 
-    def __init__(self, service: Service, batches: CommitBatches) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._batches = batches
         self._latest: dict[tuple[str, str], object] = {}
 
     async def answer(
@@ -68,11 +66,11 @@ class Holds:
             caller = service.count(entry.caller(coordinator, credentials, path))
             request = Request(entry, caller, message, path)
             seen = self._seen(request, shape)
-            answer = self._batches.alone(request.begin(shape.first, coordinator))
+            answer = at_once(request.begin(shape.first, coordinator))
             return credentials, self._valid_s(credentials), caller, seen, answer
 
         credentials, valid_s, caller, seen, answer = await service.work(begin)
-        answer = await self._batches.together(answer)
+        answer = await service.settled(answer)
         named: tuple[Any, ...] = ()
         if isinstance(answer, NotYet):
             named, answer = (answer.hold,), None

@@ -25,8 +25,7 @@ from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
 from coordinator.requests.entry import OCTETS, About, Beside
 from coordinator.runtime import log_context
 from coordinator.runtime.signing import Arrived
-from coordinator.service.commit_batches import CommitBatches
-from coordinator.service.core import Service, caller_name
+from coordinator.service.core import Service, at_once, caller_name
 from coordinator.service.declaring import declared
 from coordinator.service.describing import BINARY, extras
 from coordinator.service.edge import version_refusal
@@ -44,16 +43,15 @@ query."""
 
 def table_routes(service: Service, uploads: Uploads, entries: Iterable[Entry[Shape]]) -> list[APIRoute]:
     """Returns a route for each entry, in order."""
-    batches = CommitBatches(service)
-    holds = Holds(service, batches)
+    holds = Holds(service)
     prefix = service.settings.prefix
-    return [_route(entry, _respond(service, uploads, holds, batches, entry), prefix) for entry in entries]
+    return [_route(entry, _respond(service, uploads, holds, entry), prefix) for entry in entries]
 
 
 # ------------------------------------------------------------ one function for each shape
 
 
-def _respond(service: Service, uploads: Uploads, holds: Holds, batches: CommitBatches, entry: Entry[Shape]) -> Respond:
+def _respond(service: Service, uploads: Uploads, holds: Holds, entry: Entry[Shape]) -> Respond:
     coordinator, shape = service.coordinator, entry.shape
 
     def request(given: Arrived | str, message: Any, path: dict[str, Any]) -> Request:
@@ -62,9 +60,9 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, batches: CommitBa
 
     async def direct(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         def act() -> Any:
-            return batches.alone(request(given, message, path).act(coordinator))
+            return at_once(request(given, message, path).act(coordinator))
 
-        return await batches.together(await service.work(act))
+        return await service.settled(await service.work(act))
 
     async def held(http: HttpRequest, given: Arrived | str, message: Any, path: dict[str, Any]) -> Any:
         assert isinstance(shape, Held)  # noqa: S101 - narrowed for the type checker
@@ -85,10 +83,10 @@ def _respond(service: Service, uploads: Uploads, holds: Holds, batches: CommitBa
             return answer
 
         def finish(spool: Spool) -> Any:
-            return batches.alone(asked.act(coordinator, spool))
+            return at_once(asked.act(coordinator, spool))
 
         taken = await uploads.receive(http, limit, finish, caller_name(asked.caller), room=shape.room)
-        return await batches.together(taken)
+        return await service.settled(taken)
 
     return {Direct: direct, Held: held, Body: body}[type(shape)]
 

@@ -206,7 +206,7 @@ class Process(ABC):
 
     def _has_entered(self) -> bool:
         """Whether a proposal is queued that its request settles later: whoever is settled next commits it too."""
-        commits: list[Any] = [log._commits for log in self.coordinator.core.logs()]
+        commits: list[Any] = [log.commits for log in self.coordinator.core.logs()]
         return any(commit._queue for commit in commits)
 
     def _die_before_answer(self, event: str) -> None:

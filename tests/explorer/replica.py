@@ -76,7 +76,7 @@ def watch_turns(process: Process, coordinator: Coordinator, watched: int) -> int
     how many there are."""
     logs = coordinator.core.logs()
     for log in logs[watched:]:
-        commit: Any = log._commits
+        commit: Any = log.commits
         commit._turn = QueuedLock(process)
     return len(logs)
 

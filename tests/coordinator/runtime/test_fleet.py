@@ -134,7 +134,7 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
         points.armed = True
         for thread in threads:
             thread.start()
-        queue = world.coordinator.fleet._arrivals
+        queue = world.coordinator.fleet.arrivals
         while len(queue._queue) < 19:
             threading.Event().wait(0.001)
     for thread in threads:
@@ -145,7 +145,7 @@ def test_check_ins_that_arrive_together_share_a_transaction() -> None:
 
 def test_a_check_in_wakes_the_clock_once_it_is_durable(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a pool that is full is seen at once."""
-    signals, arrivals = world.coordinator.core.signals, world.coordinator.fleet._arrivals
+    signals, arrivals = world.coordinator.core.signals, world.coordinator.fleet.arrivals
     write, before = arrivals._commit, list[int]()
 
     def written(rows: Any) -> Any:

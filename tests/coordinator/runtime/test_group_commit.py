@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from coordinator.runtime.group_commit import GroupCommit
+from coordinator.runtime.group_commit import GATHER_S, GroupCommit
 from coordinator.store import MemoryStore
 from tests.coordinator.runtime.fragile import FragileStore, Points
 from tests.coordinator.world import World
@@ -144,6 +144,22 @@ def test_many_threads_lose_nothing_and_do_nothing_twice() -> None:
     assert sorted(done) == sorted(1000 * number + item for number in range(8) for item in range(100))
 
 
+def test_answers_that_come_while_others_are_settled_share_the_next_transaction() -> None:
+    group = Counter().group
+    assert group.idle()
+    with group._turn:
+        assert not group.idle(), "a transaction is under way"
+    assert [group.gather(name) for name in "abc"] == [True, False, False]
+    assert group.take() == (["a", "b", "c"], GATHER_S)
+    assert not group.idle(), "whoever comes is gathered until nobody waits"
+    assert not group.gather("d")
+    assert group.take() == (["d"], 0.0), "the crowd is over"
+    assert group.take() == ([], 0.0)
+    assert group.idle()
+    assert group.gather("e")
+    assert group.take() == (["e"], GATHER_S), "the first one has met another transaction"
+
+
 def test_reports_that_arrive_together_share_a_transaction() -> None:
     """Through the coordinator: a held transaction gathers all other reports of the cohort behind it."""
     points = Points()
@@ -170,7 +186,7 @@ def _send_together(world: World, numbers: list[int]) -> None:
     with world.store.transaction():
         for thread in threads:
             thread.start()
-        queue = world.coordinator.core.log("marks")._commits
+        queue = world.coordinator.core.log("marks").commits
         while len(queue._queue) < len(numbers) - 1:
             threading.Event().wait(0.001)
     for thread in threads:
@@ -202,7 +218,7 @@ def test_a_peers_fault_in_a_shared_transaction_is_reported_to_that_peer_alone() 
     with world.store.transaction():
         for thread in threads:
             thread.start()
-        queue = world.coordinator.core.log("marks")._commits
+        queue = world.coordinator.core.log("marks").commits
         while len(queue._queue) < 3:
             threading.Event().wait(0.001)
     for thread in threads:

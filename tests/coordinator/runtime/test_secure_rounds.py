@@ -222,7 +222,7 @@ def test_an_opening_takes_no_thread_of_the_other_actions(world: Served, monkeypa
         assert begun.wait(10)
         assert threads == ["quorate-opening"]
         log = world.coordinator.core.log(RUN)
-        assert not log.locked()
+        assert not log.commits.locked()
         log.submit(lambda tx, state, at: None)
         done = [threading.Event() for _ in range(4)]
         monkeypatch.setattr(world.coordinator, "perform", lambda task: task[1].set())

@@ -17,11 +17,11 @@ import pytest
 
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_VERSION, Route
 from coordinator.requests import PendingCommit
+from coordinator.runtime import group_commit
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.run_log import RunLog
-from coordinator.service import commit_batches, create_app
-from coordinator.service.commit_batches import CommitBatches
-from coordinator.service.core import Service
+from coordinator.service import create_app
+from coordinator.service.core import Service, at_once
 from coordinator.settings import Settings
 from coordinator.store.port import StoreError
 from tests.coordinator.service.devices import Signing
@@ -33,15 +33,14 @@ WHO: ContextVar[str] = ContextVar("who", default="nobody")
 class Run:
     """The log of one run: its transactions are noted, and one can be held until the test lets it go on."""
 
-    def __init__(self, name: str, service: Service) -> None:
-        self.name = name
+    def __init__(self, service: Service) -> None:
         self.batches: list[list[str]] = []
         self.settled_as: list[str] = []
         self.queued = 0
         """How many requests have queued their item."""
         self.held, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
-        self.service, self.answers = service, CommitBatches(service)
+        self.service = service
         self._log: GroupCommit[str, str] = GroupCommit(self._commit)
 
     def _commit(self, items: Sequence[str]) -> list[str | BaseException]:
@@ -60,14 +59,14 @@ class Run:
             self.settled_as.append(WHO.get())
             return entered()
 
-        return PendingCommit(self.name, settle)
+        return PendingCommit(self._log, settle)
 
     async def _answer(self, item: str) -> str:
         WHO.set(item)
-        return str(await self.answers.together(await self.service.work(self._taken, item)))
+        return str(await self.service.settled(await self.service.work(self._taken, item)))
 
     def _taken(self, item: str) -> Any:
-        return self.answers.alone(self.entered(item))
+        return at_once(self.entered(item))
 
     def ask(self, item: str) -> asyncio.Task[str]:
         """A request whose answer waits."""
@@ -88,7 +87,7 @@ class Run:
     @property
     def _waiting(self) -> int | None:
         """None: nobody of the run has had to wait."""
-        found = self.answers._waiting.get(self.name)
+        found = self._log._gathered
         return None if found is None else len(found)
 
     async def crowd(self) -> None:
@@ -115,19 +114,18 @@ def play(scenario: Coroutine[Any, Any, None]) -> None:
 def test_an_answer_that_waits_for_nothing_is_the_answer() -> None:
     async def scenario() -> None:
         with serving() as service:
-            batches = CommitBatches(service)
-            assert await batches.together(batches.alone("yes")) == "yes"
-            assert await batches.together(batches.alone(None)) is None
+            assert await service.settled(at_once("yes")) == "yes"
+            assert await service.settled(at_once(None)) is None
 
     play(scenario())
 
 
 def test_who_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_batches, "GATHER_S", 3600)
+    monkeypatch.setattr(group_commit, "GATHER_S", 3600)
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             assert [await run.ask(item) for item in ("x", "y", "z")] == ["X", "Y", "Z"]
             assert run.batches == [["x"], ["y"], ["z"]]
 
@@ -137,7 +135,7 @@ def test_who_is_alone_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> None:
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             first = await run.hold("first")
             others = [run.ask(f"other-{number}") for number in range(9)]
             await run.until_queued(10)
@@ -154,11 +152,11 @@ def test_who_comes_while_another_is_settled_shares_the_next_transaction() -> Non
 def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(commit_batches, "GATHER_S", 3.0)
+    monkeypatch.setattr(group_commit, "GATHER_S", 3.0)
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             await run.crowd()
             later = []
             for item in ("p", "q", "r"):  # one after another
@@ -173,14 +171,14 @@ def test_after_company_the_next_transaction_gathers_all_that_come_within_the_pau
 
 def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once one comes alone again, the next is not kept waiting."""
-    monkeypatch.setattr(commit_batches, "GATHER_S", 0.2)
+    monkeypatch.setattr(group_commit, "GATHER_S", 0.2)
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             await run.crowd()
             await run.ask("alone")
-            monkeypatch.setattr(commit_batches, "GATHER_S", 3600)
+            monkeypatch.setattr(group_commit, "GATHER_S", 3600)
             assert [await run.ask(item) for item in ("x", "y")] == ["X", "Y"]
 
     play(scenario())
@@ -189,7 +187,7 @@ def test_the_pause_ends_with_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             first = await run.hold("first")
             others = [run.ask(item) for item in ("good", "wrong", "better")]
             await run.until_queued(4)
@@ -198,7 +196,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
             assert [str(one) for one in found] == ["FIRST", "GOOD", "wrong", "BETTER"]
             assert isinstance(found[2], ValueError)
             assert service.coordinator.core.process.storage_errors.recent() == ""
-            another = Run("b", service)
+            another = Run(service)
             first = await another.hold("first")
             disk = another.ask("disk")
             await another.until_queued(2, waiting=0)
@@ -216,8 +214,7 @@ def test_an_error_is_its_own_and_one_of_the_machine_is_noted_for_people(caplog: 
 def test_a_run_does_not_wait_for_another() -> None:
     async def scenario() -> None:
         with serving() as service:
-            slow, quick = Run("a", service), Run("b", service)
-            quick.answers = slow.answers
+            slow, quick = Run(service), Run(service)
             first = await slow.hold("first")
             assert await quick.ask("x") == "X"
             assert not first.done()
@@ -230,7 +227,7 @@ def test_a_run_does_not_wait_for_another() -> None:
 def test_what_a_cancelled_request_has_queued_is_settled_and_the_others_are_answered() -> None:
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             first = await run.hold("first")
             gone, stays = run.ask("gone"), run.ask("stays")
             await run.until_queued(3)
@@ -249,7 +246,7 @@ def test_a_service_that_is_closed_ends_all_that_wait() -> None:
 
     async def scenario() -> None:
         with serving() as service:
-            run = Run("a", service)
+            run = Run(service)
             first = await run.hold("first")
             second = run.ask("second")
             await run.until_queued(2, waiting=0)

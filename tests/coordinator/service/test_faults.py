@@ -32,12 +32,12 @@ from coordinator.requests import Held
 from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.fleet import PoolPlace
+from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import SignedBy
 from coordinator.runtime.process_state import StorageErrors
 from coordinator.runtime.signals import Signals
 from coordinator.runtime.signing import Arrived
 from coordinator.service import create_app
-from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings
@@ -85,9 +85,14 @@ class Scripted:
         self.storage_errors = StorageErrors(SystemClock())
         self.clock = SystemClock()
         self.core = self.devices = self.operators = self.workers = self.access = self.identities = self.signed = self
-        self.insight = self.process = self
+        self.insight = self.fleet = self.process = self
         """All collaborators of a coordinator in one, but for ``system``, which takes the service's own meters."""
         self.system = SimpleNamespace()
+        self.commits: GroupCommit[Any, Any] = GroupCommit(list)
+        self.arrivals = self.commits
+
+    def log(self, run: str) -> Scripted:
+        return self
 
     def recover(self) -> None: ...
     def note(self) -> None: ...
@@ -323,7 +328,7 @@ def test_ten_thousand_held_check_ins_hold_no_thread_and_wake_together(scripted: 
 
     async def scenario() -> int:
         service = Service(scripted, Settings(reread_s=60, threads=4), scripted.signals)  # type: ignore[arg-type]
-        holds = Holds(service, CommitBatches(service))
+        holds = Holds(service)
 
         never = asyncio.Event()
 

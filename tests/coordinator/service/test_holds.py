@@ -18,7 +18,6 @@ from coordinator.requests.devices import CHECK_IN
 from coordinator.requests.workers import POLL
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.signing import Arrived
-from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings
@@ -72,10 +71,10 @@ def test_repro_a_connection_that_is_found_closed_late_costs_a_reconnected_device
 
     async def scenario() -> None:
         one, two = service_of(world.coordinator), service_of(world.replica())
-        old = Connection(Holds(one, CommitBatches(one)), arrived(world))
+        old = Connection(Holds(one), arrived(world))
         await held(one)
         world.clock.at += 0.001
-        new = Connection(Holds(two, CommitBatches(two)), arrived(world))
+        new = Connection(Holds(two), arrived(world))
         await held(two)
         await old.close()
         assert waiting() == 1, "it waits by its newer connection"
@@ -92,7 +91,7 @@ def test_check_ins_of_a_moment_share_a_transaction_and_none_is_held_before_it_is
 ) -> None:
     world = World(10)
     world.create()
-    arrivals = world.coordinator.fleet._arrivals
+    arrivals = world.coordinator.fleet.arrivals
     write, written = arrivals._commit, list[int]()
     begun, go_on = threading.Event(), threading.Event()
 
@@ -106,7 +105,7 @@ def test_check_ins_of_a_moment_share_a_transaction_and_none_is_held_before_it_is
 
     async def scenario() -> None:
         service = Service(world.coordinator, Settings(reread_s=60, threads=4), world.coordinator.core.signals)
-        holds = Holds(service, CommitBatches(service))
+        holds = Holds(service)
         connections = [Connection(holds, arrived(world))]
         await asyncio.to_thread(begun.wait, 20)
         connections += [Connection(holds, arrived(world, number)) for number in range(1, 10)]
@@ -138,7 +137,7 @@ def test_a_check_in_that_is_alone_takes_one_trip_into_a_thread(monkeypatch: pyte
             return await work(task, *given)
 
         monkeypatch.setattr(service, "work", counted)
-        connection = Connection(Holds(service, CommitBatches(service)), arrived(world))
+        connection = Connection(Holds(service), arrived(world))
         await first_held(service)
         assert len(trips) == 1
         assert len(world.store.waiting(world.clock.now())) == 1
@@ -155,11 +154,11 @@ def test_a_check_in_that_could_not_be_stored_is_not_held(monkeypatch: pytest.Mon
     def full(rows: Sequence[WaitingRow]) -> Sequence[BaseException | None]:
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(world.coordinator.fleet._arrivals, "_commit", full)
+    monkeypatch.setattr(world.coordinator.fleet.arrivals, "_commit", full)
 
     async def scenario() -> None:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
-        connection = Connection(Holds(service, CommitBatches(service)), arrived(world))
+        connection = Connection(Holds(service), arrived(world))
         with pytest.raises(StoreError, match="the disk is full"):
             await connection.answer
         assert service.signals.waiting == 0
@@ -178,7 +177,7 @@ def held_until(world: World, happens: Callable[[], object]) -> ProblemError:
 
     async def scenario() -> ProblemError:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
-        connection = Connection(Holds(service, CommitBatches(service)), arrived(world))
+        connection = Connection(Holds(service), arrived(world))
         await first_held(service)
         await asyncio.to_thread(happens)
         with pytest.raises(ProblemError) as refused:
@@ -217,7 +216,7 @@ def test_a_held_request_of_a_worker_ends_when_its_key_is_revoked() -> None:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
         one = signature(key, at=world.clock.at, uri=URI)
         given = Arrived(signature=one, method="POST", uri=URI, at=world.clock.at)
-        connection = Connection(Holds(service, CommitBatches(service)), given, POLL, poll)
+        connection = Connection(Holds(service), given, POLL, poll)
         await first_held(service)
         encoded = world.authority.list(world.clock.at, key)
         await asyncio.to_thread(world.coordinator.identities.take_list, encoded)
@@ -251,7 +250,7 @@ def test_a_held_check_in_goes_on_where_its_certificate_was_renewed_meanwhile() -
 
     async def scenario() -> None:
         service = Service(world.coordinator, Settings(reread_s=60, threads=2), world.coordinator.core.signals)
-        connection = Connection(Holds(service, CommitBatches(service)), arrived(world))
+        connection = Connection(Holds(service), arrived(world))
         await first_held(service)
         world.coordinator.identities.register_device(world.authority.certificate(key, at=world.clock.at))
         world.clock.at += 1

@@ -14,7 +14,6 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.requests.secure import SECURE, SECURE_ANSWER
 from coordinator.secure.requests import SecureRequests
-from coordinator.service.commit_batches import CommitBatches
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings
@@ -67,7 +66,7 @@ def test_a_held_answer_is_woken_by_what_the_engine_says(world: Served) -> None:
 
     async def scenario() -> None:
         service = service_of(world)
-        holds = Holds(service, CommitBatches(service))
+        holds = Holds(service)
         waiting = [answered(holds, world, number, "advertise") for number in range(5)]
         await until(lambda: service.signals.waiting == 5)
         assert not any(one.answer.done() for one in waiting)
@@ -91,7 +90,7 @@ def test_a_held_request_for_the_header_is_woken_when_it_is_announced(world: Serv
 
     async def scenario() -> None:
         service = service_of(world)
-        waiting = Connection(Holds(service, CommitBatches(service)), arrived(world, 2), SECURE, HOLD, run=RUN, round=1)
+        waiting = Connection(Holds(service), arrived(world, 2), SECURE, HOLD, run=RUN, round=1)
         await until(lambda: service.signals.waiting == 1)
         await asyncio.to_thread(world.coordinator.perform, task)
         found = await waiting.answer
@@ -120,7 +119,7 @@ def test_three_hundred_held_requests_cost_nothing_until_there_is_an_answer(monke
 
     async def scenario() -> None:
         service = service_of(world)
-        holds = Holds(service, CommitBatches(service))
+        holds = Holds(service)
         waiting = [answered(holds, world, number, "advertise") for number in range(MANY)]
         await until(lambda: service.signals.waiting == MANY)
         before, reads = len(asked), count_reads(world, monkeypatch)
@@ -164,7 +163,7 @@ def test_a_held_request_is_read_again_by_time_only_where_there_may_be_an_answer(
 
     async def scenario() -> None:
         service = Service(world.coordinator, Settings(reread_s=0.02, threads=4), world.coordinator.core.signals)
-        waiting = answered(Holds(service, CommitBatches(service)), world, 0, "advertise")
+        waiting = answered(Holds(service), world, 0, "advertise")
         await until(lambda: service.signals.waiting == 1)
         before = len(asked)
         await asyncio.sleep(0.3)

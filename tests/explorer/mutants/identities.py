@@ -71,7 +71,7 @@ def _check_ins_of_many_lost() -> Patches:
 
     def wait(self: Fleet, device: DeviceRow, check_in: Any) -> Callable[[], PoolPlace]:
         arrival = self._arrival(device, check_in)
-        entered = self._arrivals.enter(arrival)
+        entered = self.arrivals.enter(arrival)
 
         def settle() -> PoolPlace:
             with suppress(StoreError):
