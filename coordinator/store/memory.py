@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
@@ -98,7 +99,14 @@ class _Table:
         place = _index(self.about.row, tuple(where))
         if place is None:
             return self.all
-        return self.indexes[place][2].get(tuple(where[name] for name in self.columns[place]), _EMPTY)
+        columns, buckets = self.columns[place], self.indexes[place][2]
+        if columns[0] in where:
+            return buckets.get(tuple(where[name] for name in columns), _EMPTY)
+        found = _Bucket()
+        for value in set(cast("Any", where[f"{columns[0]} in"])):
+            for key, row in buckets.get((value,), _EMPTY).rows.items():
+                found.put(key, row)
+        return found
 
     def put(self, key: Key, row: Any) -> None:
         before = self.all.rows.get(key)
@@ -132,9 +140,11 @@ def _of_columns(columns: Key) -> Callable[[Any], Key]:
 
 @cache
 def _index(row: type, where: tuple[str, ...]) -> int | None:
-    given = frozenset(where)
-    indexes = _Table(declared(row)).indexes
-    return next((place for place, (columns, _, _) in enumerate(indexes) if columns <= given), None)
+    """The place of the index that ``bucket`` uses; None: there is none for this condition."""
+    given, columns = frozenset(where), _Table(declared(row)).columns
+    of_values = (place for place, names in enumerate(columns) if given.issuperset(names))
+    of_lists = (place for place, names in enumerate(columns) if len(names) == 1 and f"{names[0]} in" in given)
+    return next(chain(of_values, of_lists), None)
 
 
 class CommittedRows:

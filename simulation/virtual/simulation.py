@@ -63,6 +63,8 @@ from simulation.virtual.unfinished import unfinished
 from simulation.virtual.world import SimulatedWorld
 
 _LISTED = 100_000
+_YOUNG = 5000
+"""How many new objects start a collection of garbage. Python's own 700 are those of six clients."""
 _SETTINGS = Settings(max_hold_s=0.0, waiting_s=3600.0)
 
 
@@ -382,6 +384,8 @@ def sums_of(engine: Engine) -> MakeSums:
 
 _frozen_for = 0
 """How many blocks of ``garbage_frozen`` are running."""
+_thresholds: tuple[int, int, int] = gc.get_threshold()
+"""Those of the collector before the first of them."""
 
 
 @contextmanager
@@ -390,15 +394,18 @@ def garbage_frozen() -> Iterator[None]:
 
     A round makes hundreds of small records, and Python collects garbage whenever enough have been made: it scans the
     modules, the user's data and all other objects of the process, which takes longer than the records themselves (a
-    fifth of the work of a simulation besides training). The last block that ends returns all objects to the collector.
-    Does nothing where the user has frozen objects (``gc.freeze``): they would be unfrozen with ours.
+    fifth of the work of a simulation besides training). It also waits for more new objects, most of which are gone by
+    then. The last block that ends sets the collector back. Does nothing where the user has frozen objects
+    (``gc.freeze``): they would be unfrozen with ours.
     """
-    global _frozen_for
+    global _frozen_for, _thresholds
     if not _frozen_for and gc.get_freeze_count():
         yield
         return
     if not _frozen_for:
         gc.freeze()
+        _thresholds = gc.get_threshold()
+        gc.set_threshold(_thresholds[0] and max(_thresholds[0], _YOUNG), *_thresholds[1:])
     _frozen_for += 1
     try:
         yield
@@ -406,3 +413,4 @@ def garbage_frozen() -> Iterator[None]:
         _frozen_for -= 1
         if not _frozen_for:
             gc.unfreeze()
+            gc.set_threshold(*_thresholds)

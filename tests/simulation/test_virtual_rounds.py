@@ -215,11 +215,14 @@ def test_a_run_of_an_older_version_goes_on_with_its_own_weights(tmp_path: Path) 
 
 def test_objects_from_before_a_simulation_are_not_scanned_for_garbage_until_the_last_one_ends() -> None:
     gc.unfreeze()  # what tests/conftest.py and a search for schedules have frozen in this process
+    before = gc.get_threshold()
     with garbage_frozen():
         with garbage_frozen():
             assert gc.get_freeze_count() > 0
         assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > before[0]
     assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == before
     gc.freeze()
     try:
         with garbage_frozen():
