@@ -24,7 +24,7 @@ from typing import Protocol, assert_never
 
 from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.flower.journal import NodeJournal, RunKey
-from client_sdk.flower.work import AppFailed, AppWork, ErrorCode, FlowerNotice, StoredState, Worked, error, size
+from client_sdk.flower.work import AppFailed, AppWork, ErrorCode, FlowerNotice, StoredState, Worked, error
 from client_sdk.http.transport import Interrupted
 from client_sdk.protocol.flower import (
     ConfigValue,
@@ -35,6 +35,7 @@ from client_sdk.protocol.flower import (
     FlowerWait,
     ReplyReceipt,
 )
+from client_sdk.protocol.names import size_text
 from client_sdk.protocol.problems import Problem, ProblemError
 
 REST_S = (1.0, 3.0)
@@ -155,7 +156,7 @@ class FlowerDevice:
         found = self._port.fetch(task)
         if isinstance(found, Problem):
             return self._refused(found, key, task)
-        self._notify("message", f"Received {task.kind}, {size(task.bytes)}.", task.run, task)
+        self._notify("message", f"Received {task.kind}, {size_text(task.bytes)}.", task.run, task)
         began = time.monotonic()
         work = self._work(task, key, str(found))
         over = Event()
@@ -222,7 +223,7 @@ class FlowerDevice:
             self._notify("refused", "Another answer to this message counts.", run, task)
             return True
         took = "" if worked_s is None else f" after {worked_s:.1f} s"
-        self._notify("replied", f"Replied{took}, {size(answer.header.reply_bytes)}.", run, task)
+        self._notify("replied", f"Replied{took}, {size_text(answer.header.reply_bytes)}.", run, task)
         return True
 
     def _send_error(self, task: FlowerTask, found: FlowerError) -> bool:

@@ -190,13 +190,3 @@ class FlowerNotice:
         if self.run is None:
             return self.text
         return f"{self.run}{f' round {self.group}' if self.group else ''}: {self.text}"
-
-
-def size(count: int) -> str:
-    """``1.5 MB``, of bytes."""
-    value = float(count)
-    for unit in ("bytes", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"

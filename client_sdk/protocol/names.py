@@ -165,6 +165,15 @@ def read_content_digest(value: str) -> str | None:
     return b64decode(found[1]).hex() if found else None
 
 
+def size_text(count: float) -> str:
+    """Bytes in decimal units."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
 class Message(BaseModel):
     """Base of all messages: frozen, unknown fields ignored."""
 

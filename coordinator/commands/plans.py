@@ -153,7 +153,8 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
 
 
 def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
-    from coordinator.runtime.insight.plan_cost import longest_s, size_text, time_text
+    from client_sdk.protocol.names import size_text
+    from coordinator.runtime.insight.plan_cost import longest_s, time_text
 
     cohort, rounds = plan.cohort, plan.finish.rounds
     reports = f"closes at {cohort.goal} reports, counts from {cohort.quorum_count} at the deadline"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from client_sdk.protocol.insight import DeviceParticipation
+from client_sdk.protocol.names import size_text
 from client_sdk.protocol.operators import TREATED, rounding_words
 from coordinator.engine.secure.plan import said_of_bits
 from coordinator.pictures.curve import Curve
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Table = Literal["rounds", "exchanges", "metrics", "participation", "withdrawals", "events"]
 
-_KIB = 1024
 _MOST_SCORES = 6
 _Item = TypeVar("_Item")
 COLUMNS = (
@@ -150,17 +150,7 @@ def cells(row: RoundSummary) -> list[str]:
     training = ", ".join(f"{name} {value:.4g}" for name, value in sorted(row.metrics.items()))
     counts = (row.selected, row.reported, row.counted, row.late, row.dropped, row.withdrawn)
     seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
-    return [str(row.round), row.status, *map(str, counts), human_bytes(row.bytes), seconds, training]
-
-
-def human_bytes(count: int) -> str:
-    """A number of bytes for people, such as ``1.5 MiB``."""
-    size, unit = float(count), "B"
-    for following in ("KiB", "MiB", "GiB", "TiB"):
-        if size < _KIB:
-            break
-        size, unit = size / _KIB, following
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    return [str(row.round), row.status, *map(str, counts), size_text(row.bytes), seconds, training]
 
 
 def summary(history: RecordedRun, last: int) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from client_sdk import codecs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
+from client_sdk.protocol.names import size_text
 from client_sdk.tensors.roles import told
 from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.runtime.core import Core
-from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, size_text, time_text
+from coordinator.runtime.insight.plan_cost import RoundCost, longest_s, time_text
 from coordinator.runtime.marks import kinds_against, tensors_of
 from coordinator.runtime.run_creation import Sees, checked_initial, checked_plan, free_id
 

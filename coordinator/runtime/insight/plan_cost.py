@@ -167,15 +167,6 @@ def _traffic(plan: Plan, averaged: Layout) -> Traffic:
     return of_secure_round(secure.rule.parameters(n), packed_bytes(lanes, lane_bits(n, terms.q)))
 
 
-def size_text(count: float) -> str:
-    """Bytes in decimal units."""
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
 def time_text(seconds: float) -> str:
     """Seconds in the largest unit of which there are two."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
