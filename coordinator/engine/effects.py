@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coordinator.engine.named_tensors import NamedTensors
+from coordinator.engine.named_tensors import NamedTensors, Small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +209,8 @@ class Commit:
     contributions: tuple[Contribution, ...]
     named_tensors: NamedTensors = field(default_factory=dict, hash=False)
     """Those that go with the parent."""
+    small: Small = field(default_factory=dict, hash=False)
+    """The small state that goes with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,8 @@ class CommitSum:
     """The devices whose masked vectors are in it, with digests. Their weights are 0: they are unknown."""
     named_tensors: NamedTensors = field(default_factory=dict, hash=False)
     """Those that go with the parent."""
+    small: Small = field(default_factory=dict, hash=False)
+    """The small state that goes with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.event_fields import OfAttempt, OfDevice
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence
-from coordinator.engine.named_tensors import NamedTensors
+from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.secure.events import (
     Advanced,
     Advertised,
@@ -213,6 +213,8 @@ class Committed:
     bytes: int
     named_tensors: NamedTensors = field(default_factory=dict)
     """Those that go with it. A round that learned nothing carries over what there was."""
+    small: Small = field(default_factory=dict)
+    """The small state that goes with it; likewise."""
     tensors: str = ""
     """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
     zero_sum: bool = False

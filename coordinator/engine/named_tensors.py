@@ -1,4 +1,5 @@
-"""Tensors that a run keeps beside its model, such as the server optimizer's state: name -> SHA-256 of a blob.
+"""What a run keeps beside its model. Tensors, such as the server optimizer's state: name -> SHA-256 of a blob. And a
+small state, as JSON, which stands in the commit's event itself.
 
 Each commit gives the whole map, with every name that the next round shall find; a round that learns nothing, in the
 datacenter or where the owner advances the run, carries it over. What stores, sweeps, repairs and verifies such blobs
@@ -10,12 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import not_
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 NamedTensors = Annotated[Mapping[str, str], Field(exclude_if=not_)]
 """Name -> digest. In canonical text it is absent where it is empty."""
+
+Small = Annotated[Mapping[str, Any], Field(exclude_if=not_)]
+"""A small state. In canonical text it is absent where it is empty."""
+MOST_SMALL = 64 * 1024
+"""Bytes of its canonical text."""
 
 SERVER_OPTIMIZER = "server-optimizer"
 

@@ -21,7 +21,7 @@ from client_sdk.secagg.header import Terms
 from client_sdk.tensors.roles import StatisticRole
 from coordinator.engine.aggregation.weights import times_of
 from coordinator.engine.effects import Contribution
-from coordinator.engine.named_tensors import NamedTensors
+from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.state import Barred, SecureRound
@@ -208,6 +208,8 @@ class RunState:
     """Digest of its canonical tensors, which devices go by; empty where the plan has no secure rounds."""
     named_tensors: NamedTensors = field(default_factory=dict)
     """Those that go with the current model."""
+    small: Small = field(default_factory=dict)
+    """The small state that goes with it."""
     version: int = 0
     """Of the current model; each commit adds one, so it is also the number of committed rounds."""
     status: Status = "running"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ import numpy as np
 
 from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
+from client_sdk.protocol.wire import canonical
 from client_sdk.tensors import (
     Layout,
     Manifest,
@@ -26,12 +28,12 @@ from client_sdk.tensors import (
 )
 from client_sdk.tensors.exact_sum import FRACTION_BITS
 from coordinator.blobs import BlobError, Blobs, Gone
-from coordinator.engine.aggregation.combining import Blocks, Computed, Sources, Updates
+from coordinator.engine.aggregation.combining import Blocks, Combine, Computed, Sources, Updates
 from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
-from coordinator.engine.named_tensors import NamedTensors
+from coordinator.engine.named_tensors import MOST_SMALL, NamedTensors, Small
 from coordinator.engine.plan import Plan, chosen
 from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried
 from coordinator.folding.sums import SpooledSums, Sums
@@ -63,6 +65,8 @@ class NewCheckpoint(NamedTuple):
     bytes: int
     named_tensors: NamedTensors = MappingProxyType({})
     """Those that go with it."""
+    small: Small = MappingProxyType({})
+    """The small state that goes with it."""
     zero_sum: bool = False
     """Whether the mean of the updates was zero in every value."""
     raised: int = 0
@@ -118,7 +122,7 @@ class Aggregator:
         self._blobs = blobs
         self._plan = plan
         self._run = run
-        self._chosen = chosen(plan, registry)
+        self._combine: Combine = chosen(plan, registry)
         self._lock = threading.Lock()
         with blobs.open(checkpoint) as file:
             self.manifest: Manifest = read_header(file).manifest
@@ -140,7 +144,7 @@ class Aggregator:
 
     def fold(self, round: int, item: Contribution) -> None:
         """Adds one update to the round's running sum, once; does nothing for a round that has ended. LostUpdate."""
-        if self._chosen.rule.needs == "sum":
+        if self._combine.needs == "sum":
             with self._lock, _lost_updates((item,)):
                 self._sums.fold(round, item)
 
@@ -150,9 +154,14 @@ class Aggregator:
             self._sums.forget(round)
 
     def commit(
-        self, round: int, parent: str, items: tuple[Contribution, ...], named_tensors: NamedTensors | None = None
+        self,
+        round: int,
+        parent: str,
+        items: tuple[Contribution, ...],
+        named_tensors: NamedTensors | None = None,
+        small: Small | None = None,
     ) -> NewCheckpoint:
-        """Writes the next checkpoint durably, and its named tensors beside it. ``named_tensors``: those that
+        """Writes the next checkpoint durably, and its named tensors beside it. ``named_tensors``, ``small``: what
         ``parent`` was committed with. The same parent, tensors and set of updates give the same digests.
 
         CannotAggregate when the result would not be finite, the sum out of range, or an update lost (LostUpdate);
@@ -160,16 +169,22 @@ class Aggregator:
         """
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
-            return self._write(round, parent, named_tensors, self._updates(round, items), updates)
+            return self._write(round, parent, named_tensors, small, self._updates(round, items), updates)
 
     def apply(
-        self, round: int, parent: str, mean: Blocks, named_tensors: NamedTensors | None = None, updates: str = ""
+        self,
+        round: int,
+        parent: str,
+        mean: Blocks,
+        named_tensors: NamedTensors | None = None,
+        small: Small | None = None,
+        updates: str = "",
     ) -> NewCheckpoint:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
         the updates are unknown. ``updates``: what the evidence says of them."""
         with self._lock, _final_errors():
             sources = Sources(lambda: mean, self.layout.elements, self.layout.parameters.elements)
-            return self._write(round, parent, named_tensors, sources, updates)
+            return self._write(round, parent, named_tensors, small, sources, updates)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:
         rows = sorted(items, key=lambda item: item.device)
@@ -189,7 +204,13 @@ class Aggregator:
     # ------------------------------------------------------------ the checkpoint
 
     def _write(
-        self, round: int, parent: str, named_tensors: NamedTensors | None, sources: Sources, updates: str
+        self,
+        round: int,
+        parent: str,
+        named_tensors: NamedTensors | None,
+        small: Small | None,
+        sources: Sources,
+        updates: str,
     ) -> NewCheckpoint:
         before, label = named_tensors or {}, f"{self._run} {round}"
         settings = {"server_learning_rate": self._plan.aggregation.server_learning_rate}
@@ -203,13 +224,16 @@ class Aggregator:
                 name: stack.enter_context(
                     carried(self._blobs, before.get(name), name, parameters, places, first, label)
                 )
-                for name, first in self._chosen.keeps.items()
+                for name, first in self._combine.keeps.items()
             }
             spool = stack.enter_context(self._blobs.spool())
             source = HashedReads(file)
             spool.write(source.read(header.data_start))
             tensors = {name: one.before for name, one in kept.items()}
-            made = self._chosen.combine(StoredBlocks(source, header, places), sources, tensors, {}, settings, seed)
+            made = self._combine.combine(
+                StoredBlocks(source, header, places), sources, tensors, small or {}, settings, seed
+            )
+            kept_small = _as_json(made.small)
             for name, spec in header.manifest.items():
                 if name not in places:
                     for chunk in _chunks(source, spec.nbytes):
@@ -231,7 +255,19 @@ class Aggregator:
             read = {name: one.read.digest for name, one in kept.items() if one.read is not None}
             evidence = Evidence(parent=source.digest, named_tensors=read, updates=updates)
             digest, after = spool.commit(), {name: one.after.commit() for name, one in kept.items()}
-            return NewCheckpoint(digest, spool.size, after, made.model.zero_sum, raised, evidence)
+            return NewCheckpoint(digest, spool.size, after, kept_small, made.model.zero_sum, raised, evidence)
+
+
+def _as_json(small: Small) -> Small:
+    """A small state as the log gives it back. ExtensionError where it is no JSON, or too large."""
+    try:
+        text = canonical(dict(small))
+    except (TypeError, ValueError) as error:
+        raise ExtensionError(f"the small state is no JSON: {error}") from None
+    if len(text) > MOST_SMALL:
+        raise ExtensionError(f"the small state has {len(text):,} bytes, more than {MOST_SMALL:,}")
+    found: Small = json.loads(text)
+    return found
 
 
 def _chunks(source: HashedReads, size: int) -> Iterator[bytes]:

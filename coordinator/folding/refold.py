@@ -40,11 +40,11 @@ def differences(
     committed: NewCheckpoint,
 ) -> Iterator[str]:
     """Yields a sentence for each part of ``committed`` that the updates do not give again. ``roles``: the run's;
-    ``parent``: the checkpoint that they were added to, with its named tensors."""
+    ``parent``: the checkpoint that they were added to, with its named tensors and its small state."""
     overlay: Any = _Overlay(blobs)
     try:
         found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
-            round, parent.digest, items, parent.named_tensors
+            round, parent.digest, items, parent.named_tensors, parent.small
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:
         yield f"its updates cannot be added up again: {error}"
@@ -53,6 +53,8 @@ def differences(
         yield f"its updates give {short(found.digest)}, not {short(committed.digest)}"
     for name, gives, names in changes(found.named_tensors, committed.named_tensors):
         yield f"its updates give {called(name)} {short(gives)}, not {short(names)}"
+    if found.small != committed.small:
+        yield "its updates give another small state than the log has"
 
 
 def short(digest: str | None) -> str:

@@ -70,7 +70,8 @@ class Actions:
         def made() -> NewCheckpoint:
             """Reads the parent's header first where this process has not: it may be damaged."""
             aggregator = self._core.aggregator(run)
-            return aggregator.commit(action.round, action.parent, action.contributions, action.named_tensors)
+            kept = action.named_tensors, action.small
+            return aggregator.commit(action.round, action.parent, action.contributions, *kept)
 
         if self._commits.commit(run, action, made):
             with suppress(Gone):

@@ -81,6 +81,7 @@ class Commits:
                     digest=made.digest,
                     bytes=made.bytes,
                     named_tensors=dict(made.named_tensors),
+                    small=made.small,
                     tensors=tensors,
                     zero_sum=made.zero_sum,
                     raised=made.raised,

@@ -21,7 +21,7 @@ from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
 from coordinator.engine.aggregation.combining import Computed
 from coordinator.engine.evidence import Evidence
-from coordinator.engine.named_tensors import NamedTensors
+from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
 from coordinator.folding.named_tensors import HashedReads
 
@@ -40,14 +40,15 @@ def commit_sum(
     total: Lanes,
     survivors: int,
     named_tensors: NamedTensors | None = None,
+    small: Small | None = None,
     *,
     codec: LinearCodec = FLOAT32,
     seed: bytes = NOTHING_DRAWN,
     updates: str = "",
 ) -> NewCheckpoint:
     """Write the checkpoint that follows ``parent`` with the weighted mean of the survivors' clipped updates, and the
-    named tensors after it. ``named_tensors``: those before; ``codec`` and its ``seed``: those of the
-    attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such
+    named tensors and the small state after it. ``named_tensors``, ``small``: those before; ``codec`` and its ``seed``:
+    those of the attempt's header; ``updates``: what the evidence says of them. CannotAggregate where there is no such
     mean or no such checkpoint.
 
     The mean of the encoded values is computed in float64, rounded to float32 and decoded in a fixed order of
@@ -73,7 +74,7 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    made = aggregator.apply(round, parent, Computed(mean), named_tensors, updates)
+    made = aggregator.apply(round, parent, Computed(mean), named_tensors, small, updates)
     share = quantizer.rounding_share(total[:first], survivors)
     return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 

@@ -129,6 +129,7 @@ class SecureWork:
             total,
             survivors,
             action.named_tensors,
+            action.small,
             codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
             seed=header.codec_seed,
             updates=sum_digest(

@@ -33,6 +33,8 @@ class LoggedRound:
     """Digest of the checkpoint, as the last commit names it."""
     named_tensors: dict[str, str] = field(default_factory=dict)
     """As the commit names them."""
+    small: dict[str, Any] = field(default_factory=dict)
+    """The small state, likewise."""
     evidence: dict[str, Any] = field(default_factory=dict)
     """What the commit says of the bytes that its checkpoint was made of."""
     workers: set[str] = field(default_factory=set)
@@ -49,6 +51,11 @@ class LoggedRound:
     def is_complete(self, plan: Plan) -> bool:
         """Whether a round closes before its deadline: its goal has reported, or each device has, or has left."""
         return len(self.reported) >= plan.cohort.goal or self.cohort <= self.reported.keys() | self.left
+
+    @property
+    def learned(self) -> bool:
+        """Whether the round was committed with what devices sent."""
+        return self.committed is not None and self.taken is None and not self.advanced
 
     def origin(self, number: int) -> str:
         """Where the checkpoint of a committed round came from, as its row says it to people."""
@@ -81,6 +88,7 @@ class LoggedRound:
                 self.committed_at = event.at
                 self.committed = body["digest"]
                 self.named_tensors = body.get("named_tensors", {})
+                self.small = body.get("small", {})
                 self.evidence = body.get("evidence", {})
             case "Scored":
                 for name, value in body["metrics"].items():

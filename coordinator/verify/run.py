@@ -8,6 +8,7 @@ from typing import Any
 
 from coordinator.engine import events as ev
 from coordinator.engine.effects import Contribution
+from coordinator.engine.named_tensors import Small
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
@@ -70,6 +71,8 @@ class RunChecks:
         self._line: list[CheckpointRow] = []
         self._wanted: list[WantedBlob] = []
         self._summed: dict[int, list[ContributionRow]] = {}
+        self._small: dict[int, Small] = {}
+        """Version -> the small state that goes with it, as the log has it."""
         self._over: dict[int, LoggedSecure] = {}
         """Secure rounds whose messages are deleted, as the log says."""
 
@@ -108,6 +111,10 @@ class RunChecks:
         self._over = {number: item.secure for number, item in log.items() if item.secure.blobs and number not in left}
         logged = {number: item.secure for number, item in log.items()}
         yield from against_messages(reader.message_rounds(row.run), logged, left)
+        small: Small = {}
+        for made in self._line:
+            found = log.get(made.round or 0)
+            small = self._small[made.version] = found.small if found is not None and found.learned else small
         checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
@@ -163,9 +170,11 @@ class RunChecks:
             run=self.row.run,
             roles=self.replay.state.roles if self.replay is not None else {},
             round=number,
-            parent=NewCheckpoint(parent.digest, parent.bytes, parent.named_tensors),
+            parent=NewCheckpoint(parent.digest, parent.bytes, parent.named_tensors, self._small[parent.version]),
             items=tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted),
-            committed=NewCheckpoint(committed.digest, committed.bytes, committed.named_tensors),
+            committed=NewCheckpoint(
+                committed.digest, committed.bytes, committed.named_tensors, self._small[committed.version]
+            ),
         )
 
     def notes(self) -> Iterator[str]:

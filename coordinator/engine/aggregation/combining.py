@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,13 +31,13 @@ from numpy.typing import ArrayLike, NDArray
 from client_sdk.tensors import Float32, Manifest, NotFinite, TensorSpec
 from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings
+from coordinator.engine.named_tensors import Small
 
 Columns = NDArray[np.float32]
 """[n, B]: a row for each update, in the order of the devices' ids, and a column for each coordinate of a block."""
 Weights = NDArray[np.int64]
+Needs = Literal["sum", "all", "whole"]
 Float64 = NDArray[np.float64]
-Small = Mapping[str, object]
-"""A small state, as JSON."""
 
 MEMORY = 1 << 30
 """Bytes that a rule over whole updates gets, for those that it holds and for a Gram matrix."""
@@ -66,10 +66,16 @@ class Combined(NamedTuple):
     tensors: Mapping[str, Blocks]
     """The named tensors that the next round shall find, those of ``Combine.keeps``: of parameters only."""
     small: Small
+    """The small state that the next round shall find: JSON of at most 64 KiB."""
 
 
 class Combine(Protocol):
     """How a round's updates become the next model."""
+
+    @property
+    def needs(self) -> Needs:
+        """Of the sources. *sum*: their sum alone, which is folded as updates arrive. Others need single updates."""
+        ...
 
     @property
     def keeps(self) -> Mapping[str, tuple[float, ...]]:

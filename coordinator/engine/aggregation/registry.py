@@ -25,7 +25,7 @@ from coordinator.engine.aggregation.combining import (
     Columns,
     Combined,
     Computed,
-    Small,
+    Needs,
     Sources,
     Updates,
     Weights,
@@ -40,7 +40,7 @@ from coordinator.engine.aggregation.width import (
     require_on_made_updates,
     sample_of,
 )
-from coordinator.engine.named_tensors import SERVER_OPTIMIZER
+from coordinator.engine.named_tensors import SERVER_OPTIMIZER, Small
 
 if TYPE_CHECKING:
     from coordinator.engine.aggregation.section import Aggregation
@@ -84,6 +84,10 @@ class Chosen:
     rule_settings: Settings
     optimizer: ServerOptimizer
     optimizer_settings: Settings
+
+    @property
+    def needs(self) -> Needs:
+        return self.rule.needs
 
     @property
     def keeps(self) -> Mapping[str, tuple[float, ...]]:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.engine.aggregation.combining import Columns, Updates, Weights
+from coordinator.engine.aggregation.combining import Columns, Needs, Updates, Weights
 from coordinator.engine.aggregation.parameters import Parameter, Settings
 
 Vector = NDArray[np.float32]
-Needs = Literal["sum", "all", "whole"]
 
 
 class Rule(Protocol):

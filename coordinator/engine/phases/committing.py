@@ -11,7 +11,6 @@ from dataclasses import replace
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import kind_of
-from coordinator.engine.named_tensors import NamedTensors
 from coordinator.engine.phases.finishing import enough_rounds, observe
 from coordinator.engine.phases.lifecycle import abandon, after_round, refusals, retired
 from coordinator.engine.phases.public_record import mean_scores, record, scored_by
@@ -33,12 +32,12 @@ def committed(state: RunState, event: ev.Committed) -> Step:
     current = state.round
     if current is None or current.phase != "committing" or event.round != current.number:
         return _refused(state, event.round)
+    learned = state if current.advancing else replace(state, named_tensors=event.named_tensors, small=event.small)
     return advance(
-        state,
+        learned,
         event.at,
         digest=event.digest,
         size=event.bytes,
-        named_tensors=state.named_tensors if current.advancing else event.named_tensors,
         tensors=event.tensors,
         raised=event.raised,
         origin=origin_of_advance(current) if current.advancing else "",
@@ -66,6 +65,7 @@ def commit_action(state: RunState) -> fx.Commit:
         parent=state.checkpoint,
         contributions=state.current.contributions,
         named_tensors=state.named_tensors,
+        small=state.small,
     )
 
 
@@ -96,14 +96,14 @@ def advance(
     *,
     digest: str,
     size: int,
-    named_tensors: NamedTensors,
     tensors: str = "",
     raised: int = 0,
     origin: str = "",
     zero_sum: bool = False,
     rounding: float = 0.0,
 ) -> Step:
-    """The round under way is committed: this durable checkpoint is the model."""
+    """The round under way is committed: this durable checkpoint is the model. ``state`` has the named tensors and the
+    small state that go with it."""
     version, current = state.version + 1, state.current
     effects: list[fx.Effect] = [
         fx.RecordCheckpoint(
@@ -112,7 +112,7 @@ def advance(
             parent=state.version,
             round=current.number,
             bytes=size,
-            named_tensors=named_tensors,
+            named_tensors=state.named_tensors,
             contributions=current.contributions,
             origin=origin,
         ),
@@ -139,7 +139,6 @@ def advance(
         version=version,
         checkpoint=digest,
         tensors=tensors,
-        named_tensors=named_tensors,
         participation=_participation(state),
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
         abandoned=0,

@@ -64,7 +64,6 @@ def delivered(state: RunState, event: ev.Delivered) -> Step:
         event.at,
         digest=event.digest,
         size=event.bytes,
-        named_tensors=state.named_tensors,
         tensors=event.tensors,
         origin=f"round {current.number}, in the datacenter by {event.worker}",
     )

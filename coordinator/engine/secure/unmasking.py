@@ -102,6 +102,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         weight=secure.weight,
         contributions=state.current.contributions,
         named_tensors=state.named_tensors,
+        small=state.small,
     )
 
 

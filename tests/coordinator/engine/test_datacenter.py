@@ -369,12 +369,13 @@ def test_a_stop_ends_the_round_and_refuses_its_result() -> None:
 
 def test_the_result_of_the_last_round_finishes_the_run() -> None:
     story = Story(datacenter=FALLBACK, finish={"rounds": 1}).training()
-    story.state = replace(story.state, named_tensors={"server-optimizer": "9" * 64})
+    story.state = replace(story.state, named_tensors={"server-optimizer": "9" * 64}, small={"rounds": 3})
     effects = story.delivered()
     assert (story.state.status, story.state.reason) == ("finished", "reached 1 round")
     made = only(effects, fx.RecordCheckpoint)
     assert (made.version, made.parent, made.digest, made.contributions) == (1, 0, digest_of("result", 2), ())
     assert made.named_tensors == {"server-optimizer": "9" * 64}, "the server optimizer's state carries over"
+    assert story.state.small == {"rounds": 3}
     assert made.origin == "round 2, in the datacenter by w"
     row = every(effects, fx.RecordRound)[-1]
     assert (row.kind, row.status, row.body["bytes_in"], row.body["metrics"]) == (

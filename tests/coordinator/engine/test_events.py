@@ -32,6 +32,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
         Treated, clipped=st.booleans(), capped=st.booleans(), statistics_cut=st.booleans(), rounding=FLOATS
     ),
     "NamedTensors": NAMED_TENSORS,
+    "Small": st.dictionaries(st.text(max_size=5), st.none() | st.integers() | METRICS, max_size=2),
     "Evidence": st.builds(
         Evidence,
         parent=st.text(max_size=5),
