@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from client_sdk.protocol.problems import ProblemError
+from coordinator.engine.aggregation import registry
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
 from coordinator.engine.aggregation.rules import TrimmedMean
@@ -63,6 +64,25 @@ def test_a_packages_rule_makes_the_model_and_is_folded_again(foreign: World) -> 
     assert foreign.coordinator.operators.run("marks").version == 1
     assert not foreign.checkpoint()["marks"].any(), "each mark stands alone, and is trimmed as an extreme"
     assert list(verify(foreign.store, foreign.blobs, having("1.2"))) == []
+
+
+def test_a_model_that_is_too_large_for_what_the_rule_holds_is_refused_before_round_1(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Nearest()
+    monkeypatch.setattr(rule, "holds", 3, raising=False)
+    world, rules = make_world(8), Registry(rules={"clinic:nearest": Installed("1", rule)})
+    world.coordinator = replica(world, "1", lambda plan: rules)
+    sections: dict[str, Any] = {
+        "aggregation": {"rule": "clinic:nearest", "rule_version": "1", "weighting": "equal"},
+        "cohort": {"select": 4, "goal": 4, "quorum": 1.0},
+    }
+    taken = 4 * 8 * 3 + 32 * 4 * 4
+    monkeypatch.setattr(registry, "MEMORY", taken - 1)
+    with world.refuses("invalid-plan", f"it would take {taken} bytes of memory, more than {taken - 1}: for 3 whole"):
+        world.create(**sections)
+    monkeypatch.setattr(registry, "MEMORY", taken)
+    world.create(**sections)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
