@@ -35,7 +35,7 @@ class Audit:
 
     def begin(self, key: str) -> None:
         """Records the public key with which this process signs, unless the newest row is signed by it. So the audit
-        says since when a key signs, and rows of an older version are signed over at once."""
+        says since when a key signs, and this row's signature covers those of other keys before it."""
         head = self._store.audit_head()
         newest = self._store.audit_of_all(head.count - 1, 1) if head is not None else []
         if not newest or newest[0][1].signed_by != key:
