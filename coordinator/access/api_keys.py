@@ -34,7 +34,7 @@ class ApiKeys:
         grant = Grant(Role.named(request.role), Scope.parse(request.scope))
         if not by.may(Role.OWNER, grant.scope):
             raise problem("not-permitted", f"a key for {grant} is beyond what you may do: {by}")
-        return self._insert(by.id, grant, request.label, self._now() + request.expires_in_s)
+        return self._insert(by.id, grant, request.label, request.expires_in_s)
 
     def create_owner(self, by: str, label: str) -> KeyCreated:
         """An owner's key for everything, which does not expire: the first one of a coordinator. The audit has it."""
@@ -77,19 +77,17 @@ class ApiKeys:
         grant = Grant(Role.named(row.role), Scope.parse(row.scope))
         return Operator(f"key:{row.key}", (grant,), row.expires_at)
 
-    def _insert(
-        self, by: str, grant: Grant, label: str, expires_at: float | None, *, audited: bool = False
-    ) -> KeyCreated:
-        key, secret = self._entropy(8).hex(), self._entropy(32).hex()
+    def _insert(self, by: str, grant: Grant, label: str, lasts_s: float | None, *, audited: bool = False) -> KeyCreated:
+        key, secret, now = self._entropy(8).hex(), self._entropy(32).hex(), self._now()
         row = ApiKeyRow(
             key=key,
             secret_hash=hash_of(secret),
             role=grant.role.text,
             scope=str(grant.scope),
             label=label,
-            created_at=self._now(),
+            created_at=now,
             created_by=by,
-            expires_at=expires_at,
+            expires_at=None if lasts_s is None else now + lasts_s,
         )
         with self._store.transaction() as tx:
             tx.insert_api_key(row)

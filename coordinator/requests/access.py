@@ -72,7 +72,7 @@ CREATE = _owner(
     method="POST",
     route=Route.KEYS,
     scoped=True,
-    audited=Audited("key.create", asks=("role", "scope", "label"), makes=("key",)),
+    audited=Audited("key.create", asks=("role", "scope", "expires_in_s", "label"), makes=("key",)),
     shape=Direct(create),
     summary="Create an API key",
     created=True,
@@ -82,7 +82,7 @@ REVOKE = _owner(
     method="POST",
     route=Route.REVOKE_KEY,
     scoped=True,
-    audited=Audited("key.revoke"),
+    audited=Audited("key.revoke", makes=("key",)),
     shape=Direct(revoke),
     summary="Revoke an API key",
 )

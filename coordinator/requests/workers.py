@@ -142,7 +142,7 @@ REVOKE = Entry(
     method="POST",
     route=Route.REVOKE_WORKER,
     permission=Permission.OPERATOR,
-    audited=Audited("worker.revoke"),
+    audited=Audited("worker.revoke", makes=("worker",)),
     shape=Direct(revoke),
     summary="Revoke a worker",
     group="fleet",

@@ -194,7 +194,8 @@ def _runs_named(sa: Any, t: Any) -> Any:
     )  # fmt: skip
     of_flower = sa.select(t.flower_runs.c.run)
     audited = sa.select(t.audit.c.run).where(t.audit.c.run.is_not(None), t.audit.c.run.not_in(of_flower))
-    return sa.union(*(sa.select(table.c.run).where(table.c.run.is_not(None)) for table in tables), audited)
+    names = sa.select(t.run_names.c.run).where(t.run_names.c.run.not_in(of_flower))
+    return sa.union(*(sa.select(table.c.run).where(table.c.run.is_not(None)) for table in tables), audited, names)
 
 
 _RUNS_NAMED = Query(

@@ -10,7 +10,8 @@ All rows are read in one transaction, so a coordinator may run meanwhile.
 2         the checkpoints of a run form a line
 3         a commit names exactly the updates in the log; each update of an abandoned round, or attempt, has its
           refusal recorded; a round without any was advanced by its owner, and the audit says so
-4         a round ended once: its row, its checkpoint and the log agree, also about when
+4         a round ended once: its row, its checkpoint and the log agree, also about when it opened and ended, in which
+          attempt, and about its numbers; only the last round may be open
 5         every blob that the rows need is there, with its bytes: checkpoints, the lists of who waited, updates that
           are not yet counted or under retention, the server optimizer's states that may be read again
 8         the log has no gap
@@ -23,7 +24,7 @@ deadline  nothing ended before its time by the plan: a selection, a round, an ex
 lease     fences only rise, and a datacenter round was committed under the last one that was granted, with its bytes
 claims    a device has an assignment in one round, which is open and for which it was selected; in a round that waits
           for updates each selected device has one that has neither sent its update nor left
-score     the scores of evaluators are those that they sent last
+score     the scores are those that devices and evaluators sent last
 plan      the plan is the one of the digest to which the devices agreed
 log       each event can be read, follows from the state before it, and changes something
 rows      all tables of the run hold the rows that the log gives
@@ -31,13 +32,14 @@ snapshot  the snapshot is of the round under way; that it is the state after its
 draw      each cohort is the draw from the list of who waited, by seed and round
 fleet     who was selected is registered, and who had a lease is registered
 identity  certificates are of their holder, key and class, and signed by an authority whose key was given; revocation
-          lists are as their bytes say, and none that the audit names is gone; the audit has each API key; nobody waits
-          with more examples than its cap; a node id is that of its device
+          lists are as their bytes say, and none that the audit names is gone; who registered is there, with its cap or
+          its label; API keys have the grant that the audit has, and who was revoked stays so; each session has its
+          login; nobody waits with more examples than its cap; a node id is that of its device
 chain     each event, each refusal, and each message, reply and end of a Flower run continues its chain of links, and
           the chains have the links that somebody outside has written down
 audit     each row of the audit has its number, continues the chain and is signed by a key that was given; the audit has
           the heads that somebody outside has written down
-orphan    no row names a run that is not there
+orphan    no row names a run that is not there, and the name of each run is taken
 flower    of Flower runs: a reply came in its message's time and counts once, the contents that rows name are there with
           their bytes, a message is to the node of its device, and nothing came after the end of its run
 ========  ========================================================================================================

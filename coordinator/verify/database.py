@@ -12,6 +12,7 @@ from coordinator.folding.refold import Readable
 from coordinator.runtime.extensions import FindExtensions, installed
 from coordinator.store.audit_chain import AuditHead
 from coordinator.store.port import Reader, RunRow, Store
+from coordinator.store.rows import RunNameRow
 from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.flower import flower_files, flower_rows
@@ -64,6 +65,8 @@ def verify(
             row = _run_row(reader, run, found)
             if row is None:
                 continue
+            if not reader.of_run(RunNameRow, run):
+                found.append(Violation("orphan", run, 0, "its name is not taken: another run could be given it"))
             if blobs is not None:
                 _require_extensions(row, extensions)
             checks = RunChecks(row, [head for head in heads if head.run == run], counted, progress)

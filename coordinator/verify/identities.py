@@ -41,6 +41,9 @@ class IdentityChecks:
             name = f"device {device.device}"
             if device.node not in (None, node_id(device.device)):
                 yield _violation(f"{name} has the node id {device.node}, which is not its own")
+            joined = audited.caps.get(device.device, device.examples_cap)
+            if device.examples_cap != joined:
+                yield _violation(f"{name} may claim {device.examples_cap} examples, and it registered with {joined}")
             if device.key_id is None:
                 if device.certificate or device.left_at is None:
                     yield _violation(f"{name} has no key, and has not left")
@@ -51,7 +54,15 @@ class IdentityChecks:
                     yield _violation(f"{name}: {wrong}")
             elif device.device in audited.registered["device"]:
                 yield _violation(f"{name} has no certificate, and the audit says that it was registered with one")
-        for worker in reader.workers():
+        workers = reader.workers()
+        for worker in workers:
+            if worker.revoked_at is None and worker.worker in audited.revoked["worker"]:
+                yield _violation(f"worker {worker.worker} is not revoked, and the audit says that it was")
+            labels = audited.labels.get(worker.worker, {worker.label})
+            if worker.label not in labels:
+                yield _violation(
+                    f"worker {worker.worker} is called {worker.label!r}, and it registered as {min(labels)!r}"
+                )
             if worker.certificate:
                 for wrong in self._certificate(
                     worker.worker, "worker", worker.key_id, worker.certificate, keys, recorded
@@ -61,8 +72,16 @@ class IdentityChecks:
                 yield _violation(
                     f"worker {worker.worker} has no certificate, and the audit says that it was registered with one"
                 )
+        for holder, stored in (("device", caps.keys()), ("worker", {worker.worker for worker in workers})):
+            for name in sorted(audited.registered[holder] - stored):
+                yield _violation(f"{holder} {name} is not there, and the audit says that it was registered")
         yield from self._lists(reader, keys, recorded, audited)
         yield from audited.keys(reader)
+        for login in reader.logins():
+            if login.kind == "session" and login.login not in audited.sessions:
+                yield _violation(
+                    f"the session {login.login} of {login.who} is stored, and the audit has no login of it"
+                )
         for name, count in Counter(claim.device for claim in reader.claims()).items():
             if count > 1:
                 yield _violation(f"device {name} has {count} assignments, and may have one")
@@ -103,7 +122,7 @@ class IdentityChecks:
             yield f"its certificate is that of the {found.holder} {found.id}"
         if found.key_id.hex() != key_id:
             yield f"its key is {key_id}, and its certificate is of {found.key_id.hex()}"
-        if recorded and found.authority.hex() not in recorded:
+        if found.authority.hex() not in recorded:
             yield f"its certificate is of the authority {found.authority.hex()}, which this coordinator never took"
 
     def _lists(
@@ -124,7 +143,7 @@ class IdentityChecks:
                 continue
             if list_row(found) != row:
                 yield _violation(f"{name}: its row differs from the bytes of list {found.counter}")
-            if recorded and row.authority not in recorded:
+            if row.authority not in recorded:
                 yield _violation(f"{name} is of an authority that this coordinator never took")
             sizes = audited.lists.get(row.counter, {len(found.revoked)})
             if len(found.revoked) not in sizes:
@@ -138,12 +157,19 @@ class _Audited:
     """What the audit says of registrations, lists and API keys."""
 
     def __init__(self, reader: Reader) -> None:
-        self.registered: dict[HolderClass, set[str]] = {"device": set(), "worker": set()}
+        self.registered: dict[str, set[str]] = {"device": set(), "worker": set()}
+        self.caps: dict[str, int] = {}
+        """Device -> the most examples that it may claim, since it registered first."""
+        self.labels: dict[str, set[str]] = defaultdict(set)
+        """Worker -> what it asked to be called."""
+        self.revoked: dict[str, set[str]] = {"worker": set(), "key": set()}
         self.lists: dict[int, set[int]] = defaultdict(set)
         """Counter -> how many keys lists of this number had."""
-        self._made: set[str] = set()
-        self._asked: Counter[str] = Counter()
-        """Requests for a key, by operator, of which no row says how they ended."""
+        self.sessions: set[str] = set()
+        self._made: dict[str, str] = {}
+        """API key -> its grant, or whose request made it."""
+        self._asked: dict[str, Counter[str]] = defaultdict(Counter)
+        """Operator -> grants of keys that it asked for."""
         after = 0
         while page := reader.audit_of_all(after, _PAGE):
             for _, row in page:
@@ -151,31 +177,58 @@ class _Audited:
             after = max(number for number, _ in page)
 
     def _add(self, row: AuditRow) -> None:
-        says = dict(word.partition("=")[::2] for word in row.detail.split())
+        says: dict[str, str] = {}
+        for word in row.detail.split():
+            says.setdefault(*word.partition("=")[::2])
         match row.action:
             case "device.register done":
-                self.registered["device"].add(says.get("device", ""))
+                self.registered["device"].add(says["device"])
+                if "examples_cap" in says:
+                    self.caps.setdefault(says["device"], int(says["examples_cap"]))
+            case "worker.register":
+                self.labels[row.by].add(row.detail.partition("=")[2])
             case "worker.register done":
-                self.registered["worker"].add(says.get("worker", ""))
+                self.registered["worker"].add(says["worker"])
+            case "worker.revoke done" | "key.revoke done":
+                what = row.action.partition(".")[0]
+                self.revoked[what].add(says[what])
+            case "login":
+                self.sessions.add(row.detail.rpartition("session=")[2])
             case "revocations.taken":
                 self.lists[int(says["counter"])].add(int(says["keys"]))
             case "key.create":
-                self._asked[row.by] += 1
-            case "key.create done" | "key.create refused":
-                self._asked[row.by] -= 1
-                self._made.add(says.get("key", ""))
+                self._asked[row.by][_grant(says)] += 1
+            case "key.create done":
+                self._made[says["key"]] = _grant(says) if "role" in says else row.by
             case _:  # other actions make no row of these
                 pass
 
     def keys(self, reader: Reader) -> Iterator[Violation]:
-        """API keys that nobody created. A request that a crash cut short may have left one."""
-        for row in reader.api_keys():
-            if row.key in self._made:
-                continue
-            if self._asked[row.created_by] > 0:
-                self._asked[row.created_by] -= 1
-                continue
-            yield _violation(f"the API key {row.key} of role {row.role!r} is stored, and the audit has no row of it")
+        """API keys that nobody created so, or that were revoked. A request that a crash cut short may have left one."""
+        rows = {row.key: row for row in reader.api_keys()}
+        for key, row in rows.items():
+            name, made = f"the API key {key} of role {row.role!r}", self._made.get(key)
+            lasts = "" if row.expires_at is None else _seconds(row.expires_at - row.created_at)
+            grant, asked = f"{row.role} {row.scope} {lasts}".strip(), self._asked[row.created_by]
+            if (made == grant and not lasts) or (made in (None, row.created_by) and asked[grant] > 0):
+                asked[grant] -= made != grant
+            elif made is None:
+                yield _violation(f"{name} is stored, and the audit has no row of it")
+            else:
+                yield _violation(f"{name} is for {row.scope!r} until {row.expires_at}, and the audit has another grant")
+            if row.revoked_at is None and key in self.revoked["key"]:
+                yield _violation(f"{name} is not revoked, and the audit says that it was")
+        for key in sorted(self._made.keys() - rows.keys()):
+            yield _violation(f"the API key {key} is not there, and the audit says that it was created")
+
+
+def _grant(says: Mapping[str, str]) -> str:
+    lasts = _seconds(float(says["expires_in_s"])) if "expires_in_s" in says else ""
+    return f"{says['role']} {says['scope']} {lasts}".strip()
+
+
+def _seconds(value: float) -> str:
+    return f"{value + 0.001:.0f}"  # the same for a value and its difference of two times
 
 
 def _devices(reader: Reader) -> Iterator[DeviceRow]:

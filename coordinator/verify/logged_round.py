@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from client_sdk.metrics import UNDEFINED, Tally, means_in, undefined
 from coordinator.engine.plan import Plan
 from coordinator.store.port import EventRow
+from coordinator.store.rows import SPENT
 from coordinator.verify.secure import LoggedSecure
+
+_READ = (
+    "complete",
+    "examples",
+    "metrics",
+    "held_out",
+    "held_out_examples",
+    "held_out_weights",
+    "held_out_states",
+    "treated",
+)
+"""Of a report, where it says something: a log has many."""
 
 
 @dataclass(slots=True)
@@ -17,36 +32,63 @@ class LoggedRound:
     cohort: set[str] = field(default_factory=set)
     reported: dict[str, str] = field(default_factory=dict)
     """Acknowledged updates by device: of a secure round the masked vectors of its last attempt."""
-    left: set[str] = field(default_factory=set)
-    """Devices that withdrew, or whose update was refused."""
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The reports by which they were acknowledged, of a plain round."""
+    begun: set[str] = field(default_factory=set)
+    """Devices that have begun to train, or have sent something, and have not left."""
+    sent: Counter[str] = field(default_factory=Counter)
+    """Bytes by device: of its update, or of all its messages of a secure round."""
+    withdrawn: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Devices whose update was refused, and why."""
+    draw: dict[str, Any] = field(default_factory=dict)
+    """The last draw, or what else counted who waits."""
+    missed: list[float] = field(default_factory=list)
+    """Times of draws from too few devices."""
     drawn_at: float | None = None
     committed_at: float | None = None
     given_up: set[tuple[str, str]] = field(default_factory=set)
     """(device, digest) of masked vectors of devices that were excluded, and of attempts that failed; of updates that
     were lost on the disk."""
     attempt: int = 0
-    advanced: bool = False
-    """Whether the owner let the round commit the model moved by one unit, without contributions."""
+    advanced_at: float | None = None
+    """When the owner let the round commit the model moved by one unit, without contributions; and who it was."""
     advanced_by: str = ""
     commits: int = 0
-    committed: str | None = None
-    """Digest of the checkpoint, as the last commit names it."""
-    named_tensors: dict[str, str] = field(default_factory=dict)
-    """As the commit names them."""
-    small: dict[str, Any] = field(default_factory=dict)
-    """The small state, likewise."""
-    evidence: dict[str, Any] = field(default_factory=dict)
-    """What the commit says of the bytes that its checkpoint was made of."""
+    commit: dict[str, Any] = field(default_factory=dict)
+    """The last commit, or a worker's result."""
     workers: set[str] = field(default_factory=set)
     """Those that had a lease of the round."""
-    holder: tuple[str, int] | None = None
-    """(worker, fence) of a datacenter round's last lease."""
+    lease: dict[str, Any] = field(default_factory=dict)
+    """A datacenter round's last lease, with its time."""
     taken: tuple[str, int, str] | None = None
     """(worker, fence, digest) of its result."""
+    marks: list[tuple[str, str]] = field(default_factory=list)
+    """(device, spent or declined), in order."""
+    barred: set[str] = field(default_factory=set)
+    """Devices that were proven at fault when the sum was opened."""
 
     scores: dict[tuple[int, str, str], tuple[float, int, float]] = field(default_factory=dict)
     """(version, source, name) -> (value, examples, time) of evaluators' scores, which name no round."""
+    tensors: str = ""
+    """Digest of the first checkpoint's canonical tensors, which names no round; that of the last is in its commit."""
+    unbarred: list[tuple[float, str, str]] = field(default_factory=list)
+    """(time, device, by) of owners' acts, which name no round."""
     secure: LoggedSecure = field(default_factory=LoggedSecure)
+
+    @property
+    def advanced(self) -> bool:
+        return self.advanced_at is not None
+
+    @property
+    def left(self) -> set[str]:
+        """Devices that withdrew, or whose update was refused."""
+        return self.withdrawn | self.refused.keys()
+
+    @property
+    def holder(self) -> tuple[str, int] | None:
+        """(worker, fence) of the last lease."""
+        return (self.lease["worker"], self.lease["fence"]) if self.lease else None
 
     def is_complete(self, plan: Plan) -> bool:
         """Whether a round closes before its deadline: its goal has reported, or each device has, or has left."""
@@ -55,7 +97,20 @@ class LoggedRound:
     @property
     def learned(self) -> bool:
         """Whether the round was committed with what devices sent."""
-        return self.committed is not None and self.taken is None and not self.advanced
+        return bool(self.commit) and self.taken is None and not self.advanced
+
+    def held_out(self) -> tuple[int, dict[str, float]]:
+        """(examples, means) of the scores that counted devices sent. UNREADABLE."""
+        scored = [one for device, one in self.reports.items() if device in self.reported and "held_out_examples" in one]
+        stateful = {name for one in scored for name in one.get("held_out_states", ())}
+        lacking = Counter(name for one in scored for name in one.get("held_out", ()) if name.endswith(UNDEFINED))
+        parts = (
+            (means_in(one.get("held_out", {}), stateful), one["held_out_examples"], one.get("held_out_weights", {}))
+            for one in scored
+        )
+        means: dict[str, float] = Tally.total(parts).means()
+        means |= {name: float(count) for name, count in lacking.items() if name not in set(map(undefined, stateful))}
+        return sum(one["held_out_examples"] for one in scored), means
 
     def origin(self, number: int) -> str:
         """Where the checkpoint of a committed round came from, as its row says it to people."""
@@ -63,44 +118,70 @@ class LoggedRound:
             return f"round {number}, moved by one unit for {self.advanced_by}: no device contributed"
         return f"round {number}" if self.taken is None else f"round {number}, in the datacenter by {self.taken[0]}"
 
-    def add(self, event: EventRow) -> None:
+    def add(self, event: EventRow, plan: Plan) -> None:
         self.secure.add(event)
         body: dict[str, Any] = event.body
+        device = str(body.get("device", ""))
         match event.kind:
+            case "Created":
+                self.tensors = body.get("tensors", "")
             case "Drawn":
-                self.cohort = {device for device, _ in body["cohort"]}
-                self.drawn_at = event.at
-            case "Reported" | "Masked":
-                self.reported.setdefault(body["device"], body["digest"])
-                self.given_up.discard((body["device"], body["digest"]))  # lost, and sent again
+                self.draw = body
+                if len(body["cohort"]) < plan.fewest_devices:
+                    self.missed.append(event.at)
+                else:
+                    self.cohort, self.drawn_at = {device for device, _ in body["cohort"]}, event.at
+            case "FleetReturned":
+                self.draw = body
+            case "Started":
+                self.begun.add(device)
+            case "Reported":
+                self._acknowledged(device, body)
+                self.reports[device] = {name: body[name] for name in _READ if body.get(name)}
+                self.sent[device] = body["bytes"]
+            case "Advertised" | "Shared" | "Masked" | "Signed" | "Revealed":
+                self.begun.add(device)
+                self.sent[device] += body["bytes"]
+                if event.kind == "Masked":
+                    self._acknowledged(device, body)
+                elif event.kind == "Signed":
+                    self.marks.append((device, SPENT))
             case "Announced" if body["attempt"] > self.attempt:
                 self.attempt = body["attempt"]
                 self.given_up |= set(self.reported.items())
                 self.reported = {}
-            case "Faulted" | "UpdateLost" if body["device"] in self.reported:
-                self.given_up.add((body["device"], self.reported.pop(body["device"])))
-            case "Withdrew" | "UpdateRefused":
-                self.left.add(body["device"])
+            case "Faulted" | "UpdateLost" if device in self.reported:
+                self.given_up.add((device, self.reported.pop(device)))
+                if self.reports.pop(device, None):
+                    self.begun.discard(device)
+            case "Withdrew":
+                self.withdrawn.add(device)
+            case "Spent" | "Declined":
+                self.marks.append((device, event.kind.lower()))
+            case "UpdateRefused":
+                self.refused[device] = body["reason"]
+                self.begun.add(device)
+            case "OpeningFailed":
+                self.barred |= set(body["lost"])
+            case "Unbarred":
+                self.unbarred.append((event.at, device, body["by"]))
             case "Advanced":
-                self.advanced, self.advanced_by = True, body["by"]
-            case "Committed":
+                self.advanced_at, self.advanced_by = event.at, body["by"]
+            case "Committed" | "Delivered":
                 self.commits += 1
-                self.committed_at = event.at
-                self.committed = body["digest"]
-                self.named_tensors = body.get("named_tensors", {})
-                self.small = body.get("small", {})
-                self.evidence = body.get("evidence", {})
+                self.committed_at, self.commit = event.at, body
+                if event.kind == "Delivered":
+                    self.taken = (body["worker"], body["fence"], body["digest"])
             case "Scored":
                 for name, value in body["metrics"].items():
                     self.scores[body["version"], body["source"], name] = (value, body["examples"], event.at)
             case "Leased":
                 self.workers.add(body["worker"])
-                self.holder = (body["worker"], body["fence"])
-            case "Delivered":
-                self.commits += 1
-                self.committed_at = event.at
-                self.committed = body["digest"]
-                self.taken = (body["worker"], body["fence"], body["digest"])
-                self.evidence = body.get("evidence", {})
+                self.draw, self.lease, self.attempt = body, {**body, "at": event.at}, body["attempt"]
             case _:  # other kinds change nothing of this account
                 pass
+
+    def _acknowledged(self, device: str, body: dict[str, Any]) -> None:
+        self.begun.add(device)
+        self.reported.setdefault(device, body["digest"])
+        self.given_up.discard((device, body["digest"]))  # lost, and sent again

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from coordinator.engine.evidence import sum_digest, updates_digest
 from coordinator.engine.named_tensors import called, changes
 from coordinator.engine.plan import Plan
+from coordinator.engine.reasons import printable
 from coordinator.folding.refold import short
 from coordinator.store.port import CheckpointRow, ContributionRow, Reader, RefusalRow, RoundRow
 from coordinator.store.rows import SPENT
+from coordinator.verify.kinds import UNREADABLE
 from coordinator.verify.logged_round import LoggedRound
+from coordinator.verify.public_rows import against_row
 from coordinator.verify.secure import against_secure
 from coordinator.verify.violation import RunViolation
 
@@ -44,6 +47,7 @@ class RoundChecks:
     ) -> None:
         self._store = reader
         self._run = run
+        self._plan = plan
         self._quorum = plan.cohort.quorum_count
         self._log = log
         self._line = line
@@ -53,11 +57,14 @@ class RoundChecks:
         """The contributions of each federated round whose updates were added up."""
 
     def check(self, row: RoundRow) -> Iterator[RunViolation]:
-        if row.status == "open":
-            return
         logged = self._log.get(row.round, LoggedRound())
+        if row.status == "open":
+            if logged.commits or row.round < max(self._log):
+                yield RunViolation("4", row.round, "it is over, and its row says that it is open")
+            return
         counted = self._store.contributions(self._run, row.round)
         if row.status == "abandoned":
+            yield from against_row(row, logged, self._plan, None, {})
             yield from self._check_abandoned(row.round, logged, counted)
             return
         if row.status != "committed":
@@ -67,13 +74,13 @@ class RoundChecks:
         if checkpoint is None:
             yield RunViolation("4", row.round, "it was committed, and no checkpoint is of this round")
             return
+        weights = {item.device: item.weight for item in counted}
+        yield from against_row(row, logged, self._plan, checkpoint, weights)
         if logged.commits != 1:
             yield RunViolation("4", row.round, f"the log commits it {logged.commits} times")
-        elif logged.committed != checkpoint.digest:
-            took, names = short(logged.committed), short(checkpoint.digest)
+        elif logged.commit["digest"] != checkpoint.digest:
+            took, names = short(logged.commit["digest"]), short(checkpoint.digest)
             yield RunViolation("4", row.round, f"the log commits {took}, and version {checkpoint.version} is {names}")
-        if (row.body.get("version"), row.body.get("digest")) != (checkpoint.version, checkpoint.digest):
-            yield RunViolation("4", row.round, f"its row names another checkpoint than version {checkpoint.version}")
         if {row.closed_at, checkpoint.created_at} != {logged.committed_at}:
             made = f"it ended at {row.closed_at} with version {checkpoint.version} of {checkpoint.created_at}"
             yield RunViolation("4", row.round, f"{made}, and the log commits it at {logged.committed_at}")
@@ -90,12 +97,16 @@ class RoundChecks:
         if logged.advanced:
             if counted:
                 yield RunViolation("3", row.round, f"{len(counted)} updates count in a round that the owner advanced")
-            if not any(item.action == "advance" for item in self._store.audit(self._run)):
+            moved = f"round {row.round} moves version {checkpoint.version - 1} by one unit, without contributions: "
+            act = (logged.advanced_at, logged.advanced_by, "advance", f"{moved}{row.body.get('exhausted')}")
+            if act not in self._acts():
                 yield RunViolation("3", row.round, "the owner advanced it, and the audit does not say so")
             return
         yield from self._check_counted(row.round, logged, counted, checkpoint)
         yield from self._check_settled(row.round, logged.given_up)
         if row.kind == "secure":
+            if any(weights.values()):
+                yield RunViolation("secure", row.round, "it has weights of single devices, which nobody knows")
             yield from against_secure(row.round, logged.secure, {item.device for item in counted})
         if row.kind == "federated":
             self.summed[row.round] = counted
@@ -134,6 +145,8 @@ class RoundChecks:
                 if row.kind == "abandoned" and ended is not None and row.at != ended:
                     said = f"the refusal of {row.device} is of {row.at}"
                     yield RunViolation("3", number, f"{said}, and its round ended at {ended}")
+                for wrong in _against_refusal(row, logged, rounds.get(number)):
+                    yield RunViolation("3", number, f"the refusal of {row.device} says {row.reason!r}, and {wrong}")
             counts = {(item.device, item.digest) for item in self._store.contributions(self._run, number)}
             for row in refused:
                 if (row.device, row.digest) in counts:
@@ -143,25 +156,63 @@ class RoundChecks:
                 elif rounds[number].kind != "datacenter" and row.device not in logged.cohort | logged.workers:
                     yield RunViolation("3", number, f"a refusal of {row.device} is stored, which was not selected")
 
-    def scores_and_marks(self, now: int) -> Iterator[RunViolation]:
-        """The scores of evaluators are those that they sent last, and who has signed is marked as spent. ``now``: the
-        latest round."""
+    def scores_marks_and_acts(self, now: int, init: str) -> Iterator[RunViolation]:
+        """The scores are those that devices and evaluators sent last, who can contribute to a model no more is marked
+        on its tensors, and the audit has what owners did. ``now``: the latest round; ``init``: the digest of the
+        first model."""
+        begun = self._log.get(0, LoggedRound())
+        scores, version, tensors = dict(begun.scores), 0, begun.tensors or init
+        marks: dict[tuple[str, str], tuple[int, str]] = {}
+        declined = (
+            "declined-fast" if self._plan.secure is not None and self._plan.secure.profile == "fast" else "declined"
+        )
+        for number, logged in sorted(self._log.items()):
+            for device, kind in logged.marks:
+                if (held := marks.get((tensors, device))) is None or (kind == SPENT and held[1] != SPENT):
+                    marks[tensors, device] = (number, kind if kind == SPENT else declined)
+            if logged.commits:
+                tensors = logged.commit.get("tensors") or logged.commit["digest"]
+                try:
+                    examples, means = logged.held_out()
+                except UNREADABLE as error:
+                    yield RunViolation("score", number, f"the scores of its devices cannot be added: {error}")
+                    examples, means = 0, {}
+                for name, value in means.items():
+                    scores[version, "devices", name] = (value, examples, logged.committed_at or 0.0)
+                version += 1
         rows = self._store.metrics(self._run)
         found = {(row.version, row.source, row.name): (row.value, row.examples, row.at) for row in rows}
-        for key, sent in self._log.get(0, LoggedRound()).scores.items():
-            if found.get(key) != sent:
-                version, source, name = key
-                what = f"the score {name} of version {version} is {found.get(key)}, and {source} sent {sent}"
+        for key in sorted(scores.keys() | found.keys()):
+            if found.get(key) != scores.get(key):
+                of, source, name = key
+                what = f"the score {name} of version {of} is {found.get(key)}, and {source} sent {scores.get(key)}"
                 yield RunViolation("score", now, what)
-        spent = {mark.device for mark in self._store.marks_of_run(self._run) if mark.kind == SPENT}
-        for number, logged in self._log.items():
-            for device in sorted(logged.secure.signed - spent):
-                yield RunViolation("secure", number, f"{device} has signed a list, and is not marked as spent")
+        marked = {(row.tensors, row.device): (row.round, row.kind) for row in self._store.marks_of_run(self._run)}
+        for on, device in sorted(marks.keys() | marked.keys()):
+            is_, should = marked.get((on, device)), marks.get((on, device))
+            if is_ != should:
+                at = (should or is_ or (now, ""))[0]
+                yield RunViolation(
+                    "secure", at, f"{device} is marked on {short(on)} as {is_}, and the log gives {should}"
+                )
+        bars = 0 if self._plan.secure is None else self._plan.secure.barred_rounds
+        for at_, device, by in begun.unbarred:
+            details = {
+                f"device {device} was barred until round {number + bars + 1}: "
+                f"its secret could not be rebuilt in round {number}"
+                for number, logged in self._log.items()
+                if device in logged.barred
+            }
+            if not any((at_, by, "unbar", detail) in self._acts() for detail in details):
+                yield RunViolation("3", now, f"{by} let {device} take part again, and the audit does not say so")
+
+    def _acts(self) -> set[tuple[float | None, str, str, str]]:
+        return {(row.at, row.by, row.action, row.detail) for row in self._store.audit(self._run)}
 
     def _check_carried(self, row: RoundRow, logged: LoggedRound, checkpoint: CheckpointRow) -> Iterator[RunViolation]:
         """The named tensors are those of the log; a round in which no device learned carries them over."""
         if row.kind != "datacenter" and not logged.advanced:
-            for name, took, names in changes(logged.named_tensors, checkpoint.named_tensors):
+            for name, took, names in changes(logged.commit.get("named_tensors", {}), checkpoint.named_tensors):
                 what = f"the log names {called(name)} {short(took)}, its checkpoint {short(names)}"
                 yield RunViolation("4", row.round, what)
             return
@@ -183,7 +234,7 @@ class RoundChecks:
             updates = sum_digest(logged.secure.header, survivors, max(logged.secure.opened, default=""))
         elif row.kind == "federated" and learned:
             updates = updates_digest((item.device, item.digest, item.weight) for item in counted)
-        said = logged.evidence
+        said = logged.commit.get("evidence", {})
         compared: list[tuple[str, str | None, str | None]] = [
             (f"version {parent.version}", said.get("parent"), parent.digest),
             ("the list of counted updates", said.get("updates"), updates),
@@ -253,3 +304,18 @@ class RoundChecks:
             yield RunViolation(
                 "quorum", round, f"it was committed with {len(counted)} updates; its quorum is {self._quorum}"
             )
+
+
+def _against_refusal(row: RefusalRow, logged: LoggedRound, round: RoundRow | None) -> Iterator[str]:
+    """What of a refusal the log shows to be wrong."""
+    if not row.reason:
+        yield "has no reason"
+    ended = round is not None and (round.kind, round.status) == ("federated", "abandoned")
+    if row.kind == "abandoned" and ended and row.reason != f"the round was abandoned: {round.reason}":  # type: ignore[union-attr]
+        yield f"its round was abandoned because {round.reason}"  # type: ignore[union-attr]
+    if row.kind == "invalid-update" and row.reason != printable(logged.refused.get(row.device, row.reason)):
+        yield f"the log says {logged.refused[row.device]!r}"
+    if row.kind == "duplicate" and row.device not in logged.reported.keys() | {one for one, _ in logged.given_up}:
+        yield "the log has no other update of it"
+    if row.kind == "withdrawn" and row.device not in logged.withdrawn:
+        yield "it has not withdrawn"

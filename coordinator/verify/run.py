@@ -31,6 +31,7 @@ from coordinator.verify.heads import Head, against_head
 from coordinator.verify.kinds import latest_round
 from coordinator.verify.logged_round import LoggedRound
 from coordinator.verify.messages import WithMessages, against_messages
+from coordinator.verify.public_rows import RoundTimes
 from coordinator.verify.replay import Replay
 from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
 from coordinator.verify.secure import LoggedSecure, against_leftovers
@@ -100,7 +101,8 @@ class RunChecks:
             yield from self._stored_round(reader, number, rounds)
         deadlines = Deadlines(self.plan, {item.round: item.opened_at for item in rounds})
         log: dict[int, LoggedRound] = {}
-        yield from self._log(reader, replay, log, deadlines)
+        times = RoundTimes()
+        yield from self._log(reader, replay, log, deadlines, times)
         if replay.whole and replay.state.round_number and replay.state.roles != row.roles:
             yield RunViolation("log", latest, "its row names other statistics of its model than its first event")
         refusals = RefusalChain(row)
@@ -114,16 +116,21 @@ class RunChecks:
         small: Small = {}
         for made in self._line:
             found = log.get(made.round or 0)
-            small = self._small[made.version] = found.small if found is not None and found.learned else small
+            small = self._small[made.version] = (
+                found.commit.get("small", {}) if found is not None and found.learned else small
+            )
         checks = RoundChecks(reader, row.run, self.plan, log, self._line, self._counted_in)
         for item in rounds:
             yield from checks.check(item)
         stored = {item.round: item for item in rounds}
+        for number in sorted(log.keys() - counts["rounds"] - {0}):
+            yield RunViolation("4", number, "the log names it, and its row is missing")
+        yield from times.findings(stored)
         yield from checks.refusals(stored)
         yield from checks.claims(stored)
         yield from deadlines.claims(reader.claims(row.run))
         yield from deadlines.snapshot(row.snapshot)
-        yield from checks.scores_and_marks(replay.round_number)
+        yield from checks.scores_marks_and_acts(replay.round_number, row.init)
         self._summed = checks.summed
         yield from differing_tables(reader, replay, rounds)
         if replay.whole:
@@ -185,7 +192,7 @@ class RunChecks:
             yield f"run {self.row.run}: {over}: those sums are not repeated"
 
     def _log(
-        self, reader: Reader, replay: Replay, log: dict[int, LoggedRound], deadlines: Deadlines
+        self, reader: Reader, replay: Replay, log: dict[int, LoggedRound], deadlines: Deadlines, times: RoundTimes
     ) -> Iterator[RunViolation]:
         last, fence, number, chain = 0, 0, 0, EventChain(self.row)
         named: dict[int, tuple[EventRow, int]] = {}
@@ -214,7 +221,8 @@ class RunChecks:
                     yield RunViolation("lease", body["round"], f"its fence {body['fence']} was issued before")
                 fence = body["fence"]
             logged = log.setdefault(body.get("round", 0), LoggedRound())
-            logged.add(event)
+            logged.add(event, replay.state.plan)
+            times.add(event)
             yield from deadlines.add(event, logged)
         now = replay.round_number
         self.heads += [Head(self.row.run, last, chain.link)] if last else []

@@ -30,6 +30,8 @@ class LoggedSecure:
     revealed: set[str] = field(default_factory=set)
     opened: set[str] = field(default_factory=set)
     """Digests of sums."""
+    weight: int = 0
+    """Of the last one."""
     blobs: set[bytes] = field(default_factory=set)
     """SHA-256 of every message, roster and sum of the round, of 32 bytes."""
 
@@ -52,6 +54,7 @@ class LoggedSecure:
                 self.revealed.add(body["device"])
             case "Opened":
                 self.opened.add(body["digest"])
+                self.weight = body.get("weight", 0)
             case _:  # other kinds change nothing of this account
                 pass
 

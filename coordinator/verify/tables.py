@@ -24,7 +24,6 @@ it names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -41,6 +40,7 @@ from coordinator.store.port import (
     RunRow,
 )
 from coordinator.verify.replay import Replay
+from coordinator.verify.values import ABSENT, difference, in_bodies
 from coordinator.verify.violation import RunViolation
 
 _NOT_REPLAYED = ("events", "secure_messages", "run_names")
@@ -51,8 +51,6 @@ _PLACES: dict[type, tuple[str, ...]] = {RefusalRow: ("round", "device"), AuditRo
 """What tells the rows of a table apart whose key is only a number."""
 _OF_ENDED_ROUNDS = (RoundRow, CheckpointRow, ContributionRow, RefusalRow)
 """What does not change after the end of its round."""
-_ABSENT = object()
-_SHOWN = 60
 
 
 def differing_tables(reader: Reader, replay: Replay, rounds: Sequence[RoundRow]) -> Iterator[RunViolation]:
@@ -119,9 +117,9 @@ class _Comparison:
         for name in self._columns:
             gives, has = getattr(expected, name), getattr(stored, name)
             if isinstance(gives, dict) and isinstance(has, dict):
-                found += _in_bodies(name, gives, has)
+                found += in_bodies(name, gives, has)
             elif gives != has:
-                found.append(_difference(name, gives, has))
+                found.append(difference(name, gives, has))
         return found
 
     def _finding(self, row: Any, expected: Any, what: str) -> RunViolation:
@@ -130,8 +128,8 @@ class _Comparison:
 
     def _round_of(self, row: Any, expected: Any) -> int:
         """The round that the row names, or during which the log gives it; else the latest one."""
-        named = getattr(row, "round", _ABSENT)
-        if named is _ABSENT:
+        named = getattr(row, "round", ABSENT)
+        if named is ABSENT:
             return self._replay.round_at.get(getattr(expected, "at", None), self._replay.round_number)  # type: ignore[arg-type]
         return named if isinstance(named, int) else 1
 
@@ -145,21 +143,3 @@ def _is_unlogged(row: Any) -> bool:
             return row.action not in _LOGGED
         case _:
             return False
-
-
-def _in_bodies(name: str, gives: Any, has: Any) -> Iterator[str]:
-    """The values in a body that differ: 1, 1.0 and true do."""
-    if isinstance(gives, dict) and isinstance(has, dict):
-        for key in sorted({*gives, *has}):
-            yield from _in_bodies(f"{name}.{key}", gives.get(key, _ABSENT), has.get(key, _ABSENT))
-    elif _ABSENT in (gives, has) or json.dumps(gives, sort_keys=True) != json.dumps(has, sort_keys=True):
-        yield _difference(name, gives, has)
-
-
-def _difference(name: str, gives: object, has: object) -> str:
-    return f"{name} is {_shown(has)}, and the log gives {_shown(gives)}"
-
-
-def _shown(value: object) -> str:
-    text = "absent" if value is _ABSENT else repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -85,7 +85,8 @@ def test_a_request_is_recorded_with_who_asked(audited: Audited) -> None:
     assert audited.rows() == [
         ("marks", by, "run.pause", ""),
         (None, by, "worker.revoke", f"worker={worker.worker}"),
-        (None, by, "key.create", "role=viewer scope=marks label=wall"),
+        (None, by, "worker.revoke done", f"worker={worker.worker}"),
+        (None, by, "key.create", "role=viewer scope=marks expires_in_s=7776000.0 label=wall"),
         (None, by, "key.create done", f"key={key['key']}"),
     ]
     for secret in (key["text"], key["text"].rpartition("_")[2], audited.text):
@@ -100,9 +101,10 @@ def test_who_registers_and_who_leaves_is_recorded_without_the_devices_label(audi
     signing = Signing(key, world.clock.now)
     audited.ask("POST", Route.REGISTER, json=message, auth=signing).raise_for_status()
     audited.ask("POST", Route.LEAVE, auth=signing).raise_for_status()
+    cap = world.coordinator.core.settings.examples_cap
     assert audited.rows() == [
         (None, certificate.id, "device.register", ""),
-        (None, certificate.id, "device.register done", f"device={certificate.id}"),
+        (None, certificate.id, "device.register done", f"device={certificate.id} examples_cap={cap}"),
         (None, certificate.id, "device.leave", ""),
     ]
     left = world.store.device(certificate.id)

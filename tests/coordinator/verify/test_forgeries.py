@@ -79,6 +79,7 @@ def test_a_run_that_was_copied_is_named(folder: Path) -> None:
     """Under another id, with links of its own. The bytes of each update name the run in which it counts."""
     assert found(folder) == []
     with doctored(folder) as doctor:
+        doctor.sql("INSERT INTO run_names VALUES ('copy')")
         for table in COPIED:
             _copy(doctor, table)
         snapshot = json.loads(doctor.one("SELECT snapshot FROM runs WHERE run = 'copy'"))

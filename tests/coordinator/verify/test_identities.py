@@ -39,10 +39,22 @@ def play(folder: Path) -> None:
     coordinator.identities.record_authority()
     center.authority.admit(coordinator, [key_of("one"), key_of("two")], at=at)
     worker = center.authority.certificate(key_of("three"), at=at, holder="worker")
-    coordinator.identities.register_worker(worker)
+    coordinator.identities.register_worker(worker, label="cluster 7")
     coordinator.identities.take_list(center.authority.list(at, key_of("four")))
-    coordinator.access.audit.record("", "device.register done", f"device={store.devices()[0].device}")
-    coordinator.access.keys.create_owner("quorate serve", "owner-key")
+    record, keys = coordinator.access.audit.record, coordinator.access.keys
+    first = store.devices()[0]
+    record("", "device.register done", f"device={first.device} examples_cap={first.examples_cap}")
+    record(worker.id, "worker.register", "label=cluster 7")
+    record(worker.id, "worker.register done", f"worker={worker.id}")
+    with store.transaction() as tx:
+        tx.revoke_worker(worker.id, at)
+    record(CREATOR.id, "worker.revoke done", f"worker={worker.id}")
+    keys.create_owner("quorate serve", "owner-key")
+    record(CREATOR.id, "key.create", "role=viewer scope=marks expires_in_s=3600.0 label=the wall")
+    made = keys.create(CREATOR, CreateKey(role="viewer", scope="marks", label="the wall", expires_in_s=3600))
+    record(CREATOR.id, "key.create done", f"key={made.key}")
+    keys.revoke(CREATOR, made.key)
+    record(CREATOR.id, "key.revoke done", f"key={made.key}")
     center.check_in()
     store.close()
 
@@ -123,6 +135,14 @@ statement(
     f"UPDATE devices SET certificate = (SELECT max(certificate) FROM workers) WHERE device = {FIRST}",
 )
 statement("key-id-of-a-device", "its key is", f"UPDATE devices SET key_id = ? WHERE device = {FIRST}", "0" * 32)
+statement("authorities-deleted", "never took", "DELETE FROM authorities")
+statement(
+    "session-of-nobody",
+    "the audit has no login of it",
+    "INSERT INTO logins (login, kind, secret_hash, who, by, key, claims, created_at, expires_at) "
+    "SELECT 'ffffffffffffffff', 'session', secret_hash, 'key:' || key, 'key', key, '', 1000, 1e12 FROM api_keys "
+    "WHERE role = 'owner'",
+)
 statement("key-id-of-a-worker", "its key is", "UPDATE workers SET key_id = ?", "0" * 32)
 statement("certificate-cut", "is not valid", f"UPDATE devices SET certificate = 'ab' WHERE device = {FIRST}")
 statement(
@@ -154,7 +174,18 @@ statement(
 statement("newest-list-deleted", "the newest revocation list", f"DELETE FROM revocation_lists WHERE {NEWEST}")
 statement("lists-deleted", "the newest revocation list", "DELETE FROM revocation_lists")
 statement("list-cut", "is not valid", f"UPDATE revocation_lists SET encoded = x'8100' WHERE {NEWEST}")
-statement("id-of-an-api-key", "the audit has no row", "UPDATE api_keys SET key = ?", "f" * 16)
+statement("id-of-an-api-key", "the audit has no row", "UPDATE api_keys SET key = ? WHERE role = 'owner'", "f" * 16)
+statement("api-key-deleted", "that it was created", "DELETE FROM api_keys WHERE role = 'viewer'")
+statement("role-of-an-api-key", "another grant", "UPDATE api_keys SET role = 'owner' WHERE role = 'viewer'")
+statement("scope-of-an-api-key", "another grant", "UPDATE api_keys SET scope = '*' WHERE role = 'viewer'")
+statement("api-key-that-lasts", "another grant", "UPDATE api_keys SET expires_at = NULL")
+statement("owners-key-that-ends", "another grant", "UPDATE api_keys SET expires_at = 1e9 WHERE role = 'owner'")
+statement("owners-key-made-a-viewers", "another grant", "UPDATE api_keys SET role = 'viewer' WHERE role = 'owner'")
+statement("api-key-no-longer-revoked", "is not revoked", "UPDATE api_keys SET revoked_at = NULL")
+statement("worker-no-longer-revoked", "is not revoked", "UPDATE workers SET revoked_at = NULL")
+statement("worker-of-another-name", "is called", "UPDATE workers SET label = 'cluster 8'")
+statement("worker-deleted", "is not there", "DELETE FROM workers")
+statement("cap-raised-above-the-registrations", "it registered with", "UPDATE devices SET examples_cap = 1000000000")
 statement("cap-lowered-below-who-waits", "waits with", "UPDATE devices SET examples_cap = 1")
 statement("waiting-above-the-cap", "waits with", "UPDATE waiting SET examples = examples + 100000")
 statement(
@@ -162,6 +193,13 @@ statement(
     "is not registered",
     "UPDATE waiting SET device = 'nobody' WHERE device = (SELECT min(device) FROM waiting)",
 )
+
+
+@doctoring("is not there")
+def registered_device_deleted(d: Doctor) -> None:
+    name = d.one("SELECT detail FROM audit WHERE action = 'device.register done'").split()[0].removeprefix("device=")
+    d.sql("DELETE FROM devices WHERE device = ?", name)
+    d.sql("DELETE FROM waiting WHERE device = ?", name)
 
 
 @doctoring("is not valid", keyless=False)
@@ -231,7 +269,8 @@ def revoked_key_taken_from_the_list_by_the_authority(d: Doctor) -> None:
 def owners_key_that_nobody_created(d: Doctor) -> None:
     d.sql(
         "INSERT INTO api_keys (key, secret_hash, role, scope, label, created_at, created_by) "
-        "SELECT 'ffffffffffffffff', secret_hash, role, scope, label, created_at, created_by FROM api_keys"
+        "SELECT 'ffffffffffffffff', secret_hash, role, scope, label, created_at, created_by FROM api_keys "
+        "WHERE role = 'owner'"
     )
 
 
@@ -250,7 +289,7 @@ def test_a_key_whose_request_was_cut_short_by_a_crash_is_no_violation(folder: Pa
     """The request is in the audit, what came of it is not. One such request excuses one key."""
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     access = OperatorAccess(store, now=lambda: 1000.0, entropy=os.urandom)
-    access.audit.record(CREATOR.id, "key.create", "role=viewer scope=*")
+    access.audit.record(CREATOR.id, "key.create", "role=viewer scope=* expires_in_s=3600.0")
     for number in range(2):
         access.keys.create(CREATOR, CreateKey(role="viewer", scope="*", label="", expires_in_s=3600))
         assert len(found(folder)) == number

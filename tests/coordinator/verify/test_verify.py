@@ -184,7 +184,7 @@ def test_command_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
     result = CliRunner().invoke(app, ["verify", str(folder), "--json"])
     assert result.exit_code == 1
     assert '{"invariant":"4","run":"marks","round":3,"what":"it was abandoned, and committed too"}' in result.stdout
-    assert result.stdout.splitlines()[-1] == '{"runs":1,"wrong":6,"blobs":true,"heads":0}'
+    assert result.stdout.splitlines()[-1] == '{"runs":1,"wrong":9,"blobs":true,"heads":0}'
     assert {path: path.read_bytes() for path in (folder / "blobs").rglob("*") if path.is_file()} == before
 
 

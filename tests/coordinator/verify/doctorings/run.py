@@ -46,6 +46,22 @@ statement("run-of-another-time", 1, "UPDATE runs SET created_at = created_at - 1
 statement("run-ends-at-another-event", 6, "UPDATE runs SET seq = seq - 1")
 statement("fence-lowered", 6, "UPDATE runs SET fence = 0")
 statement("run-deleted", 6, "DELETE FROM runs")
+
+
+@doctoring
+def name_of_the_run_is_free_again(d: Doctor) -> int:
+    d.sql("DELETE FROM run_names")
+    return 0
+
+
+@doctoring
+def run_deleted_from_all_tables_but_its_name(d: Doctor) -> int:
+    for table in ("claims", "contributions", "events", "metrics", "refusals", "rounds", "runs"):
+        d.sql(f"DELETE FROM {table}")
+    d.sql("DELETE FROM checkpoints")
+    return 0
+
+
 statement("counted-device-deleted", 2, f"DELETE FROM devices WHERE device = {A_DEVICE}")
 statement("cap-of-a-device-lowered", 4, f"UPDATE devices SET examples_cap = 5 WHERE device = {A_DEVICE}")
 statement("worker-deleted", 3, "DELETE FROM workers")
