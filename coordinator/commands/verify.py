@@ -100,7 +100,7 @@ def verify(
             ):
                 found += 1
                 _say_wrong(wrong, as_json)
-        runs = len(store.runs_named()) + len(store.flower_runs())
+        runs = len(store.runs_named()) + len(store.flower_run_ids())
     except CannotVerify as error:
         fail(str(error))
     finally:

@@ -158,6 +158,10 @@ class FlowerReader(Reads):
         """All Flower runs, oldest first."""
         return self._all(FlowerRunRow, order="created_at run")
 
+    def flower_run_ids(self) -> list[str]:
+        """Their ids: also where something else in a run's row cannot be read."""
+        return [str(run) for (run,) in self._values(FlowerRunRow, "run", order="created_at run")]
+
     def flower_running(self) -> list[FlowerRunRow]:
         """Those that have not ended, oldest first."""
         return self._all(FlowerRunRow, {"status": "running"}, "created_at run")

@@ -193,9 +193,11 @@ def _runs_named(sa: Any, t: Any) -> Any:
         t.rounds, t.runs,
     )  # fmt: skip
     of_flower = sa.select(t.flower_runs.c.run)
-    audited = sa.select(t.audit.c.run).where(t.audit.c.run.is_not(None), t.audit.c.run.not_in(of_flower))
-    names = sa.select(t.run_names.c.run).where(t.run_names.c.run.not_in(of_flower))
-    return sa.union(*(sa.select(table.c.run).where(table.c.run.is_not(None)) for table in tables), audited, names)
+    of_either_kind = (
+        sa.select(table.c.run).where(table.c.run.is_not(None), table.c.run.not_in(of_flower))
+        for table in (t.audit, t.run_names, t.flower_messages, t.flower_contents)
+    )
+    return sa.union(*(sa.select(table.c.run).where(table.c.run.is_not(None)) for table in tables), *of_either_kind)
 
 
 _RUNS_NAMED = Query(

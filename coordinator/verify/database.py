@@ -15,7 +15,7 @@ from coordinator.store.port import Reader, RunRow, Store
 from coordinator.store.rows import RunNameRow
 from coordinator.verify.audit import AuditChecks, AuditWitness
 from coordinator.verify.files import HashedBlobs
-from coordinator.verify.flower import flower_files, flower_rows
+from coordinator.verify.flower import flower_files, flower_rows, flower_runs
 from coordinator.verify.heads import Head
 from coordinator.verify.identities import IdentityChecks
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
@@ -56,7 +56,7 @@ def verify(
         ends: list[Head] = []
         found += flower_rows(reader, heads, ends.append)
         runs = reader.runs_named()
-        of_flower = {row.run: row for row in reader.flower_runs()}
+        of_flower = {row.run: row for row in flower_runs(reader)}
         found += [_gone(head) for head in heads if head.run not in runs and head.run not in of_flower]
         for run in runs:
             if not is_text(run):

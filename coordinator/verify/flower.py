@@ -26,14 +26,30 @@ _NAME = "flower"
 _PAGE = 1000
 
 
+def flower_runs(reader: Reader) -> list[FlowerRunRow]:
+    """Those whose rows can be read."""
+    return [row for run in reader.flower_run_ids() if (row := _row(reader, run)) is not None]
+
+
+def _row(reader: Reader, run: str) -> FlowerRunRow | None:
+    try:
+        return reader.flower_run(run)
+    except UNREADABLE:
+        return None
+
+
 def flower_rows(
     reader: Reader, heads: Sequence[Head] = (), reached: Callable[[Head], None] | None = None
 ) -> Iterator[Violation]:
     """What is wrong in the rows of Flower runs. ``heads``: links of their chains that were written down outside;
     ``reached`` gets those at which they end now."""
     planned = set(reader.run_ids())
-    for row in reader.flower_runs():
-        if row.run in planned:
+    for run in reader.flower_run_ids():
+        row = _row(reader, run)
+        if row is None:
+            yield Violation(_NAME, run, 0, "the run's row holds what is not JSON")
+            continue
+        if run in planned:
             yield RunViolation(_NAME, row.rounds, "a run with a plan has its name too").of(row.run)
         try:
             for finding in _of_run(reader, row, [head for head in heads if head.run == row.run]):
@@ -47,7 +63,7 @@ def flower_rows(
 def flower_files(newest: Reader, blobs: HashedBlobs) -> Iterator[Violation]:
     """Contents whose bytes are missing, or are others. ``newest``: rows that are not of one moment, since a coordinator
     may delete a content while blobs are read."""
-    for row in newest.flower_runs():
+    for row in flower_runs(newest):
         after = ""
         while page := newest.flower_contents(row.run, after, _PAGE):
             for content in page:

@@ -21,7 +21,7 @@ class FlowerViews:
 
     def runs(self) -> list[str]:
         """The ids of all Flower runs, oldest first."""
-        return [row.run for row in self._store.flower_runs()]
+        return self._store.flower_run_ids()
 
     def run(self, run: str) -> RunView:
         """A run with its last group as the current round. ProblemError where there is no such Flower run."""

@@ -48,7 +48,7 @@ class PlanCheck:
         return PlanView(
             plan=plan.written_out,
             plan_digest=plan.digest,
-            run=free_id(self._core, plan.name, {row.run for row in self._core.store.flower_runs()}, permitted),
+            run=free_id(self._core, plan.name, set(self._core.store.flower_run_ids()), permitted),
             cost=_lines(plan, cost),
             devices_spent=spent,
             devices_registered=registered,

@@ -127,6 +127,8 @@ NO_REPLY = "replied_at = NULL, reply = NULL, reply_bytes = 0, code = NULL, reaso
         ("UPDATE flower_runs SET status = 'finished'", "it is finished, and its end is None"),
         ("UPDATE flower_runs SET dropped_at = 5", "its contents were dropped, and it has not ended"),
         ("UPDATE flower_contents SET bytes = 4 WHERE bytes = 5", "of 4 bytes has 5 bytes"),
+        ("UPDATE flower_runs SET config = '{'", "the run's row holds what is not JSON"),
+        ("UPDATE flower_messages SET created_at = 'x' WHERE position = 2", "holds a value of another kind"),
     ],
 )  # fmt: skip
 def test_a_changed_row_is_named(made: Doctored, statement: str, words: str) -> None:
@@ -153,6 +155,12 @@ def test_what_came_after_the_end_is_named(made: Doctored, statement: str, words:
     made.end()
     made.change(statement)
     assert any(words in what for _, what in made.found())
+
+
+@pytest.mark.parametrize("deleted", [["flower_runs"], ["flower_runs", "flower_messages"]])
+def test_rows_of_a_run_whose_row_is_gone_are_named(made: Doctored, deleted: list[str]) -> None:
+    made.change(*(f"DELETE FROM {table}" for table in deleted))
+    assert made.found() == [("orphan", "rows name this run, and its own row is missing")]
 
 
 def test_a_node_id_that_is_not_of_its_device_is_named(made: Doctored) -> None:
