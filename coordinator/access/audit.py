@@ -29,9 +29,12 @@ class Audit:
         """Makes one row durable. A run that the store does not have is named in the detail."""
         if run is not None and self._store.run(run) is None and self._store.flower_run(run) is None:
             run, detail = None, f"run={run} {detail}".strip()
-        row = AuditRow(run=run, at=self._now(), by=_line(by), action=_line(action), detail=_line(detail))
         with self._store.transaction(run) as tx:
-            tx.insert_audit([row])
+            tx.insert_audit([self.row(by, action, detail, run=run)])
+
+    def row(self, by: str, action: str, detail: str, *, run: str | None = None) -> AuditRow:
+        """A row for a transaction that also makes what the row is about."""
+        return AuditRow(run=run, at=self._now(), by=_line(by), action=_line(action), detail=_line(detail))
 
     def begin(self, key: str) -> None:
         """Records the public key with which this process signs, unless the newest row is signed by it. So the audit

@@ -35,8 +35,8 @@ class OperatorAccess:
         code_flow: CodeFlow | None = None,
     ) -> None:
         self.keys = ApiKeys(store, now, entropy)
-        self.sessions = Sessions(store, now, entropy, self.keys, issuer)
         self.audit = Audit(store, now)
+        self.sessions = Sessions(store, now, entropy, self.keys, issuer, self.audit)
         self.code_flow = code_flow
         """How browsers log in at the issuer; None: they do not."""
         self._issuer = issuer
@@ -64,16 +64,12 @@ class OperatorAccess:
             raise
 
     def log_in(self, open_session: Callable[[], NewSession]) -> NewSession:
-        """Opens a session, and records that, or that it was refused. ProblemError of ``open_session``."""
+        """Opens a session, or records that it was refused. ProblemError of ``open_session``."""
         try:
-            opened = open_session()
+            return open_session()
         except ProblemError as error:
             self.audit.refused("", "login", error.problem.detail)
             raise
-        operator = opened.operator
-        # The secret is given to nobody before the audit has the row.
-        self.audit.record(operator.id, "login", f"{operator} by={operator.by} session={operator.session}")
-        return opened
 
     def _first_seen(self, token: str, operator: Operator) -> Operator:
         """Records a login where this process sees the token for the first time."""

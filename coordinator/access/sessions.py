@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from client_sdk.protocol.access import GrantView, LinkCreated, LoginWay, Me
 from client_sdk.protocol.problems import problem
 from coordinator.access.api_keys import ApiKeys, hash_of
+from coordinator.access.audit import Audit
 from coordinator.access.buckets import TokenBuckets
 from coordinator.access.roles import Operator
 from coordinator.store.port import Store, Transaction
@@ -64,12 +65,14 @@ class Sessions:
         entropy: Callable[[int], bytes],
         keys: ApiKeys,
         issuer: TokenIssuer | None,
+        audit: Audit,
     ) -> None:
         self._store = store
         self._now = now
         self._entropy = entropy
         self._keys = keys
         self._issuer = issuer
+        self._audit = audit
         self._pace = TokenBuckets(1 / AGAIN_S, IN_A_ROW, now)
 
     def open_by_key(self, text: str) -> NewSession:
@@ -136,6 +139,7 @@ class Sessions:
             raise problem("too-many-requests", many, retry_after_s=wait_s)
         row, text = self._insert(tx, "session", operator, SESSION_S, key, claims)
         opened = Operator(operator.id, operator.grants, row.expires_at, by=operator.by, session=row.login)
+        tx.insert_audit([self._audit.row(opened.id, "login", f"{opened} by={opened.by} session={opened.session}")])
         return NewSession(opened, text, row.expires_at - row.created_at)
 
     def _insert(

@@ -109,7 +109,8 @@ def test_check_ins_of_a_moment_share_a_transaction_and_none_is_held_before_it_is
         connections = [Connection(holds, arrived(world))]
         await asyncio.to_thread(begun.wait, 20)
         connections += [Connection(holds, arrived(world, number)) for number in range(1, 10)]
-        await asyncio.sleep(0.1)
+        while len(arrivals._queue) < 9:
+            await asyncio.sleep(0.001)
         assert service.signals.waiting == 0
         go_on.set()
         while service.signals.waiting < 10:
