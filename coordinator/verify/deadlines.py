@@ -154,7 +154,8 @@ class Deadlines:
         secure = self._plan.secure
         if secure is None or (not self._exchange and self._until is not None):
             return self._until
-        until = min(self._began + secure.exchange_s, self._expires_at)
+        began = min(self._began, self._next_began)  # by a replica whose clock is behind, the next one
+        until = min(began + secure.exchange_s, self._expires_at)
         return until if secure.quiet_s is None or self._exchange >= _SIGNED else min(until, self._last + secure.quiet_s)
 
     def _exchanged(self, event: EventRow, body: dict[str, Any]) -> Iterator[str]:

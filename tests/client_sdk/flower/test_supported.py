@@ -66,7 +66,7 @@ import subprocess, time
 from pathlib import Path
 from threading import Event
 from client_sdk.flower.app import load_client_app
-from client_sdk.flower.app_child import call
+from client_sdk.flower.app_call import call
 from client_sdk.flower.work import AppWork
 
 folder = Path(sys.argv[1])

@@ -109,13 +109,14 @@ def explore(service: Service, operation: Any, caller: Caller, key: str, examples
 
 def with_key(headers: dict[str, Any], key: str) -> dict[str, Any]:
     """The headers with the caller's key in place of the credentials that schemathesis invents."""
-    others = {name: value for name, value in headers.items() if name.lower() not in ("authorization", "signature")}
+    credentials = ("authorization", "signature", "signature-input")
+    others = {name: value for name, value in headers.items() if name.lower() not in credentials}
     return {**others, "Authorization": f"Bearer {key}"} if key else others
 
 
 def test_repro_no_signature_is_sent_beside_a_key() -> None:
     """The document names Signature as another kind of credentials, so schemathesis invents one now and then."""
-    assert with_key({"Signature": "", "authorization": "Bearer x", "a": "b"}, "k") == {
+    assert with_key({"Signature": "", "SIGNATURE-INPUT": "", "authorization": "Bearer x", "a": "b"}, "k") == {
         "a": "b",
         "Authorization": "Bearer k",
     }

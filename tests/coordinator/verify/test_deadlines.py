@@ -17,7 +17,7 @@ from coordinator.engine import rounds
 from coordinator.engine.state import RunState
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_workers import Center
-from tests.coordinator.served import Served
+from tests.coordinator.served import Phone, Served
 from tests.coordinator.world import World
 
 STEP = rounds.step
@@ -151,6 +151,32 @@ def exchange(seconds: float) -> Callable[[], World]:
     return play
 
 
+def by_a_replica_that_is_behind() -> World:
+    """The clock of the replica that takes the last share is behind, and then nobody sends a masked vector."""
+    world = Served()
+    world.secure_run(cohort={"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60})
+    for phone in world.phones:
+        phone.stops = "mask"
+    world.begin()
+    last, turn = world.phones[-1], world.turn
+
+    def turned(phone: Phone) -> bool:
+        behind_s = 3 if phone is last and world.state.phase == "sharing" else 0
+        world.clock.at -= behind_s
+        try:
+            return turn(phone)
+        finally:
+            world.clock.at += behind_s
+
+    world.turn = turned  # type: ignore[method-assign]
+    world.play()
+    assert world.state.phase == "masking"
+    world.pass_time(18)
+    assert world.state.current.attempt == 1 or world.state.phase != "masking"
+    world.close()
+    return world
+
+
 CASES: dict[str, tuple[Any, Callable[[], World], str]] = {
     "collecting-ends-early": (Shifted("collecting", -30), ends_at(31), "the time was not over"),
     "collecting-ends-late": (Shifted("collecting", 4), open_round, "its plan gives it 60 s"),
@@ -185,6 +211,7 @@ def test_an_engine_with_a_wrong_deadline_is_named(case: str, monkeypatch: pytest
         datacenter(41),
         datacenter(1),
         exchange(21),
+        by_a_replica_that_is_behind,
     ],
 )
 def test_the_right_engine_is_not(play: Callable[[], World]) -> None:
