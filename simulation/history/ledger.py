@@ -27,6 +27,7 @@ from coordinator.folding.refold import Readable
 from coordinator.store.port import (
     TERMINAL,
     AuditRow,
+    AuthorityRow,
     CheckpointRow,
     ClaimRow,
     Conflict,
@@ -92,6 +93,8 @@ class _News:
     claims: list[ClaimRow]
     devices: list[DeviceRow]
     workers: list[WorkerRow]
+    authorities: list[AuthorityRow]
+    """Those that certified devices and workers, where there are new ones with a certificate."""
 
 
 def copy_run(
@@ -191,10 +194,13 @@ def _read(source: Reader, run: str, have: Copied, *, whole: bool) -> _News:
         for item in source.refusals(run, number)[have.refusals.get(number, 0) :]
     ]
     claims = source.claims(run)
-    workers = {str(event.body["worker"]) for event in events if event.kind == Leased.kind}
+    leased = {str(event.body["worker"]) for event in events if event.kind == Leased.kind}
     named = {str(device) for item in rounds for device in cast("list[str]", item.body.get("cohort", ()))}
     named.update(item.device for group in (claims, contributions, refusals) for item in group)
     found = (source.device(device) for device in sorted(named - have.devices))
+    devices = [item for item in found if item is not None]
+    workers = [item for name in sorted(leased) if (item := source.worker(name)) is not None]
+    certified = any(item.certificate for item in devices) or any(item.certificate for item in workers)
     return _News(
         row=row,
         events=events,
@@ -205,8 +211,9 @@ def _read(source: Reader, run: str, have: Copied, *, whole: bool) -> _News:
         audit=source.audit(run)[have.audit :],
         metrics=[item for item in source.metrics(run) if have.metrics.get(_key(item)) != item],
         claims=claims,
-        devices=[item for item in found if item is not None],
-        workers=[item for name in sorted(workers) if (item := source.worker(name)) is not None],
+        devices=devices,
+        workers=workers,
+        authorities=source.authorities() if certified else [],
     )
 
 
@@ -290,6 +297,9 @@ def _opened(target: Store | Transaction, run: str) -> AbstractContextManager[Tra
 
 def _write(tx: Transaction, news: _News, have: Copied) -> None:
     row, run = news.row, news.row.run
+    for authority in news.authorities:
+        if authority not in tx.authorities():
+            tx.insert_authority(authority)
     for device in news.devices:
         tx.insert_device(device)
     for worker in news.workers:
