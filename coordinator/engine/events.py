@@ -214,7 +214,7 @@ class Committed:
     named_tensors: NamedTensors = field(default_factory=dict)
     """Those that go with it. A round that learned nothing carries over what there was."""
     small: Small = field(default_factory=dict)
-    """The small state that goes with it; likewise."""
+    """The small state that goes with it. A round that learned nothing carries over what there was."""
     tensors: str = ""
     """Digest of the checkpoint's canonical tensors, where the plan has secure rounds."""
     zero_sum: bool = False

@@ -92,8 +92,9 @@ class Combine(Protocol):
         settings: Settings,
         seed: bytes,
     ) -> Combined:
-        """``tensors``: those of ``keeps``, as the parent's round left them; ``small``: likewise. ``settings``: the
-        round's numbers, ``server_learning_rate``. ``seed``: of this plan and round, for what is drawn.
+        """``tensors``: those of ``keeps``, as the parent's round left them. ``small``: the small state that it left.
+        ``settings``: the round's numbers, ``server_learning_rate``. ``seed``: of this plan and round, for what is
+        drawn.
 
         ExtensionError where there is no such model, at each try.
         """

@@ -130,8 +130,8 @@ class Chosen:
             return _block("aggregation rule", found, columns.shape[1])
 
     def of_whole(self, updates: Updates) -> Vector:
-        """The delta, as ``WholeRule.delta`` gives it. ExtensionError as above, and for too few updates. An update that
-        could not be read is raised as it is, whatever the rule makes of it."""
+        """The delta, as ``WholeRule.delta`` gives it. ExtensionError where the rule fails, and for too few updates. An
+        update that could not be read is raised as it is, whatever the rule makes of it."""
         rule, count, fewest = cast("WholeRule", self.rule), len(updates.weights), self._fewest()
         if count < fewest:
             raise ExtensionError(f"the aggregation rule of the plan takes no fewer than {fewest} updates, not {count}")

@@ -28,7 +28,7 @@ class Rule(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """*sum*, *all* or *whole*, as above."""
+        """*sum*: the sum of the updates; *all*: all updates by columns; *whole*: whole updates."""
         ...
 
     @property

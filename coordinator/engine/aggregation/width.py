@@ -68,8 +68,9 @@ def require_on_made_columns(rows: int, combine: Callable[[Columns], Vector]) -> 
 
 
 def require_on_made_updates(weights: Weights, combine: Callable[[Updates], Vector]) -> None:
-    """Checks as above that a rule over whole updates gives the same values for another width of block, and for the
-    updates in another order."""
+    """Checks by drawn updates, before a run has any, that a rule over whole updates gives the same values for another
+    width of block, and for the updates in another order. ExtensionError; a rule that fails on drawn updates is not
+    judged here."""
     made = _made(len(weights))
     try:
         delta = combine(Updates.of(made, _MADE_COLUMNS, weights=weights))

@@ -150,7 +150,7 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
         if phase == "sharing" and secure is not None and not secure.roster:
             phase = "collecting"  # nobody has an answer by this change: all wait for the roster
         elif phase == "committing":
-            phase = "unmasking"  # likewise: for the end of the round
+            phase = "unmasking"  # nobody has an answer by this change: all wait for the end of the round
         attempt = 0 if state.round is None else state.round.attempt
         made = (False, False) if secure is None else (bool(secure.header), bool(secure.roster))
         return (state.round_number, phase, attempt, *made)
