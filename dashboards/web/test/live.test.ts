@@ -64,6 +64,13 @@ describe("the live state", () => {
     expect(next(lost, { kind: "opened" }).link).toEqual({ status: "live" });
     expect(next(NOTHING, { kind: "opened" }).link).toEqual({ status: "connecting" });
   });
+  it("applies no patch before a snapshot, of which it would be a part", () => {
+    const patch = { run: "a", patch: { round: 2 }, fleet: { waiting: 5 } };
+    expect(after(NOTHING, patch)).toBe(NOTHING);
+    const lost = next(NOTHING, { kind: "lost", at: 5 });
+    expect(after(lost, patch)).toBe(lost);
+    expect(after(next(NOTHING, { kind: "whole", live: BEGUN }), patch).runs.a).toMatchObject({ round: 2, status: "running" });
+  });
   it("lists what goes on first, then the newest", () => {
     const runs = [run("old", { created_at: 1 }), run("done", { created_at: 9, status: "finished" }), run("new", { created_at: 2 })];
     expect(inOrder(Object.fromEntries(runs.map((one) => [one.run, one]))).map((one) => one.run)).toEqual(["new", "old", "done"]);

@@ -2,7 +2,7 @@
 import type { RunView } from "../api/types";
 import { merged } from "./merge";
 
-/** connecting: nothing has come yet. live: frames come. lost: they did, and the connection is gone since `since`. */
+/** connecting: nothing has come yet, nor was lost. live: frames come. lost: they did, and the connection is gone since `since`. */
 export type Link = { status: "connecting" } | { status: "live" } | { status: "lost"; since: number };
 
 export interface Live {
@@ -10,6 +10,8 @@ export interface Live {
   runs: Readonly<Record<string, RunView>>;
   /** Parts beside runs, as the stream sends them: fleet, system. */
   rest: Readonly<Record<string, unknown>>;
+  /** Whether a snapshot has come. A patch before it has nothing to be applied to: a tab that was just opened hears the patches that another tab reads. */
+  begun: boolean;
 }
 
 export type Frame =
@@ -18,7 +20,7 @@ export type Frame =
 
 export type Action = { kind: "frame"; frame: Frame } | { kind: "opened" } | { kind: "lost"; at: number } | { kind: "whole"; live: Live };
 
-export const NOTHING: Live = { link: { status: "connecting" }, runs: {}, rest: {} };
+export const NOTHING: Live = { link: { status: "connecting" }, runs: {}, rest: {}, begun: false };
 
 /** The next state. Pure: time is in the action. */
 export function next(live: Live, action: Action): Live {
@@ -30,7 +32,8 @@ export function next(live: Live, action: Action): Live {
     case "lost":
       return live.link.status === "lost" ? live : { ...live, link: { status: "lost", since: action.at } };
     case "frame":
-      return { ...framed(live, action.frame), link: { status: "live" } };
+      if (action.frame.kind === "patch" && !live.begun) return live;
+      return { ...framed(live, action.frame), link: { status: "live" }, begun: true };
   }
 }
 

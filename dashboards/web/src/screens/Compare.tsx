@@ -25,7 +25,7 @@ export default function Compare() {
   useEffect(() => {
     if (first && runs.length) location.replace(`#/compare?${first}`);
   }, [first, runs.length]);
-  if (live.link.status === "connecting") return <p className="note">Loading …</p>;
+  if (!live.begun) return <p className="note">Loading …</p>;
   return (
     <>
       <header className="screen-head">

@@ -32,7 +32,7 @@ export default function Round({ id, number }: { id: string; number: number }) {
   const live = useLive();
   const run = live.runs[id];
   if (!run)
-    return live.link.status === "connecting" ? (
+    return !live.begun ? (
       <p className="note">Loading …</p>
     ) : (
       <>

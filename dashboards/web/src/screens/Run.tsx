@@ -17,7 +17,7 @@ export default function Run({ id, section }: { id: string; section: RunSection }
   const live = useLive();
   const run = live.runs[id];
   if (!run)
-    return live.link.status === "connecting" ? (
+    return !live.begun ? (
       <p className="note">Loading …</p>
     ) : (
       <>

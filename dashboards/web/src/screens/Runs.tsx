@@ -19,7 +19,7 @@ export function Runs() {
   const states = runs.map(health);
   const going = states.filter((state) => state.tone === "busy").length;
   const wanting = states.filter((state) => state.tone === "warn" || state.tone === "bad").length;
-  const loading = live.link.status === "connecting";
+  const loading = !live.begun;
   return (
     <>
       <header className="screen-head">

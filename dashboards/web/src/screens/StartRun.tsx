@@ -25,7 +25,7 @@ export default function StartRun({ from }: { from: Start | null }) {
   const allowed = mayStart(me);
   const schema = useResource<Plan>("schema", async (signal) => (await get("/v1/plans/schema", {}, signal)).document);
   const source = from ? live.runs[from.run] : undefined;
-  const waiting = live.link.status === "connecting" || (!schema.data && !schema.error);
+  const waiting = !live.begun || (!schema.data && !schema.error);
   return (
     <>
       <header className="screen-head">
