@@ -17,12 +17,19 @@ from client_sdk.protocol.field_docs import field_docs
 from coordinator.engine.plan import Plan
 
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
-SECTIONS: dict[str, type[BaseModel]] = {
-    name: kind
-    for name, info in Plan.model_fields.items()
-    for kind in (info.annotation, *get_args(info.annotation))
-    if isinstance(kind, type) and issubclass(kind, BaseModel)
-}
+
+
+def _tables(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Field -> what it is, of the fields that are tables with fields of their own."""
+    return {
+        name: kind
+        for name, info in model.model_fields.items()
+        for kind in (info.annotation, *get_args(info.annotation))
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+    }
+
+
+SECTIONS = _tables(Plan)
 HEAD = """# Plans
 
 A plan is a TOML file with everything that a run shall do. A field that is left out has the default below; an unknown
@@ -42,15 +49,20 @@ def page() -> str:
     """The whole page, as Markdown."""
     parts = [HEAD]
     for name, model in SECTIONS.items():
-        first = " ".join((model.__doc__ or "").strip().split("\n\n")[0].split())
-        parts.append(f"## [{name}]\n{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|")
-        docs = field_docs(model)
-        for field, info in model.model_fields.items():
-            default = _default(info.get_default(call_default_factory=True))
-            cells = (f"`{field}`", _range(model, field), default, _plain(" ".join(docs[field].split())))
-            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append("")
+        parts += [f"## [{name}]", *_table(model)]
+        for kind in dict.fromkeys(_tables(model).values()):
+            parts += [f"### A {kind.__name__.lower()}", *_table(kind)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _table(model: type[BaseModel]) -> list[str]:
+    first = " ".join((model.__doc__ or "").strip().split("\n\n")[0].split())
+    lines, docs = [f"{_plain(first)}\n\n| field | range | default | meaning |\n|---|---|---|---|"], field_docs(model)
+    for field, info in model.model_fields.items():
+        default = _default(info.get_default(call_default_factory=True))
+        cells = (f"`{field}`", _range(model, field), default, _plain(" ".join(docs[field].split())))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return [*lines, ""]
 
 
 @cache
@@ -68,6 +80,8 @@ def _range(model: type[BaseModel], field: str) -> str:
 
 
 def _one(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return f"a {schema['$ref'].rsplit('/', 1)[1].lower()}, below"
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
     if "const" in schema:

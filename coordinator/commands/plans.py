@@ -92,6 +92,8 @@ def check(
         say(f"  {line}")
     if read.secure is not None and cost is not None:
         say(f"  rounding:     {rounding_of(read, cost.values - cost.statistics, weighs)}")
+    if read.schedule is not None:
+        say(f"  rates:        {read.schedule.said(read)}")
     if capped:
         say(f"  weights:      {capped}.")
     if doubt := _unscored(read):

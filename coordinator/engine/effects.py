@@ -12,6 +12,7 @@ not at all is a record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -211,6 +212,8 @@ class Commit:
     """Those that go with the parent."""
     small: Small = field(default_factory=dict, hash=False)
     """The small state that goes with it."""
+    settings: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The round's numbers: see ``Combine``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +268,8 @@ class CommitSum:
     """Those that go with the parent."""
     small: Small = field(default_factory=dict, hash=False)
     """The small state that goes with it."""
+    settings: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The round's numbers: see ``Combine``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

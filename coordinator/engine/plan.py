@@ -44,12 +44,13 @@ from client_sdk.protocol.operators import Kind
 from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
-from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.aggregation.parameters import ExtensionError, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.aggregation.weights import unit_of
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.plan_section import Section
+from coordinator.engine.schedule import Schedule
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
 
@@ -231,6 +232,7 @@ class Plan(Section):
     retention: Retention = Retention()
     datacenter: Datacenter | None = None
     secure: Secure | None = None
+    schedule: Schedule | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -254,6 +256,15 @@ class Plan(Section):
     def terms(self) -> Terms | None:
         """What secure rounds of this plan are held to; None: its rounds with devices are plain."""
         return None if self.secure is None else self.secure.terms(self.aggregation)
+
+    def task_at(self, version: int) -> Task:
+        """The devices' part of a round that begins with this version of the model."""
+        return self.task if self.schedule is None else self.schedule.task(self, version)
+
+    def settings_at(self, version: int) -> Settings:
+        """The numbers with which a round that begins with this version becomes the next one: see ``Combine``."""
+        rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
+        return {"server_learning_rate": curve.rate(rate, version, self.finish.rounds) if curve else rate}
 
     @property
     def usual_weight(self) -> float:

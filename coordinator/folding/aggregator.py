@@ -29,7 +29,7 @@ from client_sdk.tensors import (
 from client_sdk.tensors.exact_sum import FRACTION_BITS
 from coordinator.blobs import BlobError, Blobs, Gone
 from coordinator.engine.aggregation.combining import Blocks, Combine, Computed, Sources, Updates
-from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.aggregation.parameters import ExtensionError, Settings
 from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
@@ -160,16 +160,18 @@ class Aggregator:
         items: tuple[Contribution, ...],
         named_tensors: NamedTensors | None = None,
         small: Small | None = None,
+        settings: Settings | None = None,
     ) -> NewCheckpoint:
         """Writes the next checkpoint durably, and its named tensors beside it. ``named_tensors``, ``small``: what
-        ``parent`` was committed with. The same parent, tensors and set of updates give the same digests.
+        ``parent`` was committed with. ``settings``: the round's numbers; None: those of the first version. The same
+        parent, tensors, numbers and set of updates give the same digests.
 
         CannotAggregate when the result would not be finite, the sum out of range, or an update lost (LostUpdate);
         BlobError when files could not be read or written.
         """
         with self._lock, _final_errors(), _lost_updates(items):
             updates = updates_digest((item.device, item.digest, item.weight) for item in items)
-            return self._write(round, parent, named_tensors, small, self._updates(round, items), updates)
+            return self._write(round, parent, named_tensors, small, settings, self._updates(round, items), updates)
 
     def apply(
         self,
@@ -178,13 +180,14 @@ class Aggregator:
         mean: Blocks,
         named_tensors: NamedTensors | None = None,
         small: Small | None = None,
+        settings: Settings | None = None,
         updates: str = "",
     ) -> NewCheckpoint:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
         the updates are unknown. ``updates``: what the evidence says of them."""
         with self._lock, _final_errors():
             sources = Sources(lambda: mean, self.layout.elements, self.layout.parameters.elements)
-            return self._write(round, parent, named_tensors, small, sources, updates)
+            return self._write(round, parent, named_tensors, small, settings, sources, updates)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:
         rows = sorted(items, key=lambda item: item.device)
@@ -209,11 +212,11 @@ class Aggregator:
         parent: str,
         named_tensors: NamedTensors | None,
         small: Small | None,
+        settings: Settings | None,
         sources: Sources,
         updates: str,
     ) -> NewCheckpoint:
         before, label = named_tensors or {}, f"{self._run} {round}"
-        settings = {"server_learning_rate": self._plan.aggregation.server_learning_rate}
         seed = shake_bytes(labelled("combine", self._plan.digest, round), 32)
         places, raised = self.layout.whole.slices(), 0
         with ExitStack() as stack:
@@ -230,9 +233,8 @@ class Aggregator:
             source = HashedReads(file)
             spool.write(source.read(header.data_start))
             tensors = {name: one.before for name, one in kept.items()}
-            made = self._combine.combine(
-                StoredBlocks(source, header, places), sources, tensors, small or {}, settings, seed
-            )
+            numbers, stored = settings or self._plan.settings_at(0), StoredBlocks(source, header, places)
+            made = self._combine.combine(stored, sources, tensors, small or {}, numbers, seed)
             kept_small = _as_json(made.small)
             for name, spec in header.manifest.items():
                 if name not in places:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Protocol
 
 from client_sdk.tensors import Roles, TensorError
 from coordinator.blobs import BlobError, MemoryBlobs, Spool
+from coordinator.engine.aggregation.parameters import Settings
 from coordinator.engine.aggregation.registry import Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import called, changes
@@ -38,13 +39,15 @@ def differences(
     parent: NewCheckpoint,
     items: tuple[Contribution, ...],
     committed: NewCheckpoint,
+    settings: Settings | None = None,
 ) -> Iterator[str]:
     """Yields a sentence for each part of ``committed`` that the updates do not give again. ``roles``: the run's;
-    ``parent``: the checkpoint that they were added to, with its named tensors and its small state."""
+    ``parent``: the checkpoint that they were added to, with its named tensors and its small state;
+    ``settings``: the round's numbers, None: those of the first version."""
     overlay: Any = _Overlay(blobs)
     try:
         found = Aggregator(overlay, plan, parent.digest, roles=roles, registry=registry, run=run).commit(
-            round, parent.digest, items, parent.named_tensors, parent.small
+            round, parent.digest, items, parent.named_tensors, parent.small, settings
         )
     except (CannotAggregate, BlobError, TensorError, OSError) as error:
         yield f"its updates cannot be added up again: {error}"

@@ -70,7 +70,7 @@ class Actions:
         def made() -> NewCheckpoint:
             """Reads the parent's header first where this process has not: it may be damaged."""
             aggregator = self._core.aggregator(run)
-            kept = action.named_tensors, action.small
+            kept = action.named_tensors, action.small, action.settings
             return aggregator.commit(action.round, action.parent, action.contributions, *kept)
 
         if self._commits.commit(run, action, made):

@@ -88,7 +88,7 @@ def announce(state: RunState, *, run: bytes, layout: Layout, authority: Authorit
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
-        plan=agreed_digest(digest, plan.task, plan.aggregation.weighting, state.roles_digest),
+        plan=agreed_digest(digest, plan.task_at(state.version), plan.aggregation.weighting, state.roles_digest),
         dimension=codecs.linear(plan.task.codec).count(layout.parameters.elements),
         codec=codec,
         codec_version=int(version),

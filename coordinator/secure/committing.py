@@ -20,6 +20,7 @@ from client_sdk.tensors.manifest import Manifest, OutOfRange, TensorSpec, numpy_
 from client_sdk.tensors.safetensors_file import read_header
 from coordinator.blobs import BlobError, Blobs
 from coordinator.engine.aggregation.combining import Computed
+from coordinator.engine.aggregation.parameters import Settings
 from coordinator.engine.evidence import Evidence
 from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
@@ -41,6 +42,7 @@ def commit_sum(
     survivors: int,
     named_tensors: NamedTensors | None = None,
     small: Small | None = None,
+    settings: Settings | None = None,
     *,
     codec: LinearCodec = FLOAT32,
     seed: bytes = NOTHING_DRAWN,
@@ -74,7 +76,7 @@ def commit_sum(
             return decoded(start, count)
         return of_statistics.mean_of(behind, start - parameters, count, survivors, weight).astype(np.float32)
 
-    made = aggregator.apply(round, parent, Computed(mean), named_tensors, small, updates)
+    made = aggregator.apply(round, parent, Computed(mean), named_tensors, small, settings, updates)
     share = quantizer.rounding_share(total[:first], survivors)
     return made._replace(rounding=float(f"{share:.2f}") if share >= _LARGE_SHARE else 0.0)
 

@@ -130,6 +130,7 @@ class SecureWork:
             survivors,
             action.named_tensors,
             action.small,
+            action.settings,
             codec=codecs.linear(f"{header.codec}@{header.codec_version}"),
             seed=header.codec_seed,
             updates=sum_digest(

@@ -182,6 +182,7 @@ class RunChecks:
             committed=NewCheckpoint(
                 committed.digest, committed.bytes, committed.named_tensors, self._small[committed.version]
             ),
+            settings=plan.settings_at(parent.version),
         )
 
     def notes(self) -> Iterator[str]:

@@ -16,7 +16,7 @@ from client_sdk import codecs
 from client_sdk.codecs.port import require_encodable
 from client_sdk.learners import LearnerError, evaluate, train, wants_rng
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples, OutOfTime
-from client_sdk.protocol.devices import Score, UpdateReport
+from client_sdk.protocol.devices import Score, Task, UpdateReport
 from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, Tensors, pieces
 from client_sdk.tensors.floats import joined
 from client_sdk.update import BadReport, Seconds, Update, report_of
@@ -31,7 +31,7 @@ from simulation.engines.port import CannotTrain, Done, Job
 from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
-"""StorageErrors that real devices have too: the device withdraws, and the round goes on."""
+"""Errors that real devices have too: the device withdraws, and the round goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,13 @@ class Kernel:
         self._clients = clients
         self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._digest = plan.digest
-        self._task = plan.task.model_copy(update={"time_budget_s": None})
+        self._tasks: dict[int, Task] = {}
+
+    def _task(self, version: int) -> Task:
         """Time is virtual: ``Job.steps`` says what the device has time for."""
+        if version not in self._tasks:
+            self._tasks = {version: self.plan.task_at(version).model_copy(update={"time_budget_s": None})}
+        return self._tasks[version]
 
     @cached_property
     def _with_rng(self) -> bool:
@@ -123,7 +128,7 @@ class Kernel:
                 self.learner,
                 model,
                 data,
-                self._task,
+                self._task(job.version),
                 device=job.device,
                 round=job.round,
                 deadline=_whole if job.steps is None else _Steps(job.steps),

@@ -55,6 +55,7 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
             round=state.round_number,
             attempt=state.current.attempt,
             device=name,
+            version=state.version,
             cost=steps,
             times=state.times(name),
             steps=None if steps == whole else steps,

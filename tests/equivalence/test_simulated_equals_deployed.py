@@ -59,8 +59,9 @@ OPTIMIZED: dict[str, Any] = {
         "server_optimizer_parameters": {"tau": 0.01},
         "server_learning_rate": 0.05,
     },
+    "schedule": {"learning_rate": {"last": 0.5}, "mu": {"shape": "linear"}, "server_learning_rate": {"warmup": 1}},
 }
-"""What draws at the device, and what the server remembers from round to round."""
+"""What draws at the device, what the server remembers from round to round, and rates that change."""
 
 SHARED: dict[str, Any] = {
     **PLAN,

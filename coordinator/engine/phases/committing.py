@@ -66,6 +66,7 @@ def commit_action(state: RunState) -> fx.Commit:
         contributions=state.current.contributions,
         named_tensors=state.named_tensors,
         small=state.small,
+        settings=state.plan.settings_at(state.version),
     )
 
 

@@ -103,6 +103,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         contributions=state.current.contributions,
         named_tensors=state.named_tensors,
         small=state.small,
+        settings=state.plan.settings_at(state.version),
     )
 
 
