@@ -132,7 +132,9 @@ class Schedule(Section):
         return plan.task.model_copy(update=changed)
 
     def _curves(self, plan: Plan) -> Iterator[tuple[str, Curve, float]]:
-        bases = plan.task.learning_rate, plan.task.mu, plan.aggregation.server_learning_rate
-        for (name, curve), base in zip(self, bases, strict=True):
-            if curve is not None:
-                yield name, curve, base
+        of_all = (
+            ("learning_rate", self.learning_rate, plan.task.learning_rate),
+            ("mu", self.mu, plan.task.mu),
+            ("server_learning_rate", self.server_learning_rate, plan.aggregation.server_learning_rate),
+        )
+        return ((name, curve, base) for name, curve, base in of_all if curve is not None)

@@ -280,7 +280,7 @@ def answers_of(folder: Path) -> dict[str, Rows]:
             "history.metrics": [canonical(found.model_dump(mode="json")) for found in history.metrics],
             "history.participation": [canonical(found) for found in history.participation.items()],
             "history.withdrawals": [canonical(asdict(found)) for found in history.withdrawals],
-            "history.plan": [canonical(history.plan.model_dump(mode="json")), history.plan.digest],
+            "history.plan": [canonical(history.plan.written_out), history.plan.digest],
             "history.end": [canonical([history.run, len(history), history.status, history.reason])],
             "history.model": [canonical([name, array.dtype.str, array.tolist()]) for name, array in model.items()],
         }
@@ -461,7 +461,7 @@ def events() -> dict[str, str]:
 
 def plans() -> dict[str, list[str]]:
     parsed = {name: Plan.parse(body) for name, body in PLANS.items()}
-    return {name: [plan.digest, sha256(plan.model_dump_json())] for name, plan in parsed.items()}
+    return {name: [plan.digest, sha256(canonical(plan.written_out))] for name, plan in parsed.items()}
 
 
 def mistakes() -> dict[str, str]:

@@ -16,9 +16,10 @@ from coordinator.engine.plan_file import section_of
 def plan_schema() -> dict[str, Any]:
     """The schema (JSON Schema 2020-12) of a plan, each field with its description. Nobody changes it."""
     document: dict[str, Any] = Plan.model_json_schema()
-    found = [section_of(Plan, name) for name in Plan.model_fields]
-    models: list[type[BaseModel]] = [Plan, *(section for section in found if section is not None)]
-    for model in models:
+    models: list[type[BaseModel]] = [Plan]
+    for model in models:  # it grows by the sections that it has
+        found = [section_of(model, name) for name in model.model_fields]
+        models += [section for section in found if section is not None and section not in models]
         own = document if model is Plan else document["$defs"][model.__name__]
         for field, text in field_docs(model).items():
             if field in own["properties"]:

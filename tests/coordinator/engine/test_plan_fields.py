@@ -51,6 +51,8 @@ PLANS: list[Body] = [
     {**TASK, "secure": {**SECURE, **FAST}},
     {**TASK, "cohort": {"goal": 200}, "secure": SECURE},
     {**TASK, "aggregation": {"weighting": "equal"}, "secure": {**SECURE, "minimum_cohort": 100}},
+    {"task": {**TASK["task"], "mu": 0.5}, "schedule": {"server_learning_rate": {"shape": "linear"}}},
+    {**TASK, "schedule": {"learning_rate": {"warmup": 3}}},
 ]
 """Plans in which fields make sense: each field can be changed by itself in one of them, at least."""
 TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")
@@ -87,7 +89,10 @@ def schema(section: str, field: str) -> list[Body]:
     """What the field may be, each as JSON schema."""
     found = _definitions()[SECTIONS[section].__name__][field]
     choices: list[Body] = found.get("anyOf", [found])
-    return choices
+    return [
+        {"type": "object", "of": _definitions()[one["$ref"].split("/")[-1]]} if "$ref" in one else one
+        for one in choices
+    ]
 
 
 @cache
@@ -132,6 +137,8 @@ def others(section: str, field: str) -> Iterator[object]:
                 yield from (True, False)
             case {"type": "array"}:
                 yield ["head.*"]
+            case {"type": "object", "of": _}:
+                yield from ({}, {"shape": "linear"}, {"last": 0.5, "warmup": 2})
             case {"type": "object"}:
                 declared = {name for rule in RULES.values() for name in rule.parameters}
                 declared |= {name for optimizer in SERVER_OPTIMIZERS.values() for name in optimizer.parameters}
