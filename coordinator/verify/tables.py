@@ -19,15 +19,18 @@ audit                 other actions than those in ``_LOGGED`` are requests of op
 ====================  ================================================================================================
 
 A snapshot is taken where a transaction ended, which no event says: it is compared with the state after the event that
-it names.
+it names. It is read first, as recovery reads it: a field that it leaves out, since an older version wrote it, has the
+field's default. One in an older format is not compared, since recovery folds the log in its place. All other bodies are
+compared as they are stored: a new key is written into the body of a round only where it says something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, cast
 
+from coordinator.engine import state as states
 from coordinator.store.declared import TABLES, Declared
 from coordinator.store.port import (
     TERMINAL,
@@ -40,7 +43,7 @@ from coordinator.store.port import (
     RunRow,
 )
 from coordinator.verify.replay import Replay
-from coordinator.verify.values import ABSENT, difference, in_bodies
+from coordinator.verify.values import ABSENT, difference, filled, in_bodies
 from coordinator.verify.violation import RunViolation
 
 _NOT_REPLAYED = ("events", "secure_messages", "run_names")
@@ -65,10 +68,27 @@ def differing_tables(reader: Reader, replay: Replay, rounds: Sequence[RoundRow])
             continue
         expected: list[Any] = replay.store.of_run(of, replay.run)
         stored: Sequence[Any] = rounds if of is RoundRow else reader.of_run(of, replay.run)
+        if of is RunRow:
+            stored = [_as_read(row, expected[0]) for row in stored]
         if not replay.whole:
             expected = [row for row in expected if row.round in ended]
             stored = [row for row in stored if row.round in ended]
         yield from _Comparison(about, replay).findings(expected, stored)
+
+
+def _as_read(row: RunRow, gives: RunRow) -> RunRow:
+    """The stored row, with the fields that its snapshot leaves out; with the snapshot of ``gives`` in place of one in
+    an older format."""
+    if row.snapshot is None or gives.snapshot is None:
+        return row
+    try:
+        read = states.from_json(row.snapshot)
+    except ValueError:
+        return row
+    if read is not None:
+        return replace(row, snapshot=filled(row.snapshot, states.to_json(read)))
+    older = range(1, cast("int", gives.snapshot["format"]))
+    return replace(row, snapshot=gives.snapshot) if row.snapshot.get("format") in older else row
 
 
 class _Comparison:

@@ -19,6 +19,15 @@ def in_bodies(name: str, gives: Any, has: Any) -> Iterator[str]:
         yield difference(name, gives, has)
 
 
+def filled(has: Any, read: Any) -> Any:
+    """A stored body with the fields that it leaves out. ``read``: what it is read as, written as JSON again."""
+    if isinstance(has, dict) and isinstance(read, dict):
+        return {**has, **{name: filled(has.get(name, value), value) for name, value in read.items()}}
+    if isinstance(has, list) and isinstance(read, list) and len(has) == len(read):
+        return [*map(filled, has, read)]
+    return has
+
+
 def difference(name: str, gives: object, has: object) -> str:
     return f"{name} is {_shown(has)}, and the log gives {_shown(gives)}"
 

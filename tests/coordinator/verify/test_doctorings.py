@@ -79,6 +79,18 @@ def test_a_doctoring_is_named_with_run_and_round(
             "runs: snapshot.fence is 9, and the log gives 2",
         ),
         (
+            "UPDATE runs SET snapshot = json_set(snapshot, '$.plan.schedule', json('{\"kind\": \"cosine\"}'))",
+            "runs: snapshot.plan.schedule is {'kind': 'cosine'}, and the log gives None",
+        ),
+        (
+            "UPDATE runs SET snapshot = json_remove(snapshot, '$.plan.finish.rounds')",
+            "runs: snapshot.plan.finish.rounds is 100, and the log gives 20",
+        ),
+        (
+            "UPDATE runs SET snapshot = json_remove(snapshot, '$.run')",
+            "runs: snapshot.run is absent",
+        ),
+        (
             "UPDATE runs SET name = 'other'",
             "runs: name is 'other', and the log gives 'marks'",
         ),
@@ -100,6 +112,25 @@ def test_a_deviation_is_named_by_table_key_and_column_with_both_values(
         doctor.sql(statement)
     found = [wrong.what for wrong in violations(folder)]
     assert any(what in text for text in found), found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param("json_remove(snapshot, '$.plan.schedule')", id="a-section-that-came-later"),
+        pytest.param("json_remove(snapshot, '$.plan.cohort.choose')", id="a-field-that-came-later"),
+        pytest.param("json_set(snapshot, '$.format', 1, '$.plan', 'as it was then')", id="an-older-format"),
+    ],
+)
+def test_a_snapshot_that_an_older_version_wrote_is_no_violation(
+    histories: dict[int, Path], change: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(histories[5], tmp_path / "data"))
+    with doctored(folder) as doctor:
+        before = doctor.one("SELECT snapshot FROM runs")
+        doctor.sql(f"UPDATE runs SET snapshot = {change}")
+        assert doctor.one("SELECT snapshot FROM runs") != before
+    assert violations(folder) == []
 
 
 def test_a_datacenter_round_that_changes_the_server_optimizers_state_is_named(
