@@ -202,6 +202,7 @@ class Fleet:
                 "max_abs": 0.1,
                 "minimum_cohort": self.smallest,
                 "exchange_s": exchange_s,
+                "quiet_s": exchange_s,
                 "attempts": 1,
             },
         }

@@ -144,10 +144,11 @@ def _unscored(plan: Plan) -> str:
 
 
 def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any]:
-    cohort = plan.cohort
+    cohort, secure = plan.cohort, plan.secure
     return {
         "digest": plan.digest,
         "devices": {"select": cohort.select, "goal": cohort.goal, "quorum": cohort.quorum_count},
+        "secure": None if secure is None else {"reserve": secure.reserved(cohort), "quiet_s": secure.quiet},
         "rounds": plan.finish.rounds,
         "round": None if cost is None else asdict(cost),
         "unknown": unknown,
@@ -165,6 +166,10 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
         f"a round:      selects {cohort.select} devices, {reports}",
         f"time:         at most {time_text(longest)} a round, {time_text(rounds * longest)} for {rounds} rounds",
     ]
+    if plan.secure is not None:
+        most, reserve = plan.secure.most_advertisers(cohort), plan.secure.reserved(cohort)
+        goes_on = f"an exchange with enough of them goes on after {time_text(plan.secure.quiet)} without a message"
+        lines.append(f"secure:       closes at {most} devices with keys, a reserve of {reserve}; {goes_on}")
     if cost is None:
         return [*lines, f"model:        not known here: {unknown} Give --init FILE."]
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"

@@ -156,7 +156,7 @@ class Deadlines:
             return self._until
         began = min(self._began, self._next_began)  # by a replica whose clock is behind, the next one
         until = min(began + secure.exchange_s, self._expires_at)
-        return until if secure.quiet_s is None or self._exchange >= _SIGNED else min(until, self._last + secure.quiet_s)
+        return until if self._exchange >= _SIGNED else min(until, self._last + secure.quiet)
 
     def _exchanged(self, event: EventRow, body: dict[str, Any]) -> Iterator[str]:
         """An event of a secure round."""

@@ -71,11 +71,6 @@ class Setting:
         """The fewest devices of a secure round: the SDK's bound, or fewer in a small demo."""
         return min(SMALLEST_COHORT, self.goal)
 
-    @property
-    def reserve(self) -> int:
-        """Devices above the goal that come into a roster, so that as many may vanish before they mask."""
-        return min(self.select - self.goal, max(1, self.goal // 20))
-
     def plan(self, file: str = "plan.toml") -> str:
         """The plan of the plain rounds as TOML. ``file``: what it will be called, for the comment at its top."""
         about = f"The plan of `quorate demo`. Create a run of this plan: quorate run create {file}"
@@ -120,7 +115,7 @@ class Setting:
 
     def _section(self) -> list[tuple[str, str]]:
         """The plan's section ``[secure]``."""
-        roster = self.goal + self.reserve
+        roster = self.goal + self.goal // 20
         fast = [
             ('profile = "fast"', "for more than 300 devices: each masks with some others only"),
             (f"drop = {roster // 10}", "devices that may vanish"),
@@ -133,7 +128,6 @@ class Setting:
             (f"max_abs = {MAX_ABS}", "range of a coordinate, in 16 bits"),
             (f"weight_cap = {WEIGHT_CAP}", "the most examples that one device counts for"),
             (f"minimum_cohort = {self.smallest_cohort}", "devices among which each one hides, at least"),
-            (f"reserve = {self.reserve}", "devices above the goal that may vanish before they mask"),
             (f"exchange_s = {EXCHANGE_S}", "seconds that an exchange lasts at most"),
             (f"quiet_s = {QUIET_S}", "seconds without a message after which it goes on, with enough devices"),
         ]

@@ -48,7 +48,7 @@ def plan(
     if secure_rounds is not None:
         cohort["collect_s"], expires_s = DAYS_S
         aggregation.setdefault("partial", "refuse")  # devices mask no other work than the whole
-        sections["secure"] = {"reserve": 0, "expires_s": expires_s, **secure_rounds}
+        sections["secure"] = {"expires_s": expires_s, **secure_rounds}
     finish: dict[str, Any] = {"rounds": rounds}
     if target is not None:
         finish |= {"metric": metric, "target": target}

@@ -18,7 +18,9 @@ from coordinator.engine.state import RunState
 from coordinator.store.port import CheckpointRow, RunRow
 from tests.coordinator.world import World
 
-SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.5, "minimum_cohort": 3, "exchange_s": 20}
+WAITS: dict[str, Any] = {"minimum_cohort": 3, "reserve": 0, "exchange_s": 20, "quiet_s": 20}
+"""The roster is full with the goal, and each exchange waits for all."""
+SECURE: dict[str, Any] = {"max_norm": 1.0, "max_abs": 0.5, **WAITS}
 
 
 def secure_run(world: World, model: Tensors | None = None, body: bytes = b"", **sections: Any) -> str:

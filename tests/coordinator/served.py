@@ -28,7 +28,15 @@ from tests.coordinator.service.wire import Sent, Wire, kind, signed
 from tests.coordinator.world import LEARNER, World
 
 RUN = "secret"
-SECTION: dict[str, Any] = {"max_norm": 4.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 20, "weight_cap": 100}
+SECTION: dict[str, Any] = {
+    "max_norm": 4.0,
+    "max_abs": 1.0,
+    "minimum_cohort": 3,
+    "reserve": 0,
+    "exchange_s": 20,
+    "quiet_s": 20,
+    "weight_cap": 100,
+}
 STAGES: tuple[Stage, ...] = ("advertise", "share", "mask", "survivors", "unmask")
 
 

@@ -80,7 +80,7 @@ class Known(NamedTuple):
 
 def _with_long_exchanges(shape: Shape, fault: str) -> Shape:
     """The shape, with secure rounds that wait for devices whose messages take long, and that no operator disturbs."""
-    exchanges = {"exchange_s": 90.0, "expires_s": 1000.0, "quiet_s": None, "attempts": 3}
+    exchanges = {"exchange_s": 90.0, "expires_s": 1000.0, "quiet_s": 90.0, "attempts": 3}
     plan = {**shape.plan, "secure": {**shape.plan["secure"], **exchanges}, "finish": {"rounds": 6}}
     kept = (fault, "op-create", "op-score", *PROLONGED.get(shape.focus[1], {}), *HELPED.get(fault, {}))
     rates = {name: rate if name in kept else rate / 10 for name, rate in shape.rates.items()}

@@ -68,10 +68,10 @@ def test_with_all_rounds_secure_the_plan_has_all_rounds() -> None:
 def test_a_small_demo_hides_among_its_goal_and_a_large_one_has_few_neighbours() -> None:
     small = Plan.parse(tomllib.loads(setting(12, select=8, goal=6).secure_plan()))
     assert small.secure is not None
-    assert (small.secure.minimum_cohort, small.secure.reserve) == (6, 1)
+    assert (small.secure.minimum_cohort, small.secure.reserved(small.cohort)) == (6, 1)
     large = Plan.parse(tomllib.loads(setting(900, select=600, goal=500).secure_plan()))
     assert large.secure is not None
-    assert (large.secure.profile, large.secure.drop, large.secure.reserve) == ("fast", 52, 25)
+    assert (large.secure.profile, large.secure.drop, large.secure.reserved(large.cohort)) == ("fast", 52, 25)
 
 
 def test_secure_rounds_cannot_be_compared_with_the_bare_loop() -> None:

@@ -104,7 +104,7 @@ def test_all_server_optimizers_and_rules_are_in_these_tests() -> None:
 )
 @pytest.mark.parametrize("way", ["masked", "quantized"])
 def test_what_needs_the_values_of_one_device_is_refused(section: dict[str, Any], why: str, way: SecureWay) -> None:
-    asked = {"cohort": {"select": 8, "goal": 8}, "secure": {**SECURE, "reserve": 0}, **section}
+    asked = {"cohort": {"select": 8, "goal": 8}, "secure": SECURE, **section}
     with pytest.raises(PlanError, match=why):
         simulate(asked, Pull(), clients(), secure=way, progress=False)
 

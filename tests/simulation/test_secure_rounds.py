@@ -123,6 +123,29 @@ def test_one_device_vanishes_before_each_exchange(exchange: int) -> None:
     assert history.rounds[0].counted == 8 - (exchange <= 2)
 
 
+@pytest.mark.parametrize(("secure", "lasts_s"), [({}, 2 + 60 / 4), ({"quiet_s": 60}, 60)])
+def test_a_device_that_is_silent_is_waited_for_a_quarter_of_the_exchange_where_the_plan_says_nothing(
+    secure: dict[str, Any], lasts_s: float
+) -> None:
+    """Of ten devices nine come into the roster, one of them above the goal; eight mask, two seconds after it began."""
+    kinds = {name: "leaver" if name == "c003" else "" for name in clients(10)}
+    behaviour = {"": Behaviour(network_s=2.0), "leaver": Behaviour(dropout=1.0, network_s=2.0)}
+    seed = next(
+        seed
+        for seed in range(100)
+        if Habits(behaviour, kinds.__getitem__, seed).conducts(["c003"], 1)["c003"].exchange == 2
+    )
+    asked = plan(1, **secure)
+    del asked["secure"]["reserve"]
+    history = play("quantized", asked=asked, data=clients(10), behaviour=behaviour, classes=kinds, seed=seed)
+    found = exchanges(history)
+    assert (found["advertise"][1], found["mask"]) == (9, (9, 8))
+    assert history.rounds[0].status == "committed"
+    body: Any = history._store.rounds(history.run)[0].body["secure"]
+    mask = next(one for one in body["exchanges"] if one["exchange"] == "mask")
+    assert mask["ended_at"] - mask["began_at"] == pytest.approx(lasts_s)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.2, 0.5])
 def test_both_ways_are_alike_where_devices_vanish_and_attempts_are_made_again(dropout: float) -> None:

@@ -54,12 +54,10 @@ def exchange_deadline(state: RunState, at: float) -> float:
 
 
 def until_quiet(state: RunState, at: float) -> RunState:
-    """The state of an exchange in which enough devices have come, one of them now: where the plan has ``quiet_s``, the
-    others have so long, and never longer than the exchange lasts."""
+    """The state of an exchange in which enough devices have come, one of them now: the others have ``quiet_s``, and
+    never longer than the exchange lasts."""
     secure, plan = under_way(state)
-    if plan.quiet_s is None:
-        return state
-    return with_deadline(state, min(at + plan.quiet_s, exchange_deadline(state, secure.began[state.phase])))
+    return with_deadline(state, min(at + plan.quiet, exchange_deadline(state, secure.began[state.phase])))
 
 
 def present(state: RunState, devices: Iterable[str]) -> tuple[str, ...]:

@@ -88,14 +88,17 @@ class Secure(Section):
     refused where rounding would be larger than what is learned for that."""
     minimum_cohort: int = Field(default=64, ge=SMALLEST, le=LARGEST)
     """Fewest devices in a roster and in a sum. Devices refuse fewer than their owner's policy allows (64)."""
-    reserve: int = Field(default=0, ge=0, le=LARGEST)
-    """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish."""
+    reserve: int | None = Field(default=None, ge=0, le=LARGEST)
+    """Devices above ``cohort.goal`` that still come into the roster, so that some may vanish. None: a twentieth of the
+    goal, at least one, but no more than half of those that ``cohort.select`` has above the goal, so that a round need
+    not wait for all of them, and no more than the profile's largest roster allows."""
     exchange_s: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
     """Seconds that each exchange lasts at most, from its beginning. Devices advertise again no sooner than
     10 s after the last time, by their policy."""
     quiet_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
     """Seconds after which the second and third exchange go on without the devices that are missing, where enough have
-    sent their message and no other one came for so long. None: they wait ``exchange_s`` for all."""
+    sent their message and no other one came for so long. None: a quarter of ``exchange_s``. As long as
+    ``exchange_s``: they wait for all."""
     attempts: int = Field(default=3, ge=1, le=8)
     """The most attempts in a round, each with new keys; 1: no second attempt."""
     expires_s: float = Field(default=3600.0, gt=0, le=86_400 * 6, allow_inf_nan=False)
@@ -125,10 +128,8 @@ class Secure(Section):
         for name, bound in (("max_norm", self.max_norm), ("max_abs", self.max_abs)):
             if not SMALLEST_BOUND <= bound <= LARGEST_BOUND:
                 raise ValueError(f"{name} ({bound:g}) is not from {SMALLEST_BOUND:g} to {LARGEST_BOUND:g}")
-        if self.quiet_s is not None and self.quiet_s >= self.exchange_s:
-            raise ValueError(
-                f"quiet_s ({self.quiet_s:g}) is not below exchange_s ({self.exchange_s:g}): leave it out, or set less"
-            )
+        if self.quiet_s is not None and self.quiet_s > self.exchange_s:
+            raise ValueError(f"quiet_s ({self.quiet_s:g}) is above exchange_s ({self.exchange_s:g}): set less")
         return self
 
     @property
@@ -165,9 +166,26 @@ class Secure(Section):
         """The smallest roster with which a round goes on."""
         return max(cohort.quorum_count, self.minimum_cohort)
 
+    def reserved(self, cohort: Cohort) -> int:
+        """How many devices ``reserve`` is."""
+        if self.reserve is not None:
+            return self.reserve
+        goal = cohort.goal
+        return max(0, min(max(1, goal // 20), (cohort.select - goal) // 2, self.largest_roster - goal))
+
     def most_advertisers(self, cohort: Cohort) -> int:
         """The largest roster: it is closed as soon as this many have advertised."""
-        return cohort.goal + self.reserve
+        return cohort.goal + self.reserved(cohort)
+
+    @property
+    def quiet(self) -> float:
+        """How many seconds ``quiet_s`` is."""
+        return self.exchange_s / 4 if self.quiet_s is None else self.quiet_s
+
+    @property
+    def largest_roster(self) -> int:
+        """The most devices that the profile takes."""
+        return STRICT_LIMIT if self.profile == "strict" else LARGEST
 
     def against(self, plan: Plan) -> Iterator[str]:
         task, cohort, aggregation = plan.task, plan.cohort, plan.aggregation
@@ -270,10 +288,9 @@ def needs_single_updates(aggregation: Aggregation) -> str:
 def _sizes(secure: Secure, fewest: int, most: int) -> Iterator[str]:
     """The reasons against rosters of these sizes. It is enough to check the smallest and the largest: n - drop grows
     with n faster than the number of signatures that are needed."""
-    limit = STRICT_LIMIT if secure.profile == "strict" else LARGEST
-    if most > limit:
+    if most > secure.largest_roster:
         yield (
-            f'secure.profile = "{secure.profile}" takes at most {limit} devices; '
+            f'secure.profile = "{secure.profile}" takes at most {secure.largest_roster} devices; '
             f"cohort.goal and secure.reserve together are {most}"
         )
         return

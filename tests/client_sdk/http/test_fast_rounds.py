@@ -56,7 +56,6 @@ def plan(devices: int, drop: int, exchange_s: float) -> dict[str, Any]:
             "max_abs": 1.0,
             "minimum_cohort": 64,
             "exchange_s": exchange_s,
-            "quiet_s": exchange_s / 4,
         },
     }
 

@@ -31,7 +31,7 @@ DIMENSION = 9
 
 
 def plan(select: int, goal: int, **secure: Any) -> dict[str, Any]:
-    section = {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 30, "quiet_s": 5}
+    section = {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 30}
     return {
         "name": "hidden",
         "task": {"learner": LEARNER, "learner_version": "1.0"},

@@ -55,6 +55,25 @@ def test_check_shows_what_a_round_needs(plan: Path, capsys: pytest.CaptureFixtur
     assert "model: 6,000 values, 24.2 kB, of which 1,000 are averaged" in lines
 
 
+def test_check_says_what_a_secure_plan_leaves_open(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.write_text(TEXT + "[aggregation]\npartial = 'refuse'\n[secure]\nmax_norm = 1.0\nmax_abs = 0.5\n")
+    cohort = ("--set", "cohort.select=300", "--set", "cohort.goal=256", "--set", "retention.rounds=0")
+
+    def checked(*changes: str) -> str:
+        assert quorate("plan", "check", str(plan), *cohort, *changes) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert (
+        "closes at 268 devices with keys, a reserve of 12; an exchange with enough of them goes on after 15 s"
+        in checked()
+    )
+    assert "a reserve of 3; an exchange with enough of them goes on after 4 s" in checked(
+        "--set", "secure.reserve=3", "--set", "secure.quiet_s=4"
+    )
+    assert quorate("plan", "check", str(plan), *cohort, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["secure"] == {"reserve": 12, "quiet_s": 15.0}
+
+
 def test_check_says_whose_examples_the_cap_cuts(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for examples, said in ((10_000, False), (20_000, True)):
         assert quorate("plan", "check", str(plan), "--examples", str(examples)) == 0

@@ -21,7 +21,9 @@ SECURE: dict[str, Any] = {
     "max_norm": 1.0,
     "max_abs": 0.5,
     "minimum_cohort": 3,
+    "reserve": 0,
     "exchange_s": 20,
+    "quiet_s": 20,
     "expires_s": 1000,
     "attempts": 3,
 }

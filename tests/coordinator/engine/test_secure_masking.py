@@ -58,6 +58,15 @@ def test_an_exchange_with_enough_devices_goes_on_once_it_is_quiet(exchange: str,
     assert (begun.state.phase, begun.state.current.attempt) == (following, 0)
 
 
+def test_a_plan_that_does_not_say_it_waits_a_quarter_of_the_exchange() -> None:
+    story = SecureStory(secure={"quiet_s": None}).masking()
+    for device in SIX[:5]:
+        story.masked(device)
+    assert story.tick(4.9) == []
+    assert story.tick(0.1) != []
+    assert (story.state.phase, story.state.current.attempt) == ("agreeing", 0)
+
+
 def test_a_message_makes_the_wait_longer_but_never_longer_than_the_exchange() -> None:
     story = SecureStory(cohort={"goal": 7}, secure={"quiet_s": 10}).sharing(*EIGHT[:7])
     began = story.at

@@ -58,6 +58,28 @@ def test_defaults_are_those_of_the_design() -> None:
     assert fast.rule == GraphRule(profile="fast", drop=38, corrupt_millionths=100_000, sigma=80, eta=40)
 
 
+@pytest.mark.parametrize(
+    ("select", "goal", "roster"),
+    [
+        (300, 256, 268),  # a twentieth
+        (40, 30, 31),  # at least one
+        (100, 99, 99),  # one above the goal may be slow to train: no round waits for all that were selected
+        (103, 100, 101),  # half of the three above the goal
+        (100, 100, 100),
+        (340, 290, 300),  # the largest roster of *strict*
+    ],
+)
+def test_the_reserve_follows_from_the_cohort_where_the_plan_does_not_say_it(
+    select: int, goal: int, roster: int
+) -> None:
+    silent = plan({**SECURE, "minimum_cohort": 20}, cohort={"select": select, "goal": goal})
+    assert silent.secure is not None
+    assert silent.secure.most_advertisers(silent.cohort) == roster
+    said = plan({**SECURE, "minimum_cohort": 20, "reserve": 0}, cohort={"select": select, "goal": goal})
+    assert said.secure is not None
+    assert said.secure.most_advertisers(said.cohort) == goal
+
+
 def test_it_survives_json() -> None:
     fast = plan({**FAST, "corrupt": 0.123456})
     again = Plan.parse(fast.model_dump(mode="json"))
@@ -90,10 +112,10 @@ RANGES: list[tuple[str, list[object], list[object]]] = [
     ("max_norm", [1e-9, 1e9], [0, -1, 1e-320, 1e308, INF, NAN, None]),
     ("max_abs", [1e-9, 1e9], [0, -1, 1e-320, 1e308, INF, NAN, None]),
     ("weight_cap", [None, 1, 10_000], [0, -1, 10_001, 2**24]),
-    ("minimum_cohort", [3, 256], [2, 0, 257, 10_001]),
-    ("reserve", [0, 44], [-1, 45]),
+    ("minimum_cohort", [3, 268], [2, 0, 269, 10_001]),
+    ("reserve", [None, 0, 44], [-1, 45]),
     ("exchange_s", [0.5, 750], [0, -1, 751, INF, NAN]),
-    ("quiet_s", [None, 0.5, 59.9], [0, -1, 60, INF, NAN]),
+    ("quiet_s", [None, 0.5, 60], [0, -1, 60.1, INF, NAN]),
     ("attempts", [1, 8], [0, 9]),
     ("expires_s", [840, 518_400], [839, 518_401, INF, NAN]),
 ]
@@ -158,7 +180,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ),
     ),
     (
-        {**SECURE, "minimum_cohort": 257},
+        {**SECURE, "minimum_cohort": 257, "reserve": 0},
         {},
         (
             "secure.minimum_cohort (257) is above cohort.goal and secure.reserve together (256): "

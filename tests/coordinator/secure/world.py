@@ -554,7 +554,15 @@ def _plan(n: int, rounds_: int, secure: dict[str, Any], sections: dict[str, Any]
         "cohort": {"select": n, "goal": n, "quorum": 0.5, "select_s": 10, "collect_s": 60},
         "aggregation": {"weight_cap": 1000, "partial": "refuse"},
         "finish": {"rounds": rounds_},
-        "secure": {"max_norm": 4.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 60, **secure},
+        "secure": {
+            "max_norm": 4.0,
+            "max_abs": 1.0,
+            "minimum_cohort": 3,
+            "reserve": 0,
+            "exchange_s": 60,
+            "quiet_s": 60,
+            **secure,
+        },
     }
     for name, section in sections.items():
         base[name] = {**base.get(name, {}), **section}

@@ -17,7 +17,7 @@ from coordinator.engine import rounds
 from coordinator.engine.state import RunState
 from coordinator.verify import verify
 from tests.coordinator.runtime.test_workers import Center
-from tests.coordinator.served import Phone, Served
+from tests.coordinator.served import SECTION, Phone, Served
 from tests.coordinator.world import World
 
 STEP = rounds.step
@@ -134,12 +134,13 @@ def another_worker_asks() -> World:
     return center
 
 
-def exchange(seconds: float) -> Callable[[], World]:
+def exchange(seconds: float, **secure: Any) -> Callable[[], World]:
     """One of six devices sends no masked vector, and is not waited for longer than this."""
 
     def play() -> World:
         world = Served()
-        world.secure_run(cohort={"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60})
+        cohort = {"select": 6, "goal": 6, "quorum": 0.6, "select_s": 10, "collect_s": 60}
+        world.secure_run(cohort=cohort, secure={**SECTION, **secure})
         world.phones[2].stops = "mask"
         world.begin()
         for _ in range(3):
@@ -187,6 +188,7 @@ CASES: dict[str, tuple[Any, Callable[[], World], str]] = {
     "lease-ends-early": (Shifted("training", -20), datacenter(21), "the time was not over"),
     "lease-is-taken": (lease_is_taken_from_its_worker, another_worker_asks, "took the lease"),
     "exchange-ends-early": (Shifted("masking", -10), exchange(11), "the time was not over"),
+    "exchange-goes-on-early": (Shifted("masking", -3), exchange(3, quiet_s=None), "the time was not over"),
 }
 """An engine with a wrong deadline, what happens, and what is said of it."""
 
@@ -211,6 +213,7 @@ def test_an_engine_with_a_wrong_deadline_is_named(case: str, monkeypatch: pytest
         datacenter(41),
         datacenter(1),
         exchange(21),
+        exchange(6, quiet_s=None),
         by_a_replica_that_is_behind,
     ],
 )

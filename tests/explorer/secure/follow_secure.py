@@ -240,10 +240,10 @@ class SecureFollowing(Following):
         time_is_up: bool,
     ) -> list[RoundEnding]:
         if waited_for and not time_is_up and len(have) + len(waited_for) >= account.needed:
-            quiet_s = account.section.get("quiet_s")
-            if quiet_s is not None and account.enough(have):
-                until = (event.at + quiet_s, account.began + account.section["exchange_s"], account.expires_at)
-                self.set_deadline(min(until))
+            if account.enough(have):
+                exchange_s = account.section["exchange_s"]
+                quiet_s = account.section.get("quiet_s") or exchange_s / 4
+                self.set_deadline(min(event.at + quiet_s, account.began + exchange_s, account.expires_at))
             return []
         if account.roster and account.enough(have):
             self._enter(following, event.at)

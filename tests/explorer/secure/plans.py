@@ -68,6 +68,6 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             "attempts": chance.pick("attempts", (1, 2, 3, 3)),
             "expires_s": collect_s + exchange_s * chance.pick("expires", (4, 4, 40)),
             "barred_rounds": chance.pick("barred_rounds", (1, 3, 10)),
-            "quiet_s": chance.pick("quiet_s", (None, None, 4.0)),
+            "quiet_s": chance.pick("quiet_s", (exchange_s, exchange_s, None)),
         },
     }
