@@ -95,7 +95,7 @@ def _on_path() -> Check:
     """Whether the word ``quorate`` starts the environment in which this runs."""
     bin_ = Path(sys.executable).parent
     there = shutil.which("quorate")
-    if there is not None and Path(there).parent == bin_:
+    if there is not None and Path(there).resolve().parent == bin_.resolve():
         return Check("PATH", "ok", there, "quorate --version")
     activate = bin_ / "activate"
     way = f"source {activate}" if activate.exists() else f'export PATH="{bin_}:$PATH"'

@@ -92,7 +92,10 @@ def peak(values: Array | Iterable[Array]) -> float:
             flat = widen(block)
             largest = max(largest, abs(_finite(float(flat.max()))), abs(_finite(float(flat.min()))))
     if largest > RANGE:
-        raise OutOfRange(f"a value of magnitude {largest:g} is above {RANGE:g}, the most that a sum takes")
+        raise OutOfRange(
+            f"a value of magnitude {largest:g} is above {RANGE:g}, the most that a sum takes: scale the "
+            "model's inputs, or leave the tensor out of task.averaged"
+        )
     return largest
 
 

@@ -187,6 +187,7 @@ def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bound
     if largest > most:
         raise OutOfRange(
             f"a value of magnitude {largest:g} is above {most:g}, the most that {plan.cohort.goal} updates "
-            f"of weight {most_weight} can be summed with"
+            f"of weight {most_weight} can be summed with: lower aggregation.weight_cap, or weigh devices equally; "
+            "clip_norm bounds parameters, and statistics_range bounds statistics"
         )
     return Measures(peak=largest, scale=scale, cut=cut, coarse=coarse * (1.0 if scale is None else scale))

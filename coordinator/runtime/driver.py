@@ -64,8 +64,8 @@ class Driver:
         self._retrying = threading.Lock()
         self._bugs: dict[Task, int] = {}
         """Task -> how often it failed by a bug."""
-        self._waiting: set[Task] = set()
-        """Tasks that wait for the authority: each is logged once."""
+        self._logged: dict[Task, str] = {}
+        """Task -> why it is tried again, as it was logged: an unchanged reason is one line, however long it lasts."""
         self._threads = [threading.Thread(target=self._keep_time, name="quorate-clock", daemon=True)]
         self._threads += [
             threading.Thread(target=self._work, args=(False,), name=f"quorate-worker-{number}", daemon=True)
@@ -122,14 +122,12 @@ class Driver:
         try:
             self._coordinator.perform(task)
             self._bugs.pop(task, None)
+            self._logged.pop(task, None)
             troubles.clear(task[0], _about(task))
-        except (StoreError, BlobError, MissingExtension) as error:
-            _LOG.warning("will try again in %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
-            self._try_later(task)
-        except SecureRoundsWait as error:
-            if task not in self._waiting:
-                self._waiting.add(task)
-                _LOG.warning("tried every %g s until it can be: %s: %s", _RETRY_S, type(task[1]).__name__, error)
+        except (StoreError, BlobError, MissingExtension, SecureRoundsWait) as error:
+            if self._logged.get(task) != str(error):
+                self._logged[task] = str(error)
+                _LOG.warning("will try again, every %g s: %s: %s", _RETRY_S, type(task[1]).__name__, error)
             self._try_later(task)
         except Exception as error:  # noqa: BLE001 - one task's bug must not end the thread that performs all others
             self._bugs[task] = self._bugs.get(task, 0) + 1

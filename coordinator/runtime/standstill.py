@@ -149,7 +149,7 @@ class Standstill:
         learner = state.plan.task.learner
         lacks = lacks_learner(learner) in others
         way = f"Install {learner} on them, or start them with --learner {learner}" if lacks else ""
-        parts = (found, self._left_out(state), others, way)
+        parts = (found, self._left_out(state), self._moved_nothing(state), others, way)
         return ". ".join(part for part in parts if part)
 
     def _left_out(self, state: RunState) -> str:
@@ -164,6 +164,17 @@ class Standstill:
         if counts["spent"] or counts["declined"]:
             ways.append(f"'quorate run advance {state.run}'" + ("" if state.exhausted else " once it is exhausted"))
         return f"Others wait and are left out: {others}; the ways out: {', '.join(ways)}"
+
+    def _moved_nothing(self, state: RunState) -> str:
+        """That the newest model is the one before, so who has signed on that one is still spent."""
+        made = self._core.store.checkpoint(state.run, state.version)
+        row = None if made is None or made.round is None else self._core.store.round(state.run, made.round)
+        if state.plan.secure is None or row is None or not row.body.get("zero_sum"):
+            return ""
+        return (
+            f"The sum of round {row.round} was zero, so the model has not changed: what devices learned was rounded "
+            "away. Raise secure.q, lower secure.max_abs, or raise the learning rate, in a new plan"
+        )
 
 
 def _found_too_few(row: RoundRow) -> bool:

@@ -106,7 +106,10 @@ def _pool(part: Any, labels: Any | None, *, by_labels: bool) -> Pool:
     if found is not None and len(found) != len(pool):
         raise ValueError(f"there are {len(pool)} examples and {len(found)} labels: they must be as many")
     if by_labels and found is None and len(pool):
-        raise ValueError(f"labels are needed to deal by them, integers [n]: {_instead(pool)}; labels= can give others")
+        raise ValueError(
+            f"labels are needed to deal by them, integers [n]: {_instead(pool)}; labels= can give others, "
+            'and by="iid" (--by iid on the command line) needs none'
+        )
     return pool
 
 

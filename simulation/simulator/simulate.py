@@ -20,6 +20,7 @@ from tempfile import mkdtemp
 from typing import Any, Literal, Unpack, overload
 
 from client_sdk.protocol.devices import Score
+from client_sdk.protocol.operators import RoundView, rounding_words
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import TensorError, Tensors, to_bytes
 from client_sdk.tensors.roles import StatisticRole
@@ -217,6 +218,17 @@ def _checked(
     return Inputs(whole, known, as_given(test), scored, score_every, of, habits)
 
 
+def _warned(view: RoundView, before: bool) -> bool:
+    """Says once, as a SimulationWarning, that rounding was a large part of what a secure round has committed. Returns
+    whether it was said, now or ``before``."""
+    done = view.treatment
+    if before or view.kind != "secure" or done is None or not (done.rounding or done.zero_sum):
+        return before
+    words = rounding_words(done.rounding, masked=True) if done.rounding else "the sum of the updates was zero"
+    warnings.warn(f"secure round {view.round}: {words}", SimulationWarning, stacklevel=4)
+    return True
+
+
 def _played(
     simulation: Simulation,
     learner: Any,
@@ -227,7 +239,7 @@ def _played(
 ) -> History:
     """Plays rounds until the run is over or ``rounds`` have been played."""
     wall: dict[int, float] = {}
-    interrupted, played = False, 0
+    interrupted, noisy, played = False, False, 0
     try:
         if not simulation.resumed:
             retained.added(simulation.state.checkpoint, score_version(simulation, learner, inputs))
@@ -248,7 +260,9 @@ def _played(
             simulation.keep()
             wall[before.round_number] = wall.get(before.round_number, 0.0) + time.monotonic() - began
             played += 1
-            shown.ended(simulation.ended(before.round_number), shown_scores(scores))
+            view = simulation.ended(before.round_number)
+            noisy = _warned(view, noisy)
+            shown.ended(view, shown_scores(scores))
             if state.round is None and state.status == "running":
                 raise Stalled(simulation.coordinator.operators.run(simulation.run).stalled)
             stalled = state.status == "paused"
@@ -257,7 +271,7 @@ def _played(
             if stalled:
                 gone = [one for one in simulation.history(wall).withdrawals if one.round == before.round_number]
                 why = f" ({gone[0].device}: {gone[0].reason.rstrip('.')})" if gone else ""
-                last = simulation.ended(before.round_number)
+                last = view
                 place = "datacenter" if last.kind == "datacenter" else "task" if gone else "cohort"
                 raise Stalled(
                     f"{failures_in_a_row(state.abandoned, last.missed)}, the last one because "

@@ -17,6 +17,7 @@ from client_sdk.update import Update
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
 from simulation import Behaviour, History, SimulationError, Stalled, simulate
+from simulation.errors import SimulationWarning
 from simulation.history.rounds import read_events
 from simulation.virtual.behaviour import Habits
 
@@ -283,3 +284,26 @@ def test_no_message_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(synced) < sum(came for _, came in exchanges(history).values())
     for digest in digests(history):
         assert (tmp_path / "blobs" / digest[:2] / digest).stat().st_ino in synced, "a checkpoint is on the disk"
+
+
+def small(size: float) -> Any:
+    """A learner whose updates have this size."""
+    return lambda model, data, task: Update({"w": np.full(D, size, np.float32)}, len(data[0]), work=Work(steps=1))
+
+
+def test_rounding_that_is_a_large_part_of_what_a_round_learns_is_said_once_while_it_runs() -> None:
+    asked = plan(3, max_abs=60.0, max_norm=100.0)
+    with pytest.warns(
+        SimulationWarning, match=r"secure round 1: rounding is about [0-9.]+ of the step: lower max_abs"
+    ) as said:
+        play("quantized", asked=asked, learn=small(0.01))
+    assert len([one for one in said if "secure round" in str(one.message)]) == 1
+
+
+def test_a_run_that_stalls_after_a_sum_of_zero_says_that_it_was_zero() -> None:
+    asked = plan(3, max_abs=1000.0, max_norm=1000.0)
+    with (
+        pytest.warns(SimulationWarning, match="secure round 1: the sum of the updates was zero"),
+        pytest.raises(Stalled, match=r"The sum of round 1 was zero, so the model has not changed.* Raise secure\.q"),
+    ):
+        simulate(asked, small(1e-6), clients(10), init=INIT, secure="quantized", progress=False)

@@ -110,6 +110,9 @@ def test_it_says_where_quorate_is(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     (other / "quorate").chmod(0o755)
     monkeypatch.setenv("PATH", str(other.resolve()))
     assert found(capsys, code=1)["PATH"]["found"] == f"the PATH has another quorate: {other.resolve() / 'quorate'}"
+    (other / "quorate").unlink()
+    (other / "quorate").symlink_to(Path(sys.executable).parent / "quorate")
+    assert found(capsys)["PATH"]["state"] == "ok"
 
 
 @contextmanager

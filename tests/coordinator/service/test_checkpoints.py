@@ -225,6 +225,8 @@ def test_a_rotten_checkpoint_is_served_to_nobody_named_and_repaired_by_a_put(ser
         server.http.get(path)
     again = server.http.get(path)
     assert (again.status_code, again.json()["type"].rsplit("/", 1)[-1]) == (503, "busy")
+    assert again.json()["detail"].startswith(f"Blob {digest} is damaged")
+    assert again.json()["detail"].endswith("Store the right bytes again.")
     assert server.http.get(path, headers={"Range": "bytes=0-99"}).status_code == 503
     assert digest in server.http.get("/readyz").json()["damaged"]
     assert digest in server.http.get("/v1/runs/rotten").json()["stalled"]

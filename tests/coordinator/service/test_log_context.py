@@ -46,7 +46,7 @@ def test_a_line_about_an_action_names_its_run_and_round(tmp_path: Path) -> None:
         run = server.create_run("drawn")
         shutil.rmtree(tmp_path / "data" / "blobs" / "spool")
         server.device(run).check_in()
-        for words in ("will try again in 2 s: Draw", "could not store data"):
+        for words in ("will try again, every 2 s: Draw", "could not store data"):
             found = json.loads(server.log.line(words))
             assert {name: found.get(name) for name in ("run", "round")} == {"run": run, "round": 1}
             assert found["level"] == "warning"
