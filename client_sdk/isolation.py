@@ -40,7 +40,8 @@ def reads_only(learner: Any, name: str) -> bool:
 
 def private(thing: Any) -> Any:
     """``thing`` with copies of its arrays, tensors and tables: in tuples, lists and dicts, and in the attributes of an
-    object; a torch Dataset gives copies of its items. A file that is mapped is mapped anew, copy-on-write.
+    object; a torch Dataset gives a new copy of an item at each access, unless it is a ``TensorDataset`` or says
+    ``holds_its_items``: those are copied here. A file that is mapped is mapped anew, copy-on-write.
 
     Other objects within an object are shared, and so are the data set behind a torch ``Subset`` and an object that
     cannot be copied.
@@ -56,7 +57,7 @@ def private(thing: Any) -> Any:
             if not behind:  # a copy of it for each client would be of all clients' data
                 object.__setattr__(found, name, _plain(getattr(thing, name)))
         of_items = torch_data is not None and isinstance(thing, torch_data.Dataset)
-        if of_items and type(thing) is not torch_data.TensorDataset:
+        if of_items and type(thing) is not torch_data.TensorDataset and not hasattr(thing, "holds_its_items"):
             _give_private_items(found)
     except Exception:  # noqa: BLE001 - a connection, a lock: whatever its class does not let be copied
         return thing

@@ -274,13 +274,23 @@ def count(data: Any) -> int:
     """How many training examples ``data`` holds: of ``(x, y)``, of an object with ``.x``, or of anything with a
     length."""
     part = training_part(data)
-    if isinstance(part, tuple | list) and len(part) == 2:
+    if isinstance(part, tuple | list) and len(part) == 2 and not are_pairs(part):
         return len(part[0])
     if hasattr(part, "x"):
         return len(part.x)
     if hasattr(part, "__len__"):
         return len(part)
     raise DataSourceError(f"A {type(part).__name__} does not say how many examples it has; give examples=.")
+
+
+def are_pairs(data: Any) -> bool:
+    """Whether ``data`` lists its examples as pairs (input, target). Two things are such a list only where both are
+    tuples within a list: ``(x, y)`` and ``[x, y]`` are inputs and targets."""
+    if not isinstance(data, tuple | list) or not data:
+        return False
+    if len(data) == 2:
+        return isinstance(data, list) and all(isinstance(item, tuple) and len(item) == 2 for item in data)
+    return all(isinstance(item, tuple | list) and len(item) == 2 for item in data)
 
 
 def training_part(data: Any) -> Any:

@@ -1,6 +1,6 @@
 """Converts a device's examples to torch batches.
 
-A device may supply ``(x, y)`` as two arrays, an object with ``.x`` and ``.y``, a map-style torch ``Dataset``
+A device may supply ``(x, y)`` as two arrays, an object with ``.x`` and ``.y``, a map-style torch ``Dataset`` or a list
 of pairs, or an object with parts: ``.train``, and ``.test`` or ``.held_out``, each one of these. Arrays (numpy, also
 memory-mapped ones, or torch) are never copied as a whole: a batch gathers its rows. Inputs of a floating type become
 the model's own; integer inputs stay what they are (images of bytes, tokens). Integer targets become int64, torch's
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
+from client_sdk.data import are_pairs
 from client_sdk.learning.errors import DataError, NoExamples
 
 
@@ -50,11 +51,12 @@ class ArrayExamples:
 
 
 class DatasetExamples:
-    """A map-style torch dataset whose items are pairs (input, target), collated by torch's ``default_collate``."""
+    """A map-style torch dataset, or a list, whose items are pairs (input, target), collated by torch's
+    ``default_collate``."""
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._count = len(dataset)  # type: ignore[arg-type]
+        self._count = len(dataset)
 
     def __len__(self) -> int:
         return self._count
@@ -93,12 +95,17 @@ def as_examples(data: Any, what: str = "training data") -> TensorExamples:
                 f"The {what} is a stream of unknown length: use a dataset with a length and items by index."
             )
         examples = DatasetExamples(data)
+    elif are_pairs(data):
+        examples = DatasetExamples(data)
     elif isinstance(data, (tuple, list)) and len(data) == 2:
         examples = _arrays(data[0], data[1], what)
     elif hasattr(data, "x") and hasattr(data, "y"):
         examples = _arrays(data.x, data.y, what)
     else:
-        raise DataError(f"The {what} must be (x, y), an object with .x and .y, or a torch Dataset, not {_kind(data)}.")
+        raise DataError(
+            f"The {what} must be (x, y), an object with .x and .y, a torch Dataset or a list of pairs, not "
+            f"{_kind(data)}."
+        )
     if len(examples) == 0:
         raise NoExamples(f"The {what} holds no example.")
     return examples

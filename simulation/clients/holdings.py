@@ -56,7 +56,8 @@ class ArrayPool:
 
 
 class TorchPool:
-    """A map-style torch dataset; ``take`` returns a ``torch.utils.data.Subset``, so items are made when used."""
+    """A map-style torch dataset; ``take`` returns a ``torch.utils.data.Subset``, so items are made when used; of a list
+    of pairs, a list of pairs."""
 
     def __init__(self, dataset: Any, labels: Indices | None) -> None:
         if not hasattr(dataset, "__len__"):
@@ -69,19 +70,17 @@ class TorchPool:
     def take(self, positions: Indices) -> Any:
         from torch.utils.data import Subset
 
+        from simulation.clients.torch_datasets import ListDataset
+
+        if isinstance(self.dataset, ListDataset):
+            return ListDataset([self.dataset[position] for position in positions.tolist()])
         return Subset(self.dataset, positions.tolist())
 
 
 def as_given(thing: Any) -> Any:
-    """A list of pairs (input, target) as a torch Dataset of them; everything else as it is.
-
-    ``[x, y]`` is such a list only where both are tuples of two: else it is inputs and targets.
-    """
-    if not isinstance(thing, list) or not thing:
-        return thing
-    if not all(isinstance(item, tuple | list) and len(item) == 2 for item in thing):
-        return thing
-    if len(thing) == 2 and not all(isinstance(item, tuple) for item in thing):
+    """A list of pairs (input, target) as a torch Dataset of them (``client_sdk.data.are_pairs``); everything else as it
+    is."""
+    if not parts.are_pairs(thing):
         return thing
     from simulation.clients.torch_datasets import ListDataset
 

@@ -13,6 +13,9 @@ from torch.utils.data import Dataset
 class ListDataset(Dataset[Any]):
     """``items``: pairs (input, target). They are not copied."""
 
+    holds_its_items = True
+    """A learner's private copy of this has copies of all items (``client_sdk.isolation.private``)."""
+
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
 
