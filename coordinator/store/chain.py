@@ -38,7 +38,7 @@ _EVENT = struct.Struct(">32sQd")
 
 def log_beginning(row: RunRow) -> str:
     """Link 0 of a run's log: what identifies the run, but for its secret seed."""
-    identity = [row.run, row.name, row.plan_digest, row.init, row.origin, row.created_at]
+    identity = [row.run, row.name, row.plan_digest, row.init, row.origin, float(row.created_at)]
     return _hashed(_EVENTS + _text(identity))
 
 
@@ -71,7 +71,7 @@ def refusals_beginning(run: str) -> str:
 
 def refusal_link(before: str, number: int, row: RefusalRow) -> str:
     """The link of the run's refusal of this number, from 1."""
-    content = _text([row.round, row.device, row.digest, row.kind, row.reason, row.at])
+    content = _text([row.round, row.device, row.digest, row.kind, row.reason, float(row.at)])
     return _hashed(_REFUSALS + _LINK.pack(_raw(before), number) + content)
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
+from graphlib import TopologicalSorter
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -106,6 +107,13 @@ def table(
 def declared(row: type) -> Declared:
     """The table of a row class."""
     return _of_row[row]
+
+
+@cache
+def parents_first() -> tuple[Declared, ...]:
+    """All tables, each after those whose rows its own rows name."""
+    parents = {name: {*about.parents.values()} - {name} for name, about in TABLES.items()}
+    return tuple(TABLES[name] for name in TopologicalSorter(parents).static_order())
 
 
 def _field(one: Any, hint: Any) -> Field:

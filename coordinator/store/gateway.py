@@ -18,6 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 
 R = TypeVar("R")
 Where = Mapping[str, object]
+Key = tuple[Any, ...]
+Changes = Mapping[type, Mapping[Key, Any]]
+"""Rows that were written, by class and key; None in place of a row: it is deleted."""
 ALL: Where = MappingProxyType({})
 """The condition that every row meets."""
 

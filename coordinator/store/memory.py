@@ -27,12 +27,13 @@ from coordinator.store.bodies import from_text, to_text
 from coordinator.store.chain import audit_beginning
 from coordinator.store.declared import TABLES, Declared, declared
 from coordinator.store.errors import Conflict
-from coordinator.store.gateway import ALL, Query, Reads, Where, Writes
+from coordinator.store.gateway import ALL, Key, Query, Reads, Where, Writes
 from coordinator.store.port import AuditHeadRow, Reader, Store, StoreError, Transaction
 from coordinator.store.rows import RunRow
 
 R = TypeVar("R")
-Key = tuple[Any, ...]
+Layer = dict[type, dict[Key, Any]]
+"""``Changes`` that a transaction, or several, have written."""
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "": operator.eq,
     ">": lambda value, than: value is not None and value > than,
@@ -153,10 +154,8 @@ class CommittedRows:
     def __init__(self, guard: AbstractContextManager[bool]) -> None:
         self.guard = guard
         self.tables = {about.row: _Table(about) for about in TABLES.values()}
-
-
-Layer = dict[type, dict[Key, Any]]
-"""What a transaction has written, by class and key; None in place of a row: it is deleted."""
+        self.changes: Layer | None = None
+        """What was committed since somebody set it; None: nobody asks."""
 
 
 class MemoryReads(Reads):
@@ -311,6 +310,8 @@ class MemoryWrites(MemoryReads, Writes):
                         table.drop(key)
                     else:
                         table.put(key, one)
+                if self._committed.changes is not None:
+                    self._committed.changes.setdefault(row, {}).update(written)
 
     def _failed(self, error: Exception) -> Exception:
         self._void = True
@@ -464,6 +465,11 @@ class MemoryStore(MemoryReads, Store):
         finally:
             self._writer = None
             self._writing.release()
+
+    def follow(self) -> Layer:
+        """Returns a dict that is given what is committed from now on. Who has written it elsewhere empties it."""
+        self._committed.changes = {}
+        return self._committed.changes
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:

@@ -21,9 +21,10 @@ from client_sdk.identity import Signer
 from coordinator.store.audit_chain import chain_audit
 from coordinator.store.bodies import beginning_of, finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
+from coordinator.store.declared import Declared, parents_first
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.flower import FlowerReader, FlowerWriter
-from coordinator.store.gateway import Query, R
+from coordinator.store.gateway import Changes, Query, R, Where
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.rows import (
     ApiKeyRow,
@@ -427,6 +428,27 @@ def _outranks(old: Any, new: Any) -> Any:
     return MarkRow.outranks(new, old)
 
 
+def _is_simulated(old: Any, new: Any) -> Any:
+    """Whether a device may be replaced: it is one of a simulation, and may claim no more examples than the new one."""
+    return (old.key_id == old.device) & (old.certificate == "") & (old.examples_cap <= new.examples_cap)
+
+
+def _has_no_certificate(old: Any, new: Any) -> Any:
+    return old.certificate == ""
+
+
+def _is_of_the_run(old: Any, new: Any) -> Any:
+    return old.run == new.run
+
+
+_SHARED: dict[type, tuple[tuple[str, ...], Any]] = {
+    ClaimRow: ((), _is_of_the_run),
+    DeviceRow: (("enrolled_at",), _is_simulated),
+    WorkerRow: (("created_at",), _has_no_certificate),
+}
+"""Rows that a run shares with others: columns that stay, and what may be replaced. See ``Transaction.put_rows``."""
+
+
 class Transaction(Reader, InsightWriter, FlowerWriter):
     """All of it becomes durable at the end of the ``with`` block, or none of it (an exception inside rolls back).
 
@@ -606,6 +628,33 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
 
     def put_metrics(self, rows: Iterable[MetricRow]) -> None:
         self._put(self._finite(row) for row in rows)
+
+    def put_rows(self, run: str, changes: Changes) -> None:
+        """Writes rows of a run and its devices and workers as another store has them, of whichever tables: links and
+        counters too. Rows that the store numbers are new ones and get their numbers here, and the audit's are chained
+        anew. Other runs' claims stay, and so do real devices and workers of the same id."""
+        for about in reversed(parents_first()):
+            self._delete_keys(about, run, [key for key, row in changes.get(about.row, {}).items() if row is None])
+        for about in parents_first():
+            rows = [row for row in changes.get(about.row, {}).values() if row is not None]
+            if about.row is AuditRow or not rows:
+                continue
+            if about.counted:
+                self._insert(replace(row, number=0) for row in rows)
+            else:
+                keep, when = _SHARED.get(about.row, ((), None))
+                self._put(rows, keep, when)
+        self.insert_audit(changes.get(AuditRow, {}).values())
+
+    def _delete_keys(self, about: Declared, run: str, keys: list[tuple[Any, ...]]) -> None:
+        """Deletes the rows of these keys; where the table says whose they are, those of the run."""
+        *beside, last = about.key
+        among: dict[tuple[Any, ...], list[Any]] = {}
+        for key in keys:
+            among.setdefault(key[:-1], []).append(key[-1])
+        of_run: Where = {"run": run} if "run" in about.names else {}
+        for values, found in among.items():
+            self._delete(about.row, {**of_run, **dict(zip(beside, values, strict=True)), f"{last} in": found})
 
     def insert_login(self, row: LoginRow) -> None:
         """Conflict when the id is in use."""

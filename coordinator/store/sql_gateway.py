@@ -194,11 +194,12 @@ def _put(dialect: str, row: type, keep: tuple[str, ...] | None, when: Callable[[
     about = declared(row)
     table = tables[about.name]
     found: Any = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
-    if keep is None:
+    columns = () if keep is None else [name for name in about.names if name not in (*about.key, *keep)]
+    if not columns:
         return found.on_conflict_do_nothing()
     found = found.on_conflict_do_update(
         index_elements=list(about.key),
-        set_={name: found.excluded[name] for name in about.names if name not in (*about.key, *keep)},
+        set_={name: found.excluded[name] for name in columns},
         where=None if when is None else when(table.c, found.excluded),
     )
     # Without the option SQLAlchemy does not keep the number of an INSERT's rows: on PostgreSQL it would be -1.

@@ -3,12 +3,11 @@
 from coordinator.pictures.curve import Curve
 from simulation.history.folder import HistoryError, writing
 from simulation.history.history import History
-from simulation.history.ledger import Copied, copy_blobs, copy_run
+from simulation.history.ledger import copy_blobs, copy_run
 from simulation.history.recorded_run import WithCurves
 from simulation.history.rounds import DeviceWithdrawal, RoundSummary
 
 __all__ = [
-    "Copied",
     "Curve",
     "DeviceWithdrawal",
     "History",

@@ -26,7 +26,7 @@ from coordinator.folding.refold import Readable
 from coordinator.pictures.curve import Curve
 from coordinator.runtime import views
 from coordinator.runtime.insight.participation import ParticipationLog, registered
-from coordinator.store.port import Reader, RunRow, StoreError
+from coordinator.store.port import RunRow, Store, StoreError
 from simulation.history import folder as folders
 from simulation.history.folder import HistoryError
 from simulation.history.rounds import (
@@ -109,7 +109,7 @@ class RecordedRun(WithCurves):
 
     def __init__(
         self,
-        store: Reader,
+        store: Store,
         blobs: Readable,
         run: str | None = None,
         *,

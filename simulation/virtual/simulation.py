@@ -40,6 +40,7 @@ from coordinator.runtime.insight.fleet_views import class_of as class_in
 from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store
+from coordinator.store.memory import Layer
 from coordinator.store.port import AuditRow
 from simulation.clients import Clients
 from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
@@ -47,7 +48,7 @@ from simulation.engines.checked import CheckedEngine, is_deterministic
 from simulation.engines.port import Engine
 from simulation.errors import SimulationWarning
 from simulation.history import History
-from simulation.history.ledger import Copied, copy_run
+from simulation.history.ledger import copy_run, follow
 from simulation.history.recorded_run import NOT_DETERMINISTIC, RESUMED_UNCHECKED, UNMASKED
 from simulation.history.rounds import current_state
 from simulation.virtual.agenda import Agenda, VirtualClock
@@ -107,7 +108,6 @@ class Simulation:
                 self._exits.callback(self._folder.close)
                 self.blobs = PatientBlobs(folder / BLOBS_FOLDER)
             self.store = MemoryStore()
-            self._copied: Copied | None = None
             before = self._found(plan)
             authority = SimulatedAuthority(seed) if plan.secure is not None else None
             agenda = self._agenda = Agenda(time.time() if authority is None else EPOCH)
@@ -127,6 +127,7 @@ class Simulation:
                 manifest, body = Manifest.of(tensors), to_bytes(tensors)
                 unit, roles = plan.weight_unit, said(manifest)
             self.resumed = before is not None
+            self._changes: Layer = self.store.follow() if folder is not None else {}
             self._clients, self._class_of = clients, class_of
             self._listed: dict[str, str] | None = None
             layout = Layout.of(manifest, plan.task.averaged, roles)
@@ -228,7 +229,7 @@ class Simulation:
         more."""
         if self._folder is not None:
             self.blobs.keep()
-            self._copied = copy_run(self.store, self._folder, self.run, since=self._copied)
+            follow(self._folder, self.store, self.run, self._changes)
             if self.engine.noted is not None and self._path is not None:
                 note(self._path, self.run, self._parent, *self.engine.noted)
         self.blobs.delete_marked()

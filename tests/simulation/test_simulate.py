@@ -31,7 +31,7 @@ from coordinator.engine.phases import opening
 from coordinator.engine.plan_file import PlanError
 from coordinator.store.port import StoreFull
 from simulation import Behaviour, ClientFailed, Clients, History, SimulationError, Stalled, partition, simulate
-from simulation.history.ledger import copy_run
+from simulation.history.ledger import follow
 from simulation.simulator.progress import RoundProgress
 from simulation.virtual.simulation import UpdateSizes
 
@@ -367,14 +367,14 @@ def test_repro_folder_that_cannot_be_used_is_a_simulation_error(tmp_path: Path) 
 def test_repro_full_disk_ends_the_run_with_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
 
-    def write(*arguments: Any, **more: Any) -> Any:
+    def write(*arguments: Any) -> None:
         nonlocal written
         written += 1
         if written == 4:
             raise StoreFull("The database could not be written: the disk is full.")
-        return copy_run(*arguments, **more)
+        follow(*arguments)
 
-    monkeypatch.setattr("simulation.virtual.simulation.copy_run", write)
+    monkeypatch.setattr("simulation.virtual.simulation.follow", write)
     with pytest.raises(SimulationError, match=r"could not be stored: .*disk is full") as failed:
         simulate(plan(6), NET, clients(), folder=tmp_path / "run", progress=False)
     assert failed.value.history is not None

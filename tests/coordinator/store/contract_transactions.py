@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from coordinator.store.port import AuthorityRow, Conflict, Store, StoreError, Transaction
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import AuthorityRow, ClaimRow, Conflict, Store, StoreError, Transaction
 from tests.coordinator.store import rows
 
 
@@ -44,6 +46,11 @@ def before(store: Store) -> None:
         tx.put_waiting([rows.waiting("d3")])
         tx.put_claims([rows.claim("d4", round=9)])
         tx.put_round(rows.round_(9))
+
+
+def written(store: Store, write: Callable[[Transaction], object]) -> None:
+    with store.transaction() as tx:
+        write(tx)
 
 
 def everything(store: Store) -> dict[str, object]:
@@ -124,6 +131,35 @@ class TransactionContract:
             raise KeyError("anything")
         reader.join(10)
         assert seen == [was]
+
+    def test_rows_are_put_as_another_store_has_them(self, store: Store) -> None:
+        """Of whichever tables, written, changed and deleted; but those of other runs and of real devices."""
+        other = MemoryStore()
+        changes = other.follow()
+        for write in (before, lambda source: written(source, write_everything)):
+            write(other)
+            with store.transaction() as tx:
+                tx.put_rows("r1", changes)
+            changes.clear()
+        was = everything(other) | {"devices": None, "keys": None}  # real ones stay as they were
+        assert everything(store) | {"devices": None, "keys": None} == was
+        assert [row.link for row in store.events("r1", 0)] == [row.link for row in other.events("r1", 0)]
+        assert {row.device for row in store.devices()} == {row.device for row in other.devices()}
+        device, certified = store.device("d1"), other.device("d1")
+        assert device is not None
+        assert certified is not None
+        assert (device.key_id, certified.key_id) == ("key of d1", "another key")
+
+    def test_what_another_run_claims_is_neither_put_nor_deleted(self, store: Store) -> None:
+        before(store)
+        written(store, lambda tx: tx.insert_run(rows.run("r2")))
+        claim = rows.claim("d4")
+        assert claim.run == "r1"
+        for found in (replace(claim, run="r2"), None):
+            written(store, lambda tx, found=found: tx.put_rows("r2", {ClaimRow: {("d4",): found}}))  # type: ignore[misc]
+            assert [(row.device, row.run) for row in store.claims()] == [("d4", "r1")]
+        written(store, lambda tx: tx.put_rows("r1", {ClaimRow: {("d4",): None}}))
+        assert store.claims() == []
 
     def test_a_lock_keeps_updates_from_being_lost(self, store: Store) -> None:
         with store.transaction() as tx:
