@@ -56,7 +56,7 @@ def test_every_test_that_a_page_names_exists() -> None:
 
 def test_each_promise_of_security_has_tests_and_each_entry_of_the_annex_is_a_promise() -> None:
     named = re.findall(r"^- \*\*([A-Z]\d+)\*\* ", text_of(ROOT / "SECURITY.md"), flags=re.MULTILINE)
-    assert len(named) == len(set(named)) > 40
+    assert len(named) == len(set(named)) > 30
     assert set(named) == set(tests_of_promises())
     assert all(tests for tests in tests_of_promises().values())
 

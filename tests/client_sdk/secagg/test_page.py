@@ -18,6 +18,7 @@ from client_sdk.secagg.shares import DIGESTS_BYTES, SEALED_BYTES, Bundle
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "secure-aggregation.md").read_text()
 SECURITY = " ".join((ROOT / "SECURITY.md").read_text().split())
+PROMISES = " ".join((ROOT / "docs" / "secure-promises.md").read_text().split())
 PROOFS = (ROOT / "docs" / "secure-aggregation-proofs.md").read_text()
 
 
@@ -76,14 +77,15 @@ def test_the_command_prints_what_the_page_shows() -> None:
 
 def test_the_devices_policy_is_the_pages() -> None:
     policy = SecurePolicy()
-    assert "no rule below 80 bits or below 10 % colluding, and advertises 8 times at most" in SECURITY
+    assert "no rule below 80 bits or below 10 % colluding, and advertises 8 times at most" in PROMISES
     found = (policy.smallest_sigma, policy.smallest_corrupt_millionths, policy.most_fast_tries)
     assert found == (80, 100_000, 8)
     assert policy.smallest_cohort == 64
 
 
 def test_among_how_many_combined_sums_hide_a_device() -> None:
-    """The signatures that a list takes, less those who collude: as SECURITY.md and the proofs give them."""
+    """The signatures that a list takes, less those who collude: as SECURITY.md, the promises and the proofs say."""
+    assert "100 honest ones in *strict* and 226 in *fast*, of rosters of 300; of 64, among 22" in SECURITY
     found = fast(300, 44, Fraction(1, 10), 80)
     for signers, colluding, hidden in (
         (strict(300).signers, withstood(GraphRule(profile="strict"), 300), 100),
@@ -91,11 +93,11 @@ def test_among_how_many_combined_sums_hide_a_device() -> None:
         (found.signers, require_faults(300, 44, Fraction(1, 10)), 226),
     ):
         assert signers - colluding == hidden
-        assert f"{signers} - {colluding} = {hidden}" in SECURITY
+        assert f"{signers} - {colluding} = {hidden}" in PROMISES
         assert f"{signers} - {colluding} = {hidden}" in PROOFS
 
 
-@pytest.mark.parametrize("page", [PAGE, SECURITY, PROOFS], ids=["page", "security", "proofs"])
+@pytest.mark.parametrize("page", [PAGE, SECURITY, PROMISES, PROOFS], ids=["page", "security", "promises", "proofs"])
 def test_every_test_that_is_named_exists(page: str) -> None:
     files = list((ROOT / "tests").rglob("test_*.py"))
     there = {file.name for file in files}
@@ -106,7 +108,7 @@ def test_every_test_that_is_named_exists(page: str) -> None:
 
 
 def test_paths_on_the_pages_exist() -> None:
-    for folder, page in ((ROOT / "docs", PAGE), (ROOT, SECURITY), (ROOT / "docs", PROOFS)):
+    for folder, page in ((ROOT / "docs", PAGE), (ROOT, SECURITY), (ROOT / "docs", PROMISES), (ROOT / "docs", PROOFS)):
         for link in re.findall(r"\]\(([^)#:]+)", page):
             assert (folder / link).exists(), link
         for path in re.findall(r"`((?:client_sdk|coordinator|tests|docs)/[\w./]*)`", page):
