@@ -35,12 +35,12 @@ from coordinator.authority.policy import AuthorityPolicy
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.public_url import PublicUrl
 from coordinator.requests import Permission
-from coordinator.requests.callers import check_credentials, identify
+from coordinator.requests.entry import check_credentials, identify
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.runtime.identities import PinnedAuthority
-from coordinator.service.hosts import Hosts
-from coordinator.service.signatures import arrived, note_arrival, note_body
+from coordinator.service.edge import Hosts
+from coordinator.service.route import arrived, note_arrival, note_body
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import DeviceRow
 

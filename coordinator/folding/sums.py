@@ -28,8 +28,7 @@ from client_sdk.tensors.exact_sum import ExactSum
 from coordinator.blobs import Blobs
 from coordinator.engine.effects import Contribution
 from coordinator.engine.plan import Plan
-from coordinator.folding.bounds import Bounds
-from coordinator.folding.validation import Measures, measure
+from coordinator.folding.validation import Bounds, Measures, measure
 
 Vector = NDArray[np.float32]
 _COLUMNS = 1 << 20

@@ -1,13 +1,31 @@
 """The table of requests of devices, workers and operators: written once, served over HTTP, by the simulator and by the
 fault explorer.
 
-It is synchronous and has no sockets. The caller is resolved first (``callers``). A request has one of three shapes
-(``entry``); each server implements in its own way how it waits for an answer and receives a body.
+It is synchronous and has no sockets. The caller is resolved first. A request has one of three shapes (``entry``); each
+server implements in its own way how it waits for an answer and receives a body. The table leaves out what only HTTP
+has: the stream of a run's events and the download of a checkpoint.
 """
 
-from coordinator.requests.callers import Caller, Credentials, Permission, check_credentials, identify
-from coordinator.requests.entry import Body, Direct, Entry, Held, NotYet, PendingCommit, Request, Shape
-from coordinator.requests.table import TABLE, Table
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from coordinator.requests import access, devices, flower, insight, operators, secure, sessions, workers
+from coordinator.requests.entry import (
+    Body,
+    Caller,
+    Credentials,
+    Direct,
+    Entry,
+    Held,
+    NotYet,
+    PendingCommit,
+    Permission,
+    Request,
+    Shape,
+    check_credentials,
+    identify,
+)
 
 __all__ = [
     "TABLE",
@@ -26,3 +44,26 @@ __all__ = [
     "check_credentials",
     "identify",
 ]
+
+
+class Table:
+    """Entries in the order in which their templates are tried."""
+
+    def __init__(self, entries: Iterable[Entry[Shape]]) -> None:
+        self._entries = {(entry.method, str(entry.route)): entry for entry in entries}
+
+    def __iter__(self) -> Iterator[Entry[Shape]]:
+        return iter(self._entries.values())
+
+    def find(self, method: str, route: str) -> Entry[Shape]:
+        """Returns the entry. KeyError where there is none."""
+        return self._entries[method, str(route)]
+
+    def with_entry(self, entry: Entry[Shape]) -> Table:
+        """Returns a table that has this entry too."""
+        return Table([*self, entry])
+
+
+TABLE = Table(
+    entry for room in (devices, secure, insight, operators, workers, flower, access, sessions) for entry in room.ENTRIES
+)

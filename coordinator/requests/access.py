@@ -7,8 +7,7 @@ from functools import partial
 from client_sdk.protocol.access import AuditHeadView, AuditView, CreateKey, KeyCreated, KeyId, KeyView
 from client_sdk.protocol.names import Route
 from coordinator.access import EVERYTHING, Operator, Role
-from coordinator.requests.callers import Permission
-from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit
+from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit, Permission
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store.audit_chain import AuditHead
 

@@ -18,7 +18,6 @@ from client_sdk.protocol.devices import (
 )
 from client_sdk.protocol.names import Route, RunId
 from coordinator.blobs import Spool
-from coordinator.requests.callers import Permission
 from coordinator.requests.entry import (
     Attempt,
     Audited,
@@ -28,6 +27,7 @@ from coordinator.requests.entry import (
     Held,
     NotYet,
     PendingCommit,
+    Permission,
     RoundNumber,
 )
 from coordinator.runtime.coordinator import Coordinator

@@ -32,8 +32,7 @@ from client_sdk.protocol.flower import (
 from client_sdk.protocol.names import Digest, Route, RunId
 from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
-from coordinator.requests.callers import Permission
-from coordinator.requests.entry import About, Audited, Body, Direct, Entry, Held
+from coordinator.requests.entry import About, Audited, Body, Direct, Entry, Held, Permission
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.flower.ground import device_key, replies_key
 from coordinator.store.port import DeviceRow

@@ -21,8 +21,7 @@ from client_sdk.protocol.names import DeviceId, Finite, Route, RunId
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.workers import LeasesView
 from coordinator.access import Operator, Role
-from coordinator.requests.callers import Permission
-from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, RoundNumber
+from coordinator.requests.entry import About, AfterDevice, Direct, Entry, Limit, Permission, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.insight.fleet_views import DeviceFilter
 from coordinator.runtime.insight.plan_schema import plan_schema as schema_of_plans

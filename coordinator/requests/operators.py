@@ -21,7 +21,6 @@ from client_sdk.protocol.operators import (
 )
 from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
-from coordinator.requests.callers import Permission
 from coordinator.requests.entry import (
     Action,
     AfterRound,
@@ -30,6 +29,7 @@ from coordinator.requests.entry import (
     Direct,
     Entry,
     Limit,
+    Permission,
     RoundNumber,
 )
 from coordinator.runtime.coordinator import Coordinator

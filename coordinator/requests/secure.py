@@ -32,7 +32,6 @@ from client_sdk.secagg.statement import SIGNATURE_BYTES
 from coordinator.blobs import Spool
 from coordinator.engine.kinds import Place
 from coordinator.engine.rounds import KINDS
-from coordinator.requests.callers import Permission
 from coordinator.requests.devices import is_device
 from coordinator.requests.entry import (
     About,
@@ -43,6 +42,7 @@ from coordinator.requests.entry import (
     Entry,
     Held,
     PendingCommit,
+    Permission,
     RoundNumber,
 )
 from coordinator.runtime.coordinator import Coordinator

@@ -16,8 +16,7 @@ from coordinator.access import Operator
 from coordinator.access.sessions import NewSession
 from coordinator.access.sessions import me as view_of
 from coordinator.requests.access import wake_streams
-from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Audited, Direct, Entry
+from coordinator.requests.entry import Audited, Direct, Entry, Permission
 from coordinator.runtime.coordinator import Coordinator
 
 

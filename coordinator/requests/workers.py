@@ -23,8 +23,7 @@ from client_sdk.protocol.workers import (
 )
 from coordinator.access import Operator
 from coordinator.blobs import Spool
-from coordinator.requests.callers import Permission
-from coordinator.requests.entry import Attempt, Audited, Beside, Body, Direct, Entry, Held, RoundNumber
+from coordinator.requests.entry import Attempt, Audited, Beside, Body, Direct, Entry, Held, Permission, RoundNumber
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.identities import Registrant
 from coordinator.store.port import WorkerRow

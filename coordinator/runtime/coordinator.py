@@ -25,11 +25,10 @@ from coordinator.runtime.core import Core, Task
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.flower_runs import FlowerRuns
-from coordinator.runtime.identities import Identities, PinnedAuthority
+from coordinator.runtime.identities import Identities, PinnedAuthority, SignedRequests, Verify
 from coordinator.runtime.insight.insight import Insight
 from coordinator.runtime.operators import OperatorRequests
 from coordinator.runtime.secure_rounds import PresentAuthority, SecureRuns
-from coordinator.runtime.signing import SignedRequests, Verify
 from coordinator.runtime.standstill import Standstill
 from coordinator.runtime.timekeeping import Timekeeping
 from coordinator.runtime.uncertain_updates import UncertainUpdates

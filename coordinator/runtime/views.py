@@ -198,9 +198,3 @@ def event_view(row: EventRow, *, secure: bool = False) -> EventView:
         hidden = ("bytes", "seconds", "examples", "treated")
         body = {name: value for name, value in body.items() if name not in hidden}
     return EventView(seq=row.seq, at=row.at, kind=row.kind, body=body)
-
-
-def latest_refusal(refusals: list[RefusalRow], device: str) -> RefusalRow | None:
-    """Returns the newest refusal of this device's update in a round, or None."""
-    mine = [item for item in refusals if item.device == device]
-    return mine[-1] if mine else None

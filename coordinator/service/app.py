@@ -62,7 +62,7 @@ def create_app(
     fetch_list: FetchList | None = None,
     more: Callable[[Serving], Iterable[BaseRoute]] = lambda _: (),
 ) -> FastAPI:
-    """Returns the ASGI application of one coordinator: the routes of the ``table``, and those that only HTTP has.
+    """Returns the ASGI application of one coordinator: the routes of the table, and those that only HTTP has.
 
     ``fetch_list``: where the revocation list comes from while the app runs; None: nowhere. ``more``: routes for
     everybody, beside the coordinator's own. UndeclaredRoute where one of them does not declare who may ask for it."""

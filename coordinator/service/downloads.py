@@ -23,14 +23,13 @@ from coordinator.access import Operator
 from coordinator.blobs import Blobs
 from coordinator.requests import Permission, check_credentials, identify
 from coordinator.runtime import log_context
-from coordinator.runtime.signing import Arrived
+from coordinator.runtime.identities import Arrived
 from coordinator.service.core import Service, until_gone
 from coordinator.service.declaring import declared
 from coordinator.service.describing import BINARY, security
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.limits.admission import Sender
-from coordinator.service.route import Endpoint, LeanRoute, sender_of
-from coordinator.service.signatures import arrived, note_arrival
+from coordinator.service.route import Endpoint, LeanRoute, arrived, note_arrival, sender_of
 from coordinator.store.port import DeviceRow
 
 _WHOLE_BYTES = 256 * 1024

@@ -26,8 +26,7 @@ from starlette.types import Receive
 
 from client_sdk.protocol.problems import ProblemError
 from coordinator.requests import Caller, Credentials, Entry, Held, NotYet, Request, Shape
-from coordinator.runtime.identities import SignedBy
-from coordinator.runtime.signing import Arrived
+from coordinator.runtime.identities import Arrived, SignedBy
 from coordinator.service.core import Service, at_once, until_gone
 
 

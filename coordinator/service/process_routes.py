@@ -22,7 +22,7 @@ from coordinator.runtime.insight.insight import Insight
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
-from coordinator.service.signatures import bearer
+from coordinator.service.route import bearer
 from coordinator.store.port import StoreError
 
 

@@ -24,16 +24,25 @@ from coordinator.blobs import Spool
 from coordinator.requests import Body, Direct, Entry, Held, Request, Shape
 from coordinator.requests.entry import OCTETS, About, Beside
 from coordinator.runtime import log_context
-from coordinator.runtime.signing import Arrived
+from coordinator.runtime.identities import Arrived
 from coordinator.service.core import Service, at_once, caller_name
 from coordinator.service.declaring import declared
 from coordinator.service.describing import BINARY, extras
 from coordinator.service.edge import version_refusal
 from coordinator.service.errors import sentence
 from coordinator.service.holds import Holds
-from coordinator.service.route import Endpoint, HeadArrived, LeanRoute, json_list, json_response, sender_of
+from coordinator.service.route import (
+    Endpoint,
+    HeadArrived,
+    LeanRoute,
+    arrived,
+    bearer,
+    json_list,
+    json_response,
+    note_arrival,
+    sender_of,
+)
 from coordinator.service.session_cookie import require_proof, with_session, without_session
-from coordinator.service.signatures import arrived, bearer, note_arrival
 from coordinator.service.uploads import Uploads, announced_digest
 
 Respond = Callable[[HttpRequest, Arrived | str, Any, dict[str, Any]], Awaitable[Any]]
@@ -187,7 +196,7 @@ def _sign(endpoint: Endpoint, entry: Entry[Shape], message: type[BaseModel] | No
 
 def _peer_arrived(entry: Entry[Shape]) -> HeadArrived:
     """Refuses a device or worker that sends no version of the protocol, and notes the credentials: they are read before
-    the body (``signatures``)."""
+    the body (``route``)."""
     long_body = isinstance(entry.shape, Body)
     with_result = isinstance(entry.shape, Body) and entry.shape.beside is not None and entry.shape.beside.signed
 

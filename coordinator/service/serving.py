@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
 from client_sdk.protocol.problems import problem
-from coordinator.service.hosts import Hosts
+from coordinator.service.edge import Hosts
 from coordinator.service.limits import Admission
 from coordinator.service.limits.admission import spread
 from coordinator.service.observe import Meters

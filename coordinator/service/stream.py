@@ -33,7 +33,7 @@ from coordinator.runtime import log_context
 from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
-from coordinator.service.signatures import bearer
+from coordinator.service.route import bearer
 from coordinator.service.stream_slots import SlottedStream
 
 if TYPE_CHECKING:

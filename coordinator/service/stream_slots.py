@@ -13,7 +13,7 @@ from fastapi.sse import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
 from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.service.limits.in_flight import InFlight
+from coordinator.service.limits.admission import InFlight
 
 OF_ONE = 8
 """One operator has this part of all slots. The tabs of a browser share one stream."""

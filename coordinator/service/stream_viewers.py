@@ -29,7 +29,7 @@ from coordinator.service.core import Service
 from coordinator.service.declaring import declared
 from coordinator.service.describing import security
 from coordinator.service.errors import log
-from coordinator.service.signatures import bearer
+from coordinator.service.route import bearer
 from coordinator.service.stream import HEARTBEAT_S, RECONNECT_MS, Follow, LastId
 from coordinator.service.stream_feeds import Feed, News, RunBoard, Scope
 from coordinator.service.stream_slots import SlottedStream

@@ -21,8 +21,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs.port import BlobError
 from coordinator.service.core import Service
 from coordinator.service.limits import InFlight
-from coordinator.service.limits.admission import spread
-from coordinator.service.limits.in_flight import Holding
+from coordinator.service.limits.admission import Holding, spread
 from coordinator.service.route import Pace, content_length
 from coordinator.store.port import StoreError
 

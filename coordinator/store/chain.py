@@ -22,7 +22,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from coordinator.store.bodies import to_text
+from coordinator.store.declared import to_text
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.rows import AuditRow, EventRow, RefusalRow, RunRow
 

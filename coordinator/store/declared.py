@@ -9,10 +9,16 @@
 A field is a column of its name. Its type is the column's: str, int, float, bool, bytes, ``Json`` (stored as text); with
 ``| None`` it may be NULL. A default of the field is one of the column, except None. Several columns are written in one
 string, with spaces between them.
+
+Every store turns a JSON body into text and back in the same way (``to_text``), so that the memory store and the SQL
+store behave alike: tuples come back as lists, keys as strings, no object is shared with the caller, and NaN and
+infinity, which are not JSON, are refused.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, cached_property
@@ -20,7 +26,10 @@ from graphlib import TopologicalSorter
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from coordinator.store.errors import StoreError
+
 T = TypeVar("T")
+Json = dict[str, object]
 NUMBER = "number"
 """The column of this name, where it is the key, is counted up by the database for rows that have 0 in it."""
 
@@ -122,3 +131,40 @@ def _field(one: Any, hint: Any) -> Field:
     if one.default_factory is not MISSING:
         default = "{}"
     return Field(one.name, get_origin(kinds[0]) or kinds[0], kinds != [hint], default)
+
+
+# ------------------------------------------------------------ JSON bodies as text
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+
+
+def to_text(body: Json) -> str:
+    """The body as compact JSON. StoreError when it cannot be written as JSON."""
+    try:
+        return _encode(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"A body that is not JSON can't be stored: {error}.") from None
+
+
+def from_text(text: str) -> Json:
+    """The body that ``to_text`` wrote. ValueError where the text is no JSON object, or nested too deeply to be read."""
+    try:
+        body = json.loads(text)
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"the body is no object, but a {type(body).__name__}")
+    return body
+
+
+def beginning_of(body: Json) -> str:
+    """How the text of a body begins that has these values first, and others after them."""
+    return f"{to_text(body)[:-1]},"
+
+
+def finite(value: float, name: str) -> float:
+    """The value. StoreError when it is NaN or infinite, which databases treat differently."""
+    if not math.isfinite(value):
+        raise StoreError(f"The value of {name!r} is {value}; only finite numbers can be stored.")
+    return value

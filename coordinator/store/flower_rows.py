@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.store.declared import table
-from coordinator.store.rows import Json
+from coordinator.store.declared import Json, table
 
 
 @table("flower_runs", key="run", parents={"run": "run_names"}, indexes=["status"])

@@ -23,9 +23,8 @@ from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from client_sdk.identity import Signer
-from coordinator.store.bodies import from_text, to_text
 from coordinator.store.chain import audit_beginning
-from coordinator.store.declared import TABLES, Declared, declared
+from coordinator.store.declared import TABLES, Declared, declared, from_text, to_text
 from coordinator.store.errors import Conflict
 from coordinator.store.gateway import ALL, Key, Query, Reads, Where, Writes
 from coordinator.store.port import AuditHeadRow, Reader, Store, StoreError, Transaction

@@ -19,9 +19,8 @@ from typing import Any, NoReturn, cast
 
 from client_sdk.identity import Signer
 from coordinator.store.audit_chain import chain_audit
-from coordinator.store.bodies import beginning_of, finite, to_text
 from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
-from coordinator.store.declared import Declared, parents_first
+from coordinator.store.declared import Declared, Json, beginning_of, finite, parents_first, to_text
 from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.flower import FlowerReader, FlowerWriter
 from coordinator.store.gateway import Changes, Query, R, Where
@@ -37,7 +36,6 @@ from coordinator.store.rows import (
     ContributionRow,
     DeviceRow,
     EventRow,
-    Json,
     ListRow,
     LoginRow,
     MarkRow,

@@ -2,7 +2,7 @@
 
 The keys enforce invariants: the line of checkpoints has no fork and no gap, a device counts once in a round and has one
 live claim. The run's row assigns the numbers of events, under its lock. Times are Unix seconds (float). Bodies are
-JSON-compatible dicts, which ``bodies.py`` turns into text. The rows of Flower runs are in ``flower_rows.py``.
+JSON-compatible dicts, which ``declared.py`` turns into text. The rows of Flower runs are in ``flower_rows.py``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coordinator.store.declared import table
+from coordinator.store.declared import Json, table
 
-Json = dict[str, object]
 SPENT = "spent"
 """The strongest kind of marks."""
 

@@ -19,8 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 from sqlalchemy.dialects import postgresql, sqlite
 
-from coordinator.store.bodies import from_text, to_text
-from coordinator.store.declared import NUMBER, declared
+from coordinator.store.declared import NUMBER, declared, from_text, to_text
 from coordinator.store.driver_errors import translated
 from coordinator.store.errors import StoreError
 from coordinator.store.flower_rows import FlowerRunRow

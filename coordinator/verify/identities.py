@@ -13,7 +13,7 @@ from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.flower.work import node_id
-from coordinator.runtime.held_list import list_row
+from coordinator.runtime.process_state import list_row
 from coordinator.store.port import AuditRow, DeviceRow, Reader
 from coordinator.verify.violation import Violation, printable
 

@@ -22,8 +22,7 @@ from client_sdk.tensors.floats import joined
 from client_sdk.update import BadReport, Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
 from coordinator.engine.plan import Plan, chosen
-from coordinator.folding.bounds import Bounds
-from coordinator.folding.validation import Measures, measure_blocks
+from coordinator.folding.validation import Bounds, Measures, measure_blocks
 from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
 from simulation.clients.holdings import ClientData

@@ -42,7 +42,7 @@ from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.access import LOCAL_OWNER
 from coordinator.blobs import Blobs, FileBlobs
 from coordinator.requests import TABLE, Body, Direct, Held, NotYet, Request
-from coordinator.requests.callers import Caller
+from coordinator.requests.entry import Caller
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.runtime.signals import Signals

@@ -35,8 +35,8 @@ from coordinator.folding.aggregator import MakeSums
 from coordinator.folding.validation import Measures
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
-from coordinator.runtime.held_list import list_row
 from coordinator.runtime.insight.fleet_views import class_of as class_in
+from coordinator.runtime.process_state import list_row
 from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.settings import Settings
 from coordinator.store import MemoryStore, RunRow, Store, open_store

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from coordinator.requests.table import TABLE
+from coordinator.requests import TABLE
 from scripts.dashboard import ROOT, Dashboard, find_node
 
 

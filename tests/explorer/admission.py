@@ -13,7 +13,7 @@ from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.request_signature import AHEAD_S
 from client_sdk.protocol.devices import Registered
 from client_sdk.protocol.workers import WorkerRegistered
-from coordinator.requests.callers import Caller
+from coordinator.requests.entry import Caller
 from coordinator.store.port import DeviceRow, WorkerRow
 from tests.explorer.durable import Durable
 from tests.explorer.faults import Broken

@@ -18,10 +18,9 @@ from coordinator.blobs import BlobError
 from coordinator.runtime import sweeping
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core, Task
-from coordinator.runtime.identities import PinnedAuthority
+from coordinator.runtime.identities import PinnedAuthority, Verify
 from coordinator.runtime.run_errors import RaisedRunErrors
 from coordinator.runtime.signals import Signals
-from coordinator.runtime.signing import Verify
 from coordinator.store.port import Store, StoreError
 from tests.explorer.disk import FaultyBlobs
 from tests.explorer.durable import Durable

@@ -20,7 +20,7 @@ from client_sdk.device.record import Record
 from client_sdk.protocol.devices import Registered
 from coordinator.blobs import blocks, files
 from coordinator.runtime import run_log
-from coordinator.runtime.held_list import list_row
+from coordinator.runtime.process_state import list_row
 from coordinator.store.port import AuthorityRow, DeviceRow, Transaction, WorkerRow
 from tests.explorer import invariants
 from tests.explorer.credentials import Credentials

@@ -33,8 +33,7 @@ from coordinator.requests import (
 )
 from coordinator.requests.entry import step_name
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.identities import SignedBy
-from coordinator.runtime.signing import Arrived
+from coordinator.runtime.identities import Arrived, SignedBy
 from coordinator.store.port import DeviceRow
 from tests.explorer import admission, draws, holds
 from tests.explorer.replica import Replica

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from client_sdk.protocol.flower import FlowerApp, FlowerPoll
+from coordinator.store.declared import Json
 from coordinator.store.flower_rows import FlowerRunRow
-from coordinator.store.rows import DeviceRow, Json
+from coordinator.store.rows import DeviceRow
 
 SECURE_ONLY = (
     "its policy is 'secure only', and Flower runs are plain: the coordinator and the ServerApp see its replies"

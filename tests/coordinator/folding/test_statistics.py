@@ -17,8 +17,7 @@ from coordinator.engine.aggregation.parameters import Parameter, Settings
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS, Installed, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.folding.aggregator import Aggregator, NewCheckpoint
-from coordinator.folding.bounds import Bounds
-from coordinator.folding.validation import check, measure
+from coordinator.folding.validation import Bounds, check, measure
 from tests.coordinator.folding.test_aggregator import Bench
 
 MODEL: Tensors = {

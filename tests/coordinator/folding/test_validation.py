@@ -17,8 +17,7 @@ from client_sdk.tensors import SHORT_HEADER, Layout, Manifest, OutOfRange, Tenso
 from client_sdk.tensors.exact_sum import RANGE, range_for
 from client_sdk.update import Update, encode_update
 from coordinator.engine.aggregation.weights import heaviest
-from coordinator.folding.bounds import Bounds
-from coordinator.folding.validation import Measures, check, measure, measure_blocks
+from coordinator.folding.validation import Bounds, Measures, check, measure, measure_blocks
 from tests.coordinator.engine.story import plan
 
 MODEL = {"b": np.zeros((2, 3), np.float32), "a": np.zeros(4, np.float16), "n": np.array(3, np.int64)}

@@ -9,7 +9,7 @@ import pytest
 from client_sdk.credentials.certificate import Certificate
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.problems import ProblemError
-from coordinator.runtime.registered_keys import LATELY_S, ROW_S, TOGETHER, RegisteredKeys
+from coordinator.runtime.process_state import LATELY_S, ROW_S, TOGETHER, RegisteredKeys
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import DeviceRow, WorkerRow
 from tests.coordinator.certified import Certifier, key_id, key_of

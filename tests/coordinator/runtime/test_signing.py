@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
-from coordinator.runtime.signing import SignedRequests
+from coordinator.runtime.identities import SignedRequests
 from tests.coordinator.certified import Certifier, key_id, key_of, signature
 from tests.coordinator.world import World
 

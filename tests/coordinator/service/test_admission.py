@@ -9,8 +9,7 @@ import pytest
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.buckets import TokenBuckets
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.admission import Admission, Sender, spread
-from coordinator.service.limits.in_flight import InFlight
+from coordinator.service.limits.admission import Admission, InFlight, Sender, spread
 
 FORWARDED = [(b"x-forwarded-for", b"192.0.2.1"), (b"x-forwarded-proto", b"https")]
 

@@ -33,10 +33,9 @@ from coordinator.requests.devices import CHECK_IN
 from coordinator.runtime.clock import SystemClock
 from coordinator.runtime.fleet import PoolPlace
 from coordinator.runtime.group_commit import GroupCommit
-from coordinator.runtime.identities import SignedBy
+from coordinator.runtime.identities import Arrived, SignedBy
 from coordinator.runtime.process_state import StorageErrors
 from coordinator.runtime.signals import Signals
-from coordinator.runtime.signing import Arrived
 from coordinator.service import create_app
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds

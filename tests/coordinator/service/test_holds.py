@@ -17,7 +17,7 @@ from coordinator.requests import Entry, Held, Shape
 from coordinator.requests.devices import CHECK_IN
 from coordinator.requests.workers import POLL
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.signing import Arrived
+from coordinator.runtime.identities import Arrived
 from coordinator.service.core import Service
 from coordinator.service.holds import Holds
 from coordinator.settings import Settings

@@ -17,7 +17,7 @@ from coordinator.access import OperatorAccess
 from coordinator.access.roles import Grant, Operator, Role, Scope
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
-from coordinator.runtime.held_list import list_row
+from coordinator.runtime.process_state import list_row
 from coordinator.store import open_store
 from coordinator.verify import verify
 from tests.coordinator.certified import Certifier, key_of

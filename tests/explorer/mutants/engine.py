@@ -10,7 +10,7 @@ from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.phases import collecting, committing, lifecycle, public_record, refusing, selecting
 from coordinator.engine.state import Member, RunState
-from coordinator.runtime.outcomes import Outcomes
+from coordinator.runtime.devices import Outcomes
 from tests.explorer.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]

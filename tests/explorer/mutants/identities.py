@@ -14,13 +14,12 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import events as ev
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
-from coordinator.runtime import held_list
+from coordinator.runtime import process_state
 from coordinator.runtime.devices import DeviceRequests
 from coordinator.runtime.fleet import Fleet, PoolPlace
-from coordinator.runtime.held_list import HeldList
-from coordinator.runtime.identities import Identities
+from coordinator.runtime.identities import Identities, SignedRequests
+from coordinator.runtime.process_state import HeldList
 from coordinator.runtime.signals import Signals
-from coordinator.runtime.signing import SignedRequests
 from coordinator.store.port import DeviceRow, StoreError
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
@@ -56,7 +55,7 @@ def _older_list_taken() -> Patches:
         found.require_signed(authority)
         return found
 
-    return [(held_list, "following", any_list)]
+    return [(process_state, "following", any_list)]
 
 
 @mutant("revoked-waits-on", "draw", focus=("revoked", "selecting"), **REVOKING)

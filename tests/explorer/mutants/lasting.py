@@ -10,9 +10,9 @@ from coordinator.engine import eligibility
 from coordinator.engine.kinds.datacenter import Datacenter
 from coordinator.engine.phases import finishing, leasing
 from coordinator.engine.state import RunState
-from coordinator.runtime import cohort_selection, commits, fleet, outcomes, timekeeping, workers
+from coordinator.runtime import cohort_selection, commits, devices, fleet, timekeeping, workers
+from coordinator.runtime.devices import Outcomes
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.uncertain_updates import UncertainUpdates
 from coordinator.store import chain, memory, sql
 from tests.explorer.mutants.datacenter import CENTER
@@ -181,7 +181,7 @@ def _refusal_recorded_again() -> Patches:
     record_late = Outcomes.record_late
 
     def always(self: Outcomes, device: str, run: str, round: int, reason: str) -> None:
-        with patch.object(outcomes.views, "latest_refusal", lambda rows, device: None):
+        with patch.object(devices, "latest_refusal", lambda rows, device: None):
             record_late(self, device, run, round, reason)
 
     return [(Outcomes, "record_late", always)]

@@ -13,9 +13,8 @@ from coordinator.engine import selection
 from coordinator.engine.phases import selecting
 from coordinator.runtime import cohort_selection
 from coordinator.runtime.core import Core
-from coordinator.runtime.devices import DeviceRequests
+from coordinator.runtime.devices import DeviceRequests, Outcomes
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.outcomes import Outcomes
 from coordinator.runtime.signals import Signals
 from coordinator.store.port import Reader, WaitingRow
 from tests.explorer.mutants.datacenter import CENTER

@@ -14,7 +14,7 @@ from coordinator.engine.kinds import RoundKind
 from coordinator.engine.kinds.secure import Secure
 from coordinator.engine.phases import collecting, committing, public_record, refusing
 from coordinator.engine.state import Round, RunState
-from coordinator.runtime.outcomes import Outcomes
+from coordinator.runtime.devices import Outcomes
 from coordinator.runtime.run_log import RunLog, _Proposal
 from coordinator.store.port import Transaction
 from coordinator.store.sql import SqlStore
