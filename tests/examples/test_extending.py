@@ -76,17 +76,17 @@ def test_the_packages_rule_optimizer_codec_learner_and_data_make_a_model(package
 
 
 @pytest.mark.parametrize("engine", ["serial", "processes"])
-def test_krum_of_the_package_leaves_out_whom_it_should(package: Path, engine: Any) -> None:
-    """Of seven clients two hold data that is far off. The model follows the one that is in the middle of the others,
+def test_a_whole_rule_of_the_package_leaves_out_whom_it_should(package: Path, engine: Any) -> None:
+    """Of seven clients two hold data that is far off. The model follows the mean of the others,
     also where a server optimizer steps, and the round is the same in another process."""
-    krum = {"rule": "clinic:krum", "rule_version": "1", "rule_parameters": {"wrong": 2, "keep": 1}}
+    modest = {"rule": "clinic:modest", "rule_version": "1", "rule_parameters": {"times": 2}}
     history = run(
         package / "data",
         shifts=(0, 1, 2, 3, 4, 5000, -5000),
         engine=engine,
         task={"codec": "float32@1"},
         cohort={"select": 7, "goal": 7, "quorum": 1.0},
-        aggregation=krum,
+        aggregation=modest,
         finish={"rounds": 1},
     )
     model = from_bytes(history._blobs.open(history._store.checkpoints(history.run)[-1].digest).read())

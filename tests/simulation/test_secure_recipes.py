@@ -19,7 +19,11 @@ from simulation.simulator.options import SecureWay
 
 SECURE = {"max_norm": 10.0, "max_abs": 2.0, "minimum_cohort": 5}
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {"fedadam": {"tau": 0.01}, "fedyogi": {"tau": 0.01}}
-OF_RULES: Mapping[str, Mapping[str, Any]] = {"trimmed-mean": {"fraction": 0.25}}
+OF_RULES: Mapping[str, Mapping[str, Any]] = {
+    "trimmed-mean": {"fraction": 0.25},
+    "krum": {"wrong": 1},
+    "centered-clipping": {"radius": 1.0},
+}
 D = 12
 
 

@@ -13,7 +13,7 @@ from client_sdk.tensors import Tensors, read_header
 from client_sdk.update import Update
 from coordinator.blobs import BlobFolder, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
-from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
+from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 from coordinator.engine.plan_file import PlanError
 from coordinator.store import open_store
 from coordinator.verify import verify
@@ -72,6 +72,25 @@ def run(asked: dict[str, Any], **options: Any) -> History:
 
 def line(history: History) -> list[tuple[str, str | None]]:
     return [(row.digest, row.named_tensors.get("server-optimizer")) for row in history._store.checkpoints(history.run)]
+
+
+WHOLE = {
+    "krum": {"wrong": 0, "keep": 2},
+    "geometric-median": {},
+    "centered-clipping": {"radius": 5.0, "iterations": 3},
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_rule_over_whole_updates_gives_the_same_models_and_verifies(tmp_path: Path, name: str) -> None:
+    asked = plan(rule=name, rule_parameters=WHOLE[name], weighting="equal")
+    asked["retention"] = {"rounds": 9}
+    serial = line(run(asked, folder=tmp_path))
+    assert len({digest for digest, _ in serial}) == 5
+    assert not wrong(tmp_path)
+    for engine in OTHER_ENGINES:
+        assert line(run(asked, engine=engine, **WORKERS.get(engine, {}))) == serial
+    assert set(WHOLE) == {rule for rule, found in RULES.items() if found.needs == "whole"}
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -126,9 +126,9 @@ class Sources:
         self.parameters = parameters
         """How many of them, the first ones, are of parameters."""
 
-    def sum(self, weights: ArrayLike | None = None) -> Blocks:
+    def sum(self, weights: ArrayLike | None = None, of_statistics: ArrayLike | None = None) -> Blocks:
         """The weighted mean of the updates, from their exact sum: the same bits in any order. ``weights``: [n] whole
-        numbers in place of the plan's, 0 for an update that is left out."""
+        numbers in place of the plan's, 0 for an update that is left out. ``of_statistics``: other ones for them."""
         if weights is not None:
             raise _masked()
         return self._total()
@@ -176,22 +176,34 @@ class Updates(Sources):
                 yield rows[list(places), start : start + width]
 
         found = np.ones(len(rows), np.int64) if weights is None else weights
-        tensors = Manifest({"rows": TensorSpec("F32", rows.shape[1:])})
-        updates = cls(read, found, lambda: updates.sum(found), tensors, parameters or rows.shape[1])
+        count = parameters or rows.shape[1]
+        sizes = {"parameters": count, "statistics": rows.shape[1] - count}
+        tensors = Manifest({name: TensorSpec("F32", (size,)) for name, size in sizes.items() if size})
+        updates = cls(read, found, lambda: updates.sum(found), tensors, count)
         return updates
 
-    def sum(self, weights: ArrayLike | None = None) -> Blocks:
+    def sum(self, weights: ArrayLike | None = None, of_statistics: ArrayLike | None = None) -> Blocks:
         if weights is None:
             with self._noting():
                 return self._total()
-        wanted = np.asarray(weights)
+        if of_statistics is None or self.parameters == self.elements:
+            return flat(self._mean(weights, self._tensors, 0))
+        places = self._tensors.slices()
+        former = {name: spec for name, spec in self._tensors.items() if places[name].start < self.parameters}
+        latter = {name: spec for name, spec in self._tensors.items() if name not in former}
+        parts = self._mean(weights, Manifest(former), 0), self._mean(of_statistics, Manifest(latter), self.parameters)
+        return flat(np.concatenate(parts))
+
+    def _mean(self, weights: ArrayLike, tensors: Manifest, start: int) -> Float32:
+        """[elements] of ``tensors``, which stand in an update from ``start`` on."""
+        wanted, stop = np.asarray(weights), start + tensors.elements
         if wanted.shape != self.weights.shape or wanted.dtype.kind not in "biu":
             raise ExtensionError(f"a sum takes a whole number for each of {len(self.weights)} updates as its weight")
         with self._noting():
-            total = ExactSum.of(self._tensors)
+            total = ExactSum.of(tensors)
             for place in np.flatnonzero(wanted):
-                total.add(self._vector(int(place)), int(wanted[place]))
-            return flat(total.mean())
+                total.add(self._vector(int(place))[start:stop], int(wanted[place]))
+            return total.mean()
 
     def blocks(self) -> Iterator[Columns]:
         with self._noting():

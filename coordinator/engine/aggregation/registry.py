@@ -33,6 +33,7 @@ from coordinator.engine.aggregation.combining import (
 )
 from coordinator.engine.aggregation.optimizers import Average, FedAvgM, ServerOptimizer
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings, settings
+from coordinator.engine.aggregation.robust import CenteredClipping, GeometricMedian, Krum
 from coordinator.engine.aggregation.rules import ColumnRule, Mean, Median, Rule, TrimmedMean, Vector, WholeRule
 from coordinator.engine.aggregation.width import (
     WidthProbe,
@@ -64,7 +65,16 @@ class Registry:
     server_optimizers: Mapping[str, Installed[ServerOptimizer]] = field(default_factory=dict)
 
 
-RULES: Mapping[str, Rule] = MappingProxyType({"mean": Mean(), "median": Median(), "trimmed-mean": TrimmedMean()})
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "mean": Mean(),
+        "median": Median(),
+        "trimmed-mean": TrimmedMean(),
+        "krum": Krum(),
+        "geometric-median": GeometricMedian(),
+        "centered-clipping": CenteredClipping(),
+    }
+)
 SERVER_OPTIMIZERS: Mapping[str, ServerOptimizer] = MappingProxyType(
     {"average": Average(), "fedavgm": FedAvgM(), "fedadagrad": FEDADAGRAD, "fedadam": FEDADAM, "fedyogi": FEDYOGI}
 )

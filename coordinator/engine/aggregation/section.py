@@ -57,14 +57,18 @@ class Aggregation(Section):
     rule: str = Field(default="mean", max_length=200, json_schema_extra={"built_in": list(RULES)})
     """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
     arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
-    weights. *trimmed-mean*: likewise, the mean without the extremes of each coordinate. Or a package's rule, by
-    ``package:name``."""
+    weights. *trimmed-mean*: likewise, the mean without the extremes of each coordinate. *krum* (Blanchard et al. 2017,
+    arXiv:1703.02757), *geometric-median* (RFA: Pillutla et al. 2022, arXiv:1912.13445) and *centered-clipping*
+    (Karimireddy et al. 2021, arXiv:2012.10333, from zero): likewise, by the distances of whole updates, in 32 bytes of
+    memory for each pair of them. Or a package's rule, by ``package:name``."""
     rule_version: str | None = Field(default=None, max_length=64)
     """Version of a package's rule: required for one, refused for those that are built in. A coordinator that has
     another one refuses the run."""
     rule_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
     """Numbers for the rule. *trimmed-mean*: ``fraction``, from 0 and below 0.5, of the values that are left out at each
-    end. ``rule_parameters = { fraction = 0.1 }``"""
+    end. *krum*: ``wrong``, how many updates may be wrong, of 2 ``wrong`` + 3 or more; ``keep`` (1), of how many the
+    mean is taken. *geometric-median*: ``iterations`` (32), ``smoothing`` (1e-6). *centered-clipping*: ``radius``, an L2
+    norm, and ``iterations`` (5). ``rule_parameters = { fraction = 0.1 }``"""
     weighting: Literal["examples", "equal"] = "examples"
     """Weight of an update: the device's examples (FedAvg, McMahan et al. 2017), or one each. In secure rounds weights
     travel under masks, and the coordinator sees their total. Devices still say their size when they check in, but for

@@ -28,7 +28,10 @@ HERE = Registry(
 @pytest.mark.parametrize(
     ("aggregation", "sentence"),
     [
-        ({"rule": "krum"}, "rule: there is no aggregation rule 'krum'; there are mean, median, trimmed-mean, and"),
+        (
+            {"rule": "bulyan"},
+            "rule: there is no aggregation rule 'bulyan'; there are mean, median, trimmed-mean, krum, ",
+        ),
         ({"rule": "trimmed-mean", **EQUAL}, "rule_parameters: trimmed-mean needs fraction, a number from 0 and below"),
         (
             {"rule": "trimmed-mean", "rule_parameters": {"fraction": 0.5}, **EQUAL},

@@ -56,7 +56,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("cohort", "collect_s", [0.001, 604_800], [0, -1, 604_801, INF, NAN]),
     ("cohort", "choose", ["uniform"], ["random", ""]),
     ("cohort", "min_examples", [1, 10**6], [0, -1]),
-    ("aggregation", "rule", ["mean"], ["sum", "krum", "", 3]),
+    ("aggregation", "rule", ["mean"], ["sum", "bulyan", "", 3]),
     ("aggregation", "rule_version", [None], ["1", "", "x" * 65]),
     ("aggregation", "rule_parameters", [{}], [{"fraction": 0.1}, {"a": "b"}, {"a": True}, [], None]),
     ("aggregation", "weighting", ["examples", "equal"], ["steps"]),

@@ -9,16 +9,20 @@ import pytest
 
 from coordinator.engine.aggregation.registry import RULES
 from coordinator.engine.aggregation.rules import Median, TrimmedMean
-from quorate.testing import ColumnRuleContract, RuleContract
+from quorate.testing import ColumnRuleContract, RuleContract, WholeRuleContract
 
-GIVEN: dict[str, dict[str, float]] = {"trimmed-mean": {"fraction": 0.25}}
+GIVEN: dict[str, dict[str, float]] = {
+    "trimmed-mean": {"fraction": 0.25},
+    "krum": {"wrong": 2, "keep": 3},
+    "centered-clipping": {"radius": 1000.0, "iterations": 10},
+}
 """Parameters as a plan sets them, where the rule needs any."""
 
 
 def contract(name: str) -> type[RuleContract]:
     """The contract's tests for one entry of the registry."""
     rule = RULES[name]
-    kind = RuleContract if rule.needs == "sum" else ColumnRuleContract
+    kind = {"sum": RuleContract, "all": ColumnRuleContract, "whole": WholeRuleContract}[rule.needs]
     return type(f"Test_{name.replace('-', '_')}", (kind,), {"rule": rule, "given": GIVEN.get(name, {})})
 
 
