@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
+from client_sdk.codecs.few_bits import EDEN, SIGN, FewBits
 from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
 from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
 from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin, longest_body
@@ -23,15 +24,18 @@ from client_sdk.tensors.safetensors_file import Source, TensorHeader
 
 __all__ = [
     "BLOCK",
+    "EDEN",
     "FLOAT16",
     "FLOAT32",
     "GROUP",
     "NOTHING_DRAWN",
     "ROTATED",
     "SAMPLED",
+    "SIGN",
     "STOCHASTIC8",
     "BesideStatistics",
     "Codec",
+    "FewBits",
     "Identity",
     "LinearCodec",
     "LinearMap",
@@ -51,7 +55,7 @@ GROUP = "quorate.codecs"
 
 _ADDED: tuple[LinearCodec, ...] = (FLOAT32, ROTATED, *SAMPLED)
 _LINEAR = {codec.name: codec for codec in _ADDED}
-_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values())
+_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values(), *EDEN, SIGN)
 _CODECS = {codec.name: codec for codec in _BUILT_IN}
 
 

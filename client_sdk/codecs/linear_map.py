@@ -25,7 +25,6 @@ tensor of the delta is there under its own name with a dimension of 0 before its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,7 +33,17 @@ import numpy as np
 import numpy.typing as npt
 
 from client_sdk.chance import labelled, sha256_bytes, shake_bytes
-from client_sdk.codecs.port import BLOCK, Origin, Pieces, Read, fill, opened, require_encodable
+from client_sdk.codecs.port import (
+    BLOCK,
+    Origin,
+    Pieces,
+    Read,
+    by_tensor,
+    octets_of,
+    of_shapes,
+    require_encodable,
+    shapes_alone,
+)
 from client_sdk.tensors.floats import Float32, flatten, split
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, Tensors, TensorSpec, shown
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
@@ -61,7 +70,7 @@ ROTATED_BLOCK = 1 << 16
 
 def rotate(values: Float32, seed: bytes, block: int = ROTATED_BLOCK) -> None:
     """Rotate ``values`` (1-d float32, contiguous) in place. ``block``: a power of two."""
-    starts, size = _blocks(values.size, block)
+    starts, size = rotated_blocks(values.size, block)
     scratch = np.empty(size, np.float32)
     for place, start in enumerate(starts):
         part = values[start : start + size]
@@ -71,7 +80,7 @@ def rotate(values: Float32, seed: bytes, block: int = ROTATED_BLOCK) -> None:
 
 def rotated_back(read: Read, count: int, seed: bytes, block: int = ROTATED_BLOCK) -> Pieces:
     """The vector of ``count`` values of which ``read`` reads the rotated ones. Memory: a few blocks."""
-    starts, size = _blocks(count, block)
+    starts, size = rotated_blocks(count, block)
     whole = count // size if size else 0
     scratch = np.empty(size, np.float32)
 
@@ -88,8 +97,8 @@ def rotated_back(read: Read, count: int, seed: bytes, block: int = ROTATED_BLOCK
     return Pieces([*starts[:whole], count], undone)
 
 
-def _blocks(count: int, block: int) -> tuple[list[int], int]:
-    """(where each block begins, values of a block)."""
+def rotated_blocks(count: int, block: int) -> tuple[list[int], int]:
+    """(where each block begins, values of a block); the last one may overlap the one before."""
     if not count:
         return [], 0
     size = min(block, 1 << (count.bit_length() - 1))
@@ -282,8 +291,7 @@ class LinearMap:
             require_encodable(name, array, self.name)
         seed = shared_seed(origin.plan, origin.round)
         values = self.forward(flatten(delta, Manifest.of(delta)), seed)
-        shapes = {name: np.empty((0, *array.shape), np.float32) for name, array in delta.items()}
-        return {**shapes, VALUES: values, SEED: np.frombuffer(seed, np.uint8)}
+        return {**shapes_alone(delta), VALUES: values, SEED: np.frombuffer(seed, np.uint8)}
 
     def decode(self, tensors: Mapping[str, Array]) -> Tensors:
         """float32 of each. Raises ManifestMismatch when these are not the tensors that this codec writes."""
@@ -302,11 +310,8 @@ class LinearMap:
 
     def seed_of(self, source: Path | BinaryIO, header: TensorHeader) -> bytes:
         """The seed in the body of an update, which has the manifest of ``wire``."""
-        with opened(source) as file:
-            file.seek(header.offsets[SEED][0])
-            found = bytearray(SEED_BYTES)
-            fill(file, memoryview(found))
-        return bytes(found)
+        with octets_of(source) as octets:
+            return bytes(octets(header.offsets[SEED][0], SEED_BYTES))
 
     def blocks(self, source: Source, header: TensorHeader, block: int = BLOCK) -> Iterator[Float32]:
         """See ``Codec.blocks``. Memory: a few blocks of the rotation and of the drawing."""
@@ -314,32 +319,17 @@ class LinearMap:
 
     def _blocks(self, source: Source, header: TensorHeader, manifest: Manifest, block: int) -> Iterator[Float32]:
         (first, _), (seed_at, _) = header.offsets[VALUES], header.offsets[SEED]
-        with ExitStack() as stack:
-            if isinstance(source, bytes | bytearray | memoryview):
-                view = memoryview(source).cast("B")
-
-                def octets(begin: int, size: int) -> memoryview:
-                    return view[begin : begin + size]
-            else:
-                file = stack.enter_context(opened(source))
-
-                def octets(begin: int, size: int) -> memoryview:
-                    file.seek(begin)
-                    fill(file, found := memoryview(bytearray(size)))
-                    return found
+        with octets_of(source) as octets:
 
             def stored(start: int, count: int) -> Float32:
                 return np.frombuffer(octets(first + 4 * start, 4 * count), "<f4").astype(np.float32, copy=False)
 
             read = self.back(stored, manifest.elements, bytes(octets(seed_at, SEED_BYTES)))
-            for place in manifest.slices().values():
-                for start in range(place.start, place.stop, block):
-                    yield read(start, min(block, place.stop - start))
+            yield from by_tensor(read, manifest, block)
 
     def _manifest(self, travelled: Manifest) -> Manifest:
         """The manifest of the deltas in a body. ManifestMismatch where it is not one of this codec."""
-        names = travelled.keys() - {VALUES, SEED}
-        manifest = Manifest({name: TensorSpec("F32", travelled[name].shape[1:]) for name in names}).in_file_order()
+        manifest = of_shapes(travelled, (VALUES, SEED))
         self.wire(manifest).require(travelled)
         return manifest
 

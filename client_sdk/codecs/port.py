@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -20,6 +20,7 @@ from client_sdk.tensors.manifest import (
     NotFinite,
     OutOfRange,
     Tensors,
+    TensorSpec,
     TruncatedTensors,
     dtype_name,
     shown,
@@ -143,6 +144,49 @@ def fill(file: BinaryIO, buffer: memoryview) -> None:
         if not count:
             raise TruncatedTensors("the file became shorter while it was read")
         buffer = buffer[count:]
+
+
+Octets = Callable[[int, int], memoryview]
+"""``octets(begin, size)``: that many bytes from there on. The memory may be the source's own."""
+
+
+@contextmanager
+def octets_of(source: Source) -> Iterator[Octets]:
+    """Reads bytes of ``source`` from wherever is asked. TruncatedTensors where a file ends first."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        view = memoryview(source).cast("B")
+        yield lambda begin, size: view[begin : begin + size]
+        return
+    with opened(source) as file:
+
+        def octets(begin: int, size: int) -> memoryview:
+            file.seek(begin)
+            fill(file, found := memoryview(bytearray(size)))
+            return found
+
+        yield octets
+
+
+# ------------------------------------------------------------ bodies of a flat vector
+# A codec that mixes tensors sends names and shapes as tensors without data: of a dimension of 0 before their shape.
+
+
+def shapes_alone(delta: Mapping[str, Array]) -> Tensors:
+    """The tensors that tell names and shapes of ``delta``."""
+    return {name: np.empty((0, *array.shape), np.float32) for name, array in delta.items()}
+
+
+def of_shapes(travelled: Manifest, own: Collection[str]) -> Manifest:
+    """The manifest of the deltas of a body, which also has the codec's ``own`` tensors. Nothing is checked."""
+    names = travelled.keys() - set(own)
+    return Manifest({name: TensorSpec("F32", travelled[name].shape[1:]) for name in names}).in_file_order()
+
+
+def by_tensor(read: Read, manifest: Manifest, block: int) -> Iterator[Float32]:
+    """The flat delta that ``read`` reads, as ``Codec.blocks`` gives it."""
+    for place in manifest.slices().values():
+        for start in range(place.start, place.stop, block):
+            yield read(start, min(block, place.stop - start))
 
 
 # ------------------------------------------------------------ reading

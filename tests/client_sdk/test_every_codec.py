@@ -18,6 +18,10 @@ ERRORS = {
     "sampled-quarter-unbiased@1": (3.0, 0.0),
     "sampled-half-rotated-unbiased@1": (1.0, 1e-5),
     "sampled-quarter-rotated-unbiased@1": (3.0, 1e-5),
+    "eden1@1": (0.0, 1.0),
+    "eden2@1": (0.0, 0.5),
+    "eden4@1": (0.0, 0.15),
+    "sign@1": (1.0, 0.0),
 }
 """Of each codec: the contract's ``error`` and ``whole_error``."""
 

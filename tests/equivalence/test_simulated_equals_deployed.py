@@ -70,6 +70,13 @@ SHARED: dict[str, Any] = {
 }
 """What all devices of a round draw alike, from the plan and the round."""
 
+FEW_BITS: dict[str, Any] = {
+    **PLAN,
+    "name": "few-bits",
+    "task": {**PLAN["task"], "codec": "eden1@1"},
+}
+"""What each device draws and rotates by itself."""
+
 
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
@@ -120,7 +127,11 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", [PLAN, OPTIMIZED, SHARED], ids=["average", "fedadam, stochastic8", "sampled, rotated"])
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, OPTIMIZED, SHARED, FEW_BITS],
+    ids=["average", "fedadam, stochastic8", "sampled, rotated", "eden, one bit"],
+)
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
 ) -> None:
