@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from client_sdk.learning.errors import LearnerFailed
 
@@ -26,12 +26,14 @@ def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     =================== ============================= ===========================================================
     [n, c], c > 1       [n], [n, 1]                   the class of the highest output with the label, 0 to c - 1
     [n, c, ...]         [n, ...], [n, 1, ...]         the same at each position, as in ``cross_entropy``
-    [n, ..., c]         [n, ...]                      the same, where the shape is not the one above; of [n, c, c] with
-                                                      [n, c] a learner's loss tells which it is
+    [n, ..., c]         [n, ...]                      the same, where the shape is not the one above
     as [n, c, ...]      one-hot, of the same shape    the class of the highest output with that of the 1
     [n], [n, 1], one c  [n], [n, 1] of 0 and 1        one logit: above 0 is class 1; above 0.5 where a learner's loss
                                                       takes probabilities, as ``BCELoss`` and ``MSELoss`` do
     =================== ============================= ===========================================================
+
+    Of [n, c, c] a learner's loss tells which dimension is that of the classes. Where nothing tells it, the first one is
+    taken, with a warning; one-hot targets that are so along both are refused.
 
     Labels are whole numbers of any type; -100 is not counted. NaN where nothing counts. Raises LearnerFailed, in a
     sentence, for other shapes and labels.
@@ -54,9 +56,9 @@ class AccuracyBeside:
             shape = tuple(outputs.shape)
             if self._middle is None and (len(shape) == 1 or 1 in (shape[1], shape[-1])):
                 self._middle = self._middle_of(outputs, targets)
-            if self._last is None and len(shape) > 2 and shape[:1] + shape[2:] == tuple(targets.shape) == shape[:-1]:
-                self._last = self._is_last(targets.long(), shape[1])
-        return right_and_counted(outputs, targets, self._middle, bool(self._last))
+            if self._last is None and len(shape) > 2 and shape[1] == shape[-1] > 1:
+                self._last = self._is_last(outputs, targets)
+        return right_and_counted(outputs, targets, self._middle, self._last)
 
     def _middle_of(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | None:
         """0.0 where the outputs are logits: of labels that are all 0, their loss at 0 is not near none, and less below.
@@ -67,11 +69,20 @@ class AccuracyBeside:
             return None
         return 0.0 if below is not None and below < at and at > above / 1000 else 0.5
 
-    def _is_last(self, labels: torch.Tensor, classes: int) -> bool:
-        """Whether the last dimension is that of the classes: the loss of right outputs is less."""
-        right = functional.one_hot(labels.clamp(0, classes - 1), classes) * 9.0
-        last, first = self._at(right, labels), self._at(right.movedim(-1, 1), labels)
-        return last is not None and first is not None and last < first
+    def _is_last(self, outputs: torch.Tensor, targets: torch.Tensor) -> bool | None:
+        """Whether the last dimension is that of the classes: the loss of outputs that are right then is less than of
+        those that are right else. None where it does not tell, nor do one-hot targets."""
+        one_hot = targets.shape == outputs.shape
+        for label in (0, outputs.shape[1] - 1):  # a loss may ignore one label
+            last, first = torch.zeros_like(outputs), torch.zeros_like(outputs)
+            last[..., label] = first[:, label] = 9.0
+            every = torch.full_like(targets, label)
+            found = [self._at(right, (right / 9).to(targets.dtype) if one_hot else every) for right in (last, first)]
+            of_last, of_first = (math.inf if loss is None or math.isnan(loss) else loss for loss in found)
+            if not math.isclose(of_last, of_first, rel_tol=1e-3):
+                return of_last < of_first
+        hot = [dim for dim in (1, -1) if one_hot and _is_one_hot(targets, dim)]
+        return hot == [-1] if len(hot) == 1 else None
 
     def _at(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | None:
         try:
@@ -83,10 +94,10 @@ class AccuracyBeside:
 
 
 def right_and_counted(
-    outputs: Any, targets: Any, middle: float | None = None, last: bool = False
+    outputs: Any, targets: Any, middle: float | None = None, last: bool | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """How many labels are right, and how many count. ``middle``: above which one output is class 1; None: not known,
-    and 0. ``last``: whether the last dimension is that of the classes where the first may be, too."""
+    and 0. ``last``: whether the last dimension is that of the classes where the first may be, too; None: not known."""
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         raise LearnerFailed(
             f"accuracy takes a tensor of outputs and one of targets, not a {type(outputs).__name__} and a "
@@ -103,17 +114,30 @@ def right_and_counted(
     if len(shape) == 1:
         outputs, shape = outputs.unsqueeze(1), (*shape, 1)
     if shape == tuple(targets.shape) and shape[1] != 1 and shape[-1] != 1:
-        for dim in dict.fromkeys((1, len(shape) - 1)):
-            if _is_one_hot(targets, dim):
-                return _compared(outputs.argmax(dim), targets.to(torch.uint8).argmax(dim), shape[dim])
+        dims = [dim for dim in dict.fromkeys((1, len(shape) - 1)) if _is_one_hot(targets, dim)]
+        if len(dims) == 2 and last is None and targets.numel():
+            raise LearnerFailed(
+                f"accuracy cannot tell which dimension of outputs of shape {list(shape)} is that of the classes: the "
+                "targets are one-hot along both. Give labels, or a metric of your own."
+            )
+        if dims:
+            dim = dims[-1] if last else dims[0]
+            return _compared(outputs.argmax(dim), targets.to(torch.uint8).argmax(dim), shape[dim])
     columns = [targets.squeeze(dim) for dim in (1, -1) if targets.ndim > 1 and targets.shape[dim] == 1]
     for labels in (targets, *columns):
-        readings = ((1, shape[:1] + shape[2:]), (-1, shape[:-1]))
-        for dim, positions in reversed(readings) if last else readings:
-            if positions == tuple(labels.shape):
-                if shape[dim] == 1:
-                    return _of_one_logit(outputs.squeeze(dim), labels, middle)
-                return _compared(outputs.argmax(dim), labels, shape[dim])
+        readings = {1: shape[:1] + shape[2:], len(shape) - 1: shape[:-1]}
+        dims = [dim for dim, positions in readings.items() if positions == tuple(labels.shape)]
+        if len(dims) == 2 and last is None and shape[1] > 1:
+            warnings.warn(
+                f"accuracy takes the first dimension after the examples of outputs of shape {list(shape)} as that of "
+                "the classes, as cross_entropy does, and it may be the last one: a learner's metric asks the loss.",
+                stacklevel=3,
+            )
+        if dims:
+            dim = dims[-1] if last else dims[0]
+            if shape[dim] == 1:
+                return _of_one_logit(outputs.squeeze(dim), labels, middle)
+            return _compared(outputs.argmax(dim), labels, shape[dim])
     raise LearnerFailed(
         f"accuracy does not know outputs of shape {list(outputs.shape)} with targets of shape {list(targets.shape)}: "
         "it takes [n, classes] with labels [n] or one-hot, [n, classes, positions] or [n, positions, classes] with "

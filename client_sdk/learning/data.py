@@ -142,6 +142,11 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
         advice = ": where they are labels, use integers" if what.startswith("y ") else ""
         reason = _first_line(error).split(". The only", 1)[0]
         raise DataError(f"The {what} is no array of numbers ({reason}){advice}.") from error
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        raise DataError(
+            f"The {what} is of {str(tensor.dtype)[6:]}, with which torch does not compute: convert it, as by "
+            ".astype('int64') of numpy."
+        )
     if tensor.ndim == 0:
         raise DataError(f"The {what} is a single number: its first dimension must count the examples.")
     return tensor

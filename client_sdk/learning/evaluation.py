@@ -45,6 +45,7 @@ def score(
             stop = min(start + batch, total)
             with explained(f"on examples {start} to {stop - 1} of the {what}") as here:
                 inputs, targets = cast(examples.span(start, stop), floating)
+                here.inputs = inputs
                 outputs = here.outputs, here.targets = module(inputs), targets
                 measures.update(*outputs, stop - start)
         with explained(f"on all examples of the {what}"):
@@ -74,6 +75,8 @@ class explained:  # noqa: N801
 
     def __init__(self, where: str) -> None:
         self._where = where
+        self.inputs: Any = None
+        """What the model got."""
         self.outputs: Any = None
         self.targets: Any = None
         """What the loss and the metrics got, where that is known: wrong labels are named."""
@@ -87,7 +90,18 @@ class explained:  # noqa: N801
         if isinstance(error, Exception):
             line = (str(error).strip() or "no message").split("\n", 1)[0].rstrip(".")
             failed = f"The learner failed {self._where}: {type(error).__name__}: {line}."
-            raise LearnerFailed(failed + _labels_at_fault(self.outputs, self.targets)) from error
+            at_fault = _inputs_at_fault(self.inputs) if self.outputs is None else ""
+            raise LearnerFailed(failed + at_fault + _labels_at_fault(self.outputs, self.targets)) from error
+
+
+def _inputs_at_fault(inputs: Any) -> str:
+    """A sentence about inputs of whole numbers, on which a model has failed; empty for others."""
+    if not isinstance(inputs, torch.Tensor) or inputs.is_floating_point() or inputs.is_complex():
+        return ""
+    return (
+        f" The inputs are {str(inputs.dtype)[6:]}, and reach the model as they are: give floats, as by "
+        "x.astype('float32') / 255 of bytes, or let the model convert them."
+    )
 
 
 def _labels_at_fault(outputs: Any, targets: Any) -> str:

@@ -25,7 +25,7 @@ from client_sdk.isolation import only_reads
 from client_sdk.learning import state, states
 from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples
-from client_sdk.learning.errors import Diverged, LearnerFailed, NoExamples
+from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples
 from client_sdk.learning.evaluation import explained, score
 from client_sdk.learning.local_sgd import LocalResult, local_sgd, private_chance
 from client_sdk.learning.measures import number
@@ -151,6 +151,8 @@ _BUILD = "_build"
 """The attribute of a learner that stores the blueprint of its model, or None where there is none."""
 _ROLES = "_roles"
 """The attribute that stores the roles of its tensors."""
+_UNADDABLE = "_unaddable_metric"
+"""The attribute that stores why its metrics do not add up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,8 +251,9 @@ class Learner:
         return found
 
     def load(self, model: Tensors) -> nn.Module:
-        """The model filled with a checkpoint. Raises CheckpointMismatch, naming what differs."""
-        return self._loaded(model)[0]
+        """The model filled with a checkpoint, of arrays or of torch tensors, as those of ``state_dict()``. Raises
+        CheckpointMismatch, naming what differs."""
+        return self._loaded(state.arrays(model))[0]
 
     def tensors(self, module: nn.Module) -> Tensors:
         """A module's tensors as a checkpoint holds them: the inverse of ``load``."""
@@ -288,6 +291,7 @@ class Learner:
         Raises the errors of ``client_sdk.learning.errors``; OutOfTime when not one step fits.
         """
         examples = as_examples(training_part(data), "training data")
+        model = state.arrays(model)
         module, own = self._loaded(model)
         sent = state.sent_names(model, task.averaged, self.averaged)
         params = freeze(own, sent)
@@ -340,9 +344,26 @@ class Learner:
         """The metrics that are objects with a state: over devices these are added, rather than values averaged."""
         return tuple(name for name, metric in self.metrics.items() if states.has_state(metric))
 
+    def untrainable(self, planned: Sequence[str]) -> str:
+        """Why a plan whose ``averaged`` is ``planned`` cannot be trained, as a sentence; empty where it can."""
+        with private_chance(0):
+            own = state.named_tensors(self._empty())
+        model = {name: state.host(name, tensor) for name, tensor in own.items()}
+        try:
+            freeze(own, state.sent_names(model, planned, self.averaged))
+        except LearningError as error:
+            return str(error)
+        return ""
+
     def unaddable(self) -> str:
-        """Why this learner's metrics cannot be scored on devices, as far as their definitions show, as a sentence;
-        empty where they can."""
+        """Why this learner's metrics cannot be scored on devices, as far as their definitions show and an update with a
+        drawn batch, as a sentence; empty where they can."""
+        if _UNADDABLE not in self.__dict__:
+            object.__setattr__(self, _UNADDABLE, self._unaddable())
+        found: str = self.__dict__[_UNADDABLE]
+        return found
+
+    def _unaddable(self) -> str:
         for name in self.stateful:
             if reason := states.unaddable(self.metrics[name]):
                 return f"The metric {name} cannot be added up over devices: {reason}."
@@ -352,6 +373,13 @@ class Learner:
                 f"The states of {', '.join(self.stateful)} have {size} numbers, and a device sends {MOST_STATE} at "
                 "most: give them fewer bins."
             )
+        if self.stateful:
+            with private_chance(0):
+                last = [*self._empty().parameters()][-1:]
+                width = next((len(tensor) for tensor in last if tensor.ndim), 1)
+                for name in self.stateful:
+                    if not states.adds_up(name, self.metrics[name], width):
+                        return does_not_add_up(name)
         return ""
 
     def computed(self, name: str, state: Sequence[float]) -> float:
@@ -398,10 +426,15 @@ def require_states(learner: Learner, score: Score) -> None:
     """Raise LearnerFailed where a metric has a state, and this score does not have it."""
     for name in learner.stateful:
         if name not in score.states:
-            raise LearnerFailed(
-                f"The metric {name} cannot be added up over devices: its state must be numbers of a fixed size, which "
-                "its merge(other) adds."
-            )
+            raise LearnerFailed(does_not_add_up(name))
+
+
+def does_not_add_up(name: str) -> str:
+    """What is said of a metric whose state cannot leave its device."""
+    return (
+        f"The metric {name} cannot be added up over devices: its state must be numbers of a fixed size, which its "
+        "merge(other) adds; one that grows with the data becomes counts in bins of a fixed number."
+    )
 
 
 def freeze(tensors: Mapping[str, torch.Tensor], trained: Collection[str]) -> list[nn.Parameter]:

@@ -123,6 +123,7 @@ def local_sgd(
             size = len(indices)
             with explained(f"at step {steps + 1}, on a batch of {size}{_advice(size, count, task)}") as here:
                 inputs, targets = cast(examples.take(indices), floating)
+                here.inputs = inputs
                 outputs = here.outputs, here.targets = module(inputs), targets
                 objective, total, weight = _objective(loss(*outputs), size, steps + 1, task.learning_rate)
                 stepper.zero_grad()

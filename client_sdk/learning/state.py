@@ -17,8 +17,9 @@ buffer, integer or bool   yes                 never
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -71,6 +72,17 @@ def write(module: nn.Module, tensors: Tensors) -> dict[str, torch.Tensor]:
     for name, view in views.items():
         np.copyto(view, tensors[name])
     return own
+
+
+def arrays(tensors: Mapping[str, Any]) -> Tensors:
+    """A checkpoint in which torch tensors, as ``state_dict()`` gives them, are numpy arrays. Those on the CPU are
+    not copied. LearnerFailed for a tensor that cannot travel."""
+    if not any(isinstance(value, torch.Tensor) for value in tensors.values()):
+        return cast("Tensors", tensors)
+    return {
+        name: host(name, value.detach().cpu()) if isinstance(value, torch.Tensor) else value
+        for name, value in tensors.items()
+    }
 
 
 def host(name: str, tensor: torch.Tensor) -> Array:

@@ -84,6 +84,20 @@ def numbers_of(name: str, metric: Any, used: Any) -> list[float] | None:
     return None if found is None else [float(number) for number in found]
 
 
+def adds_up(name: str, metric: Any, width: int) -> bool:
+    """Whether the state of a drawn batch adds up. ``width``: of the model's last layer. True where the metric takes
+    none of the batches that are drawn here: then nothing is known."""
+    scores, labels = torch.rand(8, width), torch.arange(8) % max(width, 2)
+    for outputs, targets in ((scores, labels), (scores, scores.round()), (scores[:, 0], labels % 2)):
+        used = fresh(name, metric)
+        try:
+            used.update(outputs, targets)
+            return numbers_of(name, metric, used) is not None
+        except Exception:  # noqa: BLE001, S112 - a user's metric may raise anything at what it does not take
+            continue
+    return True
+
+
 def size_of(name: str, metric: Any) -> int:
     """How many numbers its state has before any example."""
     return sum(math.prod(_shape(value)) for _, _, value in _places(fresh(name, metric)))

@@ -104,7 +104,7 @@ def given(plan: Plan, path: Path) -> tuple[Path | bytes, object | None]:
         tied = tied_names(learner)
     except Exception:  # noqa: BLE001  (a learner is user code, and need not be installed here)
         return path, None
-    _check_scores(plan, learner)
+    _check_learner(plan, learner)
     if not tied.keys() & read_header(path).manifest.keys():
         return path, learner
     try:
@@ -113,8 +113,11 @@ def given(plan: Plan, path: Path) -> tuple[Path | bytes, object | None]:
         fail(f"{path} cannot start this run: {error}")
 
 
-def _check_scores(plan: Plan, learner: object) -> None:
-    """Failure where devices shall score a metric whose states cannot be added up."""
+def _check_learner(plan: Plan, learner: object) -> None:
+    """Failure where the learner trains nothing that the plan averages, or devices shall score a metric whose states
+    cannot be added up."""
+    if callable(untrainable := getattr(learner, "untrainable", None)) and (reason := untrainable(plan.task.averaged)):
+        fail(reason)
     if plan.task.score_held_out and callable(unaddable := getattr(learner, "unaddable", None)) and unaddable():
         fail(f"{unaddable()} The plan asks devices for it: task.score_held_out = true.")
 
@@ -137,8 +140,8 @@ def initial(plan: Plan, learner: str | None, seed: int | None) -> tuple[Plan, by
         fail(f"The plan needs {name} {wanted}; this machine has {have}. Install that version, or give --init.")
     if not hasattr(made, "initial"):
         fail(f"The learner {name} has no initial(seed): give the initial checkpoint as a file by --init.")
-    _check_scores(plan, made)
     averaged = getattr(made, "averaged", ("*",))
     if plan.task.averaged == ("*",) and averaged != ("*",):
         plan = plan.model_copy(update={"task": plan.task.model_copy(update={"averaged": averaged})})
+    _check_learner(plan, made)
     return plan, to_bytes(made.initial(initial_seed)), f"{name} {have}, seed {initial_seed}", made

@@ -73,7 +73,11 @@ def check_checkpoint(file: BinaryIO, limit: int = HEADER_LIMIT) -> TensorHeader:
                 data = file.read(min(left, _CHUNK))
                 left -= len(data)
                 if not np.isfinite(widen(np.frombuffer(data, numpy_dtype(spec.dtype)))).all():
-                    raise problem("invalid-request", f"the checkpoint holds NaN or infinity in {name}")
+                    raise problem(
+                        "invalid-request",
+                        f"the checkpoint holds NaN or infinity in {name}; a buffer that holds them on purpose, as a "
+                        "mask does, stays out of checkpoints by register_buffer(..., persistent=False)",
+                    )
         return header
     except TensorError as error:
         raise problem("invalid-request", f"this is not a checkpoint: {error}") from None

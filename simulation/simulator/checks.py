@@ -150,6 +150,13 @@ def require_addable(plan: Plan, learner: Any, scored: Sequence[str]) -> None:
         raise ValueError(f"{asked} scores clients: {reason[:1].lower()}{reason[1:]}")
 
 
+def require_trainable(plan: Plan, learner: Any) -> None:
+    """ValueError where the learner trains nothing that the plan averages, or not all of it."""
+    reason = learner.untrainable(plan.task.averaged) if hasattr(learner, "untrainable") else ""
+    if reason:
+        raise ValueError(reason)
+
+
 def require_watched(plan: Plan, scored: Collection[tuple[str, str]]) -> None:
     """ValueError where the plan's ``finish`` needs a metric (source, name) that the first model's scores lack."""
     metric, source = plan.finish.metric, plan.finish.source

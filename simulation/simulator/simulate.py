@@ -154,6 +154,7 @@ def simulate(
     inputs = _checked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
+    checks.require_trainable(inputs.plan, learner)
     checks.require_addable(inputs.plan, learner, inputs.scored)
     checks.require_datacenter(inputs.plan, datacenter or {}, learner)
     checks.require_secure(inputs.plan, inputs.clients, secure)

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from torch import nn
 
+from client_sdk.learning import Learner
 from client_sdk.protocol.devices import Score
 from client_sdk.update import Update
 from simulation import Behaviour, simulate
@@ -89,3 +91,17 @@ def test_repro_a_metric_that_is_undefined_on_a_client_is_left_out_and_counted() 
     assert found["clients.p10"].metrics["auc"] == pytest.approx(0.54)
     whole = by_source(["a", "b"], scores[:2], lambda device: "", SimpleNamespace(metrics={"auc": 1}))["clients"].metrics
     assert set(whole) == {"auc", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("averaged", "words"),
+    [(["1.running_mean"], "averages no parameter that can be trained"), (["*"], r"write averaged = \[\"0\.\*\"\]")],
+)
+def test_a_plan_that_the_learner_cannot_train_is_refused_before_round_1(averaged: list[str], words: str) -> None:
+    learner = Learner(
+        model=lambda: nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)),
+        loss=nn.functional.cross_entropy,
+        averaged=("0.*",) if averaged == ["*"] else ("*",),
+    )
+    with pytest.raises(ValueError, match=words):
+        simulate(plan(1, task={"averaged": averaged}), learner, clients(4), progress=False)

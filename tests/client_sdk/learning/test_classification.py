@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from client_sdk.learning import LearnerFailed, accuracy
-from client_sdk.learning.classification import right_and_counted
+from client_sdk.learning.classification import AccuracyBeside, right_and_counted
 from client_sdk.learning.measures import Measurement
 
 N, C, T = 40, 3, 5
@@ -73,7 +73,8 @@ def test_each_shape_has_one_example_wrong(outputs: torch.Tensor, targets: torch.
 
 def test_a_square_shape_is_read_as_cross_entropy_reads_it() -> None:
     labels = (drawn(N, C) * 10).long().abs() % C
-    assert float(accuracy(sure(labels, 1), labels)) == pytest.approx(1 - 1 / N)
+    with pytest.warns(UserWarning, match="it may be the last one"):
+        assert float(accuracy(sure(labels, 1), labels)) == pytest.approx(1 - 1 / N)
 
 
 def test_what_cross_entropy_ignores_does_not_count() -> None:
@@ -89,6 +90,7 @@ def test_what_cross_entropy_ignores_does_not_count() -> None:
         (drawn(N, C), drawn(N), "no whole numbers: use integers"),
         (drawn(N, C), drawn(N, C), r"outputs of shape \[40, 3\] with targets of shape \[40, 3\]"),
         (drawn(N, C), (drawn(N, C) > -9).long(), "one-hot"),
+        (drawn(2, C, C), torch.eye(C).repeat(2, 1, 1), "one-hot along both"),
         (drawn(N, C), POSITIONS, r"targets of shape \[40, 5\]"),
         (drawn(N, C), LABELS[:9], r"targets of shape \[9\]"),
         (drawn(N, C), LABELS + 1, "labels from 1 to 3 and 3 classes: use integers from 0 to 2"),
@@ -175,3 +177,42 @@ def test_a_square_shape_is_read_as_the_loss_reads_it() -> None:
     assert beside(of_torch.cross_entropy, sure(labels, 1), labels) == pytest.approx(1 - 1 / N)
     of_last = beside(lambda o, t: of_torch.cross_entropy(o.transpose(1, 2), t), sure(labels, 2), labels)
     assert of_last == pytest.approx(1 - 1 / N)
+
+
+SHIFTS = torch.arange(C) * 10.0
+"""Of positions: they change no class, and what is highest along the other dimension."""
+LOSSES_OF_LAST = [
+    lambda o, t: of_torch.cross_entropy(o.transpose(1, 2), t.transpose(1, 2)),
+    lambda o, t: of_torch.cross_entropy(o.flatten(0, 1), t.flatten(0, 1), weight=torch.tensor([0.0, 1, 1])),
+    of_torch.mse_loss,  # it does not tell: the targets do
+    lambda o, t: 1 / 0,
+]
+
+
+@pytest.mark.parametrize("batch", [1, 7, N])
+@pytest.mark.parametrize("loss", LOSSES_OF_LAST)
+def test_square_one_hot_targets_are_read_alike_in_batches_of_any_size(
+    loss: Callable[[torch.Tensor, torch.Tensor], object], batch: int
+) -> None:
+    labels = (drawn(N, C) * 10).long().abs() % C
+    labels[0], labels[-1] = torch.tensor([0, 0, 1]), torch.tensor([2, 0, 1])  # the last one is one-hot along both
+    one = AccuracyBeside(loss)
+    outputs, targets = sure(labels, 2) + SHIFTS[:, None], one_hot(labels, C).float()
+    parts = [one(outputs[at : at + batch], targets[at : at + batch]) for at in range(0, N, batch)]
+    assert [sum(int(part[place]) for part in parts) for place in (0, 1)] == [C * (N - 1), C * N]
+
+
+@pytest.mark.parametrize("batch", [1, 7, N])
+def test_square_one_hot_targets_of_cross_entropy_have_the_classes_first(batch: int) -> None:
+    labels = (drawn(N, C) * 10).long().abs() % C
+    labels[1] = torch.tensor([2, 0, 1])
+    one = AccuracyBeside(of_torch.cross_entropy)
+    outputs, targets = sure(labels, 1) + SHIFTS, one_hot(labels, C).float().movedim(-1, 1)
+    parts = [one(outputs[at : at + batch], targets[at : at + batch]) for at in range(0, N, batch)]
+    assert [sum(int(part[place]) for part in parts) for place in (0, 1)] == [C * (N - 1), C * N]
+
+
+def test_a_square_batch_whose_labels_are_all_different_is_read_as_the_loss_reads_it() -> None:
+    labels = torch.tensor([[2, 0, 1]])
+    one = AccuracyBeside(lambda o, t: of_torch.cross_entropy(o.transpose(1, 2), t))
+    assert [int(part) for part in one(one_hot(labels, C) + SHIFTS[:, None], labels)] == [C, C]

@@ -160,3 +160,21 @@ def test_batch_norm_on_a_last_batch_of_one_says_so(data, task):
     learner = Learner(model=lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), loss=nn.functional.cross_entropy)
     with pytest.raises(LearnerFailed, match=r"at step 2, on a batch of 1 .*: ValueError: Expected more than 1 value"):
         learner.train(learner.initial(0), data, task(batch_size=20), **WHO)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("place", [0, 1])
+def test_whole_numbers_that_torch_does_not_compute_with_are_refused_with_the_fix(learner, data, task, dtype, place):
+    given = [side.numpy() if isinstance(side, torch.Tensor) else side for side in data]
+    given[place] = np.abs(given[place]).astype(dtype)
+    with pytest.raises(DataError, match=rf"is of {dtype.__name__}, .* convert it, as by .astype\('int64'\)"):
+        learner.train(learner.initial(0), tuple(given), task(), **WHO)
+
+
+def test_inputs_of_bytes_that_the_model_does_not_convert_are_named(learner, data, task):
+    bytes_of = torch.zeros(data[0].shape, dtype=torch.uint8)
+    advice = "The inputs are uint8, and reach the model as they are: give floats"
+    with pytest.raises(LearnerFailed, match=advice):
+        learner.train(learner.initial(0), (bytes_of, data[1]), task(), **WHO)
+    with pytest.raises(LearnerFailed, match=advice):
+        learner.evaluate(learner.initial(0), (bytes_of, data[1]))

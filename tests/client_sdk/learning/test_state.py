@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from client_sdk.learning import CheckpointMismatch, Learner, LearnerFailed, batch_order
+from client_sdk.protocol.devices import Task
 from client_sdk.tensors import BF16, Manifest, from_bytes, to_bytes, widen
 
 WHO = {"device": "d7", "round": 3}
@@ -238,3 +239,17 @@ class WithState(nn.Linear):
 def test_models_that_cannot_travel_say_why(model, words):
     with pytest.raises(LearnerFailed, match=words):
         Learner(model=model, loss=CROSS_ENTROPY).initial(0)
+
+
+def test_a_learner_takes_a_state_dict_of_torch() -> None:
+    one = Learner(model=lambda: nn.Linear(4, 2), loss=nn.functional.cross_entropy)
+    of_torch, task = {"weight": torch.arange(8.0).reshape(2, 4), "bias": torch.ones(2)}, Task(learner="a:b")
+    data = (torch.arange(24.0).reshape(6, 4) / 24, torch.arange(6) % 2)
+    of_numpy = {name: tensor.numpy().copy() for name, tensor in of_torch.items()}
+    assert one.load(of_torch).state_dict()["weight"].tolist() == of_torch["weight"].tolist()
+    assert one.evaluate(of_torch, data) == one.evaluate(of_numpy, data)
+    found = [one.train(model, data, task).delta["weight"].tolist() for model in (of_torch, of_numpy)]
+    assert found[0] == found[1]
+    assert of_torch["weight"].tolist() == of_numpy["weight"].tolist(), "the caller's tensors stay"
+    with pytest.raises(CheckpointMismatch):
+        one.load({**of_torch, "bias": torch.zeros(3)})

@@ -231,6 +231,20 @@ def test_roles_that_are_none_are_a_sentence_before_anything_is_sent(
             assert words in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_plan_that_trains_no_parameter_is_refused_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "normed.py").write_text(
+        "from torch import nn\nfrom quorate import Learner\n"
+        "learner = Learner(model=lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), loss=nn.MSELoss())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = 'name = "x"\n[task]\nlearner = "normed:learner"\naveraged = ["1.running_mean"]\n'
+    (tmp_path / "plan.toml").write_text(text)
+    assert quorate("run", "create", str(tmp_path / "plan.toml")) == 1
+    assert "averages no parameter that can be trained" in " ".join(capsys.readouterr().err.split())
+
+
 def test_repro_a_metric_that_the_learner_does_not_score_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
