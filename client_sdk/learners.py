@@ -239,8 +239,8 @@ def train(
     """The update of a loaded learner, see ``Trainer.train``. LearnerError where it gives something else.
 
     The learner gets private arrays of model and data, and, where it has a parameter ``rng``, a numpy Generator that
-    (seed, round, device) seeds. ``seeds``: the global generators are seeded likewise while it trains. ``with_rng``:
-    what ``wants_rng`` says of the learner, where the caller knows that.
+    (seed, round, device) seeds. ``seeds``: while it trains, the global generators are seeded by the same three.
+    ``with_rng``: what ``wants_rng`` says of the learner, where the caller knows that.
     """
 
     def call() -> Any:

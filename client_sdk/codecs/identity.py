@@ -36,13 +36,15 @@ class Identity:
         return self.lossless
 
     def count(self, elements: int) -> int:
-        """See ``LinearCodec.count``; likewise the next two."""
+        """Values of an encoded delta of so many elements: one for each."""
         return elements
 
     def forward(self, flat: Float32, seed: bytes) -> Float32:
+        """The encoded values of ``flat``: a copy."""
         return np.array(flat)
 
     def back(self, read: Read, elements: int, seed: bytes) -> Read:
+        """Reads the flat delta: its values are the encoded ones."""
         return read
 
     def encode(self, delta: Mapping[str, Array], origin: Origin = NOBODY) -> Tensors:

@@ -83,7 +83,7 @@ class MemoryCheckpoints:
 
 class FileCheckpoints:
     """Checkpoints in a folder, made when the first one comes. Written to ``<digest>.part`` and renamed when whole.
-    ``suffix``: of other files that are fetched and kept likewise."""
+    ``suffix``: the end of their names; other files that are fetched may be kept in another such folder."""
 
     def __init__(self, folder: Path | str, keep: int = KEEP, suffix: str = ".safetensors") -> None:
         self._suffix = suffix

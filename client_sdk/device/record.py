@@ -105,8 +105,9 @@ class Joined(Message):
     logged: LoggedEvent | None = None
     """The event of the coordinator's log that counts the update, as the receipt names it; None: it names none."""
     joined_at: float
-    """Unix seconds, device's clock; likewise the next."""
+    """When the device joined the round: Unix seconds, device's clock."""
     ended_at: float
+    """When its part in the round ended: Unix seconds, device's clock."""
 
     def same_round(self, other: Joined) -> bool:
         """Whether both are of the same update of the same round: a crash between two writes may repeat a line, never

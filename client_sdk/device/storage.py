@@ -4,8 +4,8 @@ The folder of ``FileStorage``, readable by its owner only::
 
     lock                      held by the one process that uses the folder
     record.json               Record; replaced as a whole: temporary file, fsync, rename, fsync of the folder
-    secure.bin                its memory of secure rounds; replaced likewise, under a lock, after which the older file
-                              is overwritten with zeros
+    secure.bin                its memory of secure rounds; replaced as a whole, under a lock, after which the older
+                              file is overwritten with zeros
     revocations.bin           the authority's newest revocation list that was seen
     update-<digest>.bin       the update that awaits its receipt; written before the record that names it, overwritten
                               with zeros and deleted after a record that does not

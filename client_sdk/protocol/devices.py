@@ -339,9 +339,11 @@ class UpdateReport(Message):
     """Training examples on the device: the update's weight before caps."""
     work: Work = Work()
     fetch_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Seconds by the device's clock from the assignment until it has the checkpoint; likewise the next two."""
+    """Seconds by the device's clock from the assignment until it has the checkpoint."""
     train_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Seconds by the device's clock that training took."""
     encode_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Seconds by the device's clock that encoding the update took."""
     metrics: dict[MetricName, Finite] = Field(default_factory=dict, max_length=64)
     """Training metrics (loss, ...), averaged over the examples seen."""
     held_out: Score | None = None

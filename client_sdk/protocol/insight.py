@@ -94,11 +94,13 @@ class Lane(Message):
     ended_at: float | None = None
     """When its part was over, however it ended. None: it is not."""
     fetch_s: float | None = None
-    """From the assignment until it had the checkpoint; of devices that reported, as the next two."""
+    """Seconds from the assignment until it had the checkpoint. None: it has not reported."""
     train_s: float | None = None
+    """Seconds that its training took. None: it has not reported."""
     encode_s: float | None = None
+    """Seconds that it took to encode its update. None: it has not reported."""
     bytes: int | None = None
-    """Of its update."""
+    """Length of its update."""
     end: LaneEnd
     reason: str = ""
     """Why it ended so, in a sentence. Part of it may be text of the device."""

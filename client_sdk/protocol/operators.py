@@ -166,10 +166,11 @@ class FlowerSummary(Message):
     """``publisher/name``."""
     version: str
     messages: int
-    """Pushed so far; likewise the two below."""
+    """Messages that the ServerApp has pushed so far."""
     replies: int
+    """Replies that have come so far."""
     errors: int
-    """Replies that are errors; messages whose time to live is over count as one."""
+    """Replies so far that are errors; messages whose time to live is over count as one."""
 
 
 class RunView(Message):

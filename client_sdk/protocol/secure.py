@@ -75,13 +75,13 @@ class SecureTask(Message):
     """*examples*: a device weighs as many as it trained on, up to the cap. *equal*: each weighs the cap."""
     profile: Literal["strict", "fast"]
     drop: int = 0
-    """How many devices may vanish, of *fast*; 0 in *strict*, likewise the next three."""
+    """How many devices may vanish, of *fast*; 0 in *strict*."""
     corrupt_millionths: int = 0
-    """Fraction of devices that may collude, in millionths."""
+    """Fraction of devices that may collude, in millionths, of *fast*; 0 in *strict*."""
     sigma: int = 0
-    """Bits of secrecy."""
+    """Bits of secrecy, of *fast*; 0 in *strict*."""
     eta: int = 0
-    """Bits of correctness."""
+    """Bits of correctness, of *fast*; 0 in *strict*."""
     minimum_cohort: int
     """Fewest devices of a roster and of a sum."""
     statistics: tuple[float, ...] = ()

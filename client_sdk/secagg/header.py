@@ -67,10 +67,13 @@ class Terms:
     compares each header with the terms to which it agreed."""
 
     q: int
+    """Bits of a value."""
     max_norm: float
+    """L2 norm to which a delta is clipped."""
     max_abs: float
+    """The largest magnitude of a coordinate; larger ones are cut."""
     weight_cap: int
-    """See ``quantize.Quantizer`` for these four."""
+    """The largest weight of a device."""
     rule: GraphRule
     minimum_cohort: int
     statistics: tuple[float, ...] = ()
@@ -99,10 +102,13 @@ class AttemptHeader:
     codec_seed: bytes
     """The 32-byte seed of a randomized codec, the same for all devices; zeros where the codec draws nothing."""
     q: int
+    """Bits of a value."""
     max_norm: float
+    """L2 norm to which a delta is clipped."""
     max_abs: float
+    """The largest magnitude of a coordinate; larger ones are cut."""
     weight_cap: int
-    """See ``quantize.Quantizer`` for these four."""
+    """The largest weight of a device."""
     rule: GraphRule
     minimum_cohort: int
     """Fewest devices in the roster, and among the survivors."""

@@ -45,8 +45,8 @@ def rebuild_self_mask(shares: Mapping[int, bytes], threshold: int, advertised: A
 
 
 def rebuild_mask_key(shares: Mapping[int, bytes], threshold: int, advertised: Advertisement) -> bytes:
-    """The private mask key of a device that dropped out, likewise. BadShare where it does not fit the advertised
-    key."""
+    """The private mask key of a device that dropped out, from the first ``threshold`` of ``shares`` (x -> 33 bytes).
+    BadShare where it does not fit the advertised key."""
     secret = combine(shares, threshold)
     if AgreementKey(secret).public != advertised.mask_key:
         raise BadShare("the shares do not give the private half of the key that the device advertised")

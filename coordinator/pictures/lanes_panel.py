@@ -91,7 +91,7 @@ def segments(lane: Lane, began: float, end: float) -> list[tuple[float, float]]:
 
 
 def _in_order(lanes: Sequence[Lane]) -> list[Lane]:
-    """Those that reported first, in the order in which they did; then the others, likewise."""
+    """First the lanes of devices that reported, then all others; each part in the order in which their work ended."""
     return sorted(lanes, key=lambda lane: (lane.end != "reported", lane.ended_at or float("inf"), lane.device))
 
 

@@ -41,12 +41,13 @@ class Job:
     steps: int | None = None
     """Stop after so many steps; None: do the whole task."""
     version: int = 0
-    """Of the model that it begins with."""
+    """Version of the model that it begins with."""
     times: int = 1
     """By how many parts its update is weighed by 1/p: see ``RunState.times``."""
     fetch_s: float = 0.0
-    """Virtual seconds, for the report; likewise the next."""
+    """Virtual seconds until the device has the checkpoint, for the report."""
     train_s: float = 0.0
+    """Virtual seconds of its training, for the report."""
     checked: bool = False
     """Whether the digest of the update is wanted."""
 

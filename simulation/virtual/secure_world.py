@@ -32,7 +32,8 @@ from simulation.virtual.world import SimulatedWorld
 
 
 class SecureWorld(SimulatedWorld):
-    """As ``SimulatedWorld``. ``primitives``: those of its devices; ``layout``: of an update."""
+    """The simulated world of a run with secure rounds. ``primitives``: the cryptography of its devices; ``layout``:
+    that of an update's flat vector; other arguments: see ``SimulatedWorld``."""
 
     def __init__(
         self, *places: Any, authority: SimulatedAuthority, primitives: Primitives, layout: Layout, **settings: Any

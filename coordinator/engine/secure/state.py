@@ -36,21 +36,28 @@ class SecureRound:
     order: tuple[str, ...] = ()
     """Devices by place in the roster."""
     threshold: int = 0
+    """How many shares rebuild a secret."""
     signers: int = 0
+    """How many must have signed a survivor list before anything is revealed under it."""
     fewest: int = 0
-    """See ``events.Rostered`` for these three."""
+    """The shortest survivor list that a device signs."""
     ring: tuple[int, ...] = ()
     """Places around the ring; empty: a complete graph."""
     neighbours: int = 0
+    """How many neighbours a device has on the ring; 0 in a complete graph."""
 
     advertised: Mapping[str, str] = field(default_factory=dict)
-    """Device -> digest of its message; likewise in the four fields below."""
+    """Device -> digest of its message of *advertise*."""
     shared: Mapping[str, str] = field(default_factory=dict)
-    """From masking on, its devices are the *sharers*, with whom peers mask."""
+    """Device -> digest of its message of *share*. From masking on, its devices are the *sharers*, with whom peers
+    mask."""
     masked: Mapping[str, str] = field(default_factory=dict)
-    """From agreeing on, its devices are the *survivors*: the list is fixed from then on."""
+    """Device -> digest of its masked vector. From agreeing on, its devices are the *survivors*: the list is fixed from
+    then on."""
     signed: Mapping[str, str] = field(default_factory=dict)
+    """Device -> digest of its message of *agree*."""
     revealed: Mapping[str, str] = field(default_factory=dict)
+    """Device -> digest of its message of *unmask*."""
     complaints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Device -> dealers whose shares it could not open."""
 

@@ -30,23 +30,32 @@ class SecureAccount:
     began: float = 0.0
     """When the exchange under way began."""
     roster: str = ""
-    """Digest of its blob; empty until it is made. Likewise ``sum``."""
+    """Digest of the roster's blob; empty until it is made."""
     threshold: int = 0
+    """How many shares rebuild a secret."""
     signers: int = 0
+    """How many must have signed a survivor list before anything is revealed."""
     fewest: int = 0
+    """The shortest survivor list that a device signs."""
     order: list[str] = field(default_factory=list)
+    """Devices by place in the roster."""
     ring: list[str] = field(default_factory=list)
     """The devices around the ring, each of which has the ``neighbours`` nearest; empty in a complete graph."""
     neighbours: int = 0
     advertised: dict[str, str] = field(default_factory=dict)
-    """Device -> digest of its message, likewise in the four below."""
+    """Device -> digest of its message of *advertise*."""
     shared: dict[str, str] = field(default_factory=dict)
+    """Device -> digest of its message of *share*."""
     masked: dict[str, str] = field(default_factory=dict)
+    """Device -> digest of its masked vector."""
     signed: dict[str, str] = field(default_factory=dict)
+    """Device -> digest of its message of *agree*."""
     revealed: dict[str, str] = field(default_factory=dict)
+    """Device -> digest of its message of *unmask*."""
     complaints: dict[str, list[str]] = field(default_factory=dict)
     opening: bool = False
     sum: str = ""
+    """Digest of the opened sum's blob; empty until it is made."""
     weight: int = 0
     total: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     """The survivors' lanes, added up by the explorer."""

@@ -3,7 +3,7 @@
 ::
 
     digests        the digests of its shares are not those of what it sealed: a holder complains
-    sealed         what it sealed does not open: likewise
+    sealed         what it sealed does not open: a holder complains
     polynomial     its shares and digests fit together, and are of another secret: it is proven at fault, and barred
     vector         it sends two masked vectors: the first one counts
     accusation     it complains of an honest dealer: one word against another
