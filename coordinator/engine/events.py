@@ -131,7 +131,7 @@ class Drawn:
     others: str = ""
     """Why waiting devices are not eligible, where too few were: text for the operator, on which nothing depends."""
     unspendable: int = 0
-    """Eligible devices that wait and were left out: they have signed on this checkpoint in some run, have declined it,
+    """Eligible devices that wait and were not drawn: they have signed on this checkpoint in some run, have declined it,
     or are barred from this run."""
     declined: int = 0
     """How many of these have declined it."""
@@ -348,7 +348,7 @@ class FleetReturned:
     round: int
     waiting: int
     left_out: int = 0
-    """Devices that wait and can contribute to the model no more, where too few others wait: see
+    """Devices that wait and are unspendable for a reason that another model would end, where too few others wait: see
     ``leasing.fleet_is_back``."""
 
 

@@ -1,6 +1,6 @@
 """Counts the waiting devices in one transaction under the run's lock: to draw a cohort (the list is logged, drawn from
 and claimed), or to end a datacenter round that no worker has. Devices that contribute to the run's checkpoint no
-more (``marks.left_out``), in whichever run that came to be, are not drawn and are counted apart.
+more (``marks.unspendable``), in whichever run that came to be, are not drawn and are counted apart.
 
 The list of who waits is a blob, and to make one durable takes up to three syncs of the disk (the file, its folder, the
 folder above where the former is new). So it is written before the transaction, from a first look at the pool, while
@@ -23,7 +23,7 @@ from coordinator.engine.selection import Pool
 from coordinator.engine.state import RunState
 from coordinator.runtime.clock import Clock
 from coordinator.runtime.fleet import Fleet
-from coordinator.runtime.marks import Why, left_out
+from coordinator.runtime.marks import Why, unspendable
 from coordinator.runtime.run_log import RunLog
 from coordinator.store.port import Store, Transaction, WaitingRow
 
@@ -49,11 +49,12 @@ def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
     def make(tx: Transaction, state: RunState, now: float) -> ev.FleetReturned | None:
         if state.phase != "leasing":
             return None
-        waiting, left_out = fleet.that_may_return(tx, state, now)
-        if not fleet_is_back(state, now, waiting, left_out):
+        waiting, no_more = fleet.that_may_return(tx, state, now)
+        if not fleet_is_back(state, now, waiting, no_more):
             return None
         enough = fleet_is_back(state, now, waiting)
-        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting, left_out=0 if enough else left_out)
+        counted = 0 if enough else no_more
+        return ev.FleetReturned(at=now, round=state.round_number, waiting=waiting, left_out=counted)
 
     log.submit(make)
 
@@ -74,7 +75,7 @@ class _Draw:
             return None
         cohort = state.plan.cohort
         rows = tx.waiting(now)
-        without = left_out(tx, state)
+        without = unspendable(tx, state)
         pool = self._fleet.eligible(state, rows, without)
         if not _is_due(state, pool, now):
             return None
@@ -96,7 +97,7 @@ class _Draw:
     def _with_counts(
         self, drawn: ev.Drawn, state: RunState, rows: Sequence[WaitingRow], without: Mapping[str, Why]
     ) -> ev.Drawn:
-        """The event with how many eligible devices that wait are left out, and for which reason."""
+        """The event with how many eligible devices that wait are unspendable, and for which reason."""
         if not without:
             return drawn
         counts = Counter(without[device] for device, _ in self._fleet.eligible(state, rows, ()) if device in without)

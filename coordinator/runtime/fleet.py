@@ -18,7 +18,7 @@ from coordinator.engine.reasons import grouped, printable
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.group_commit import GroupCommit
-from coordinator.runtime.marks import Why, helped_by_another_model, left_out
+from coordinator.runtime.marks import Why, helped_by_another_model, unspendable
 from coordinator.runtime.shared_identities import FORGOTTEN_S, Processes
 from coordinator.store.port import DeviceRow, Json, Reader, StoreError, WaitingRow
 
@@ -135,7 +135,7 @@ class Fleet:
         """Returns why devices that checked in during this round's selection, or wait for other runs (``rows``), cannot
         work for this run; empty where there are none.
         """
-        reasons = [_against(state, row.offer, row.examples) or _left_out(state, row.device) for row in rows]
+        reasons = [_against(state, row.offer, row.examples) or _why_unspendable(state, row.device) for row in rows]
         selecting_since = state.current.missed_at or state.current.opened_at
         idle = map(_offered, reader.idle(min(selecting_since, now - self._settings.pace_max_s), now))
         reasons += [_against(state, *offered) for offered in idle if offered is not None]
@@ -157,11 +157,11 @@ class Fleet:
 
     def waiting(self, reader: Reader, state: RunState, now: float) -> list[tuple[str, int]]:
         """Returns (device, examples) of the waiting devices that the run may select now, by device id."""
-        return self.eligible(state, reader.waiting(now), left_out(reader, state))
+        return self.eligible(state, reader.waiting(now), unspendable(reader, state))
 
     def eligible(self, state: RunState, rows: Iterable[WaitingRow], without: Container[str]) -> list[tuple[str, int]]:
         """Returns (device, examples) of the devices that may work for the run, by device id. ``without``: devices that
-        may not train on its checkpoint any more, or are barred from it: ``marks.left_out``."""
+        may not train on its checkpoint any more, or are barred from it: ``marks.unspendable``."""
         least: dict[str, int | None] = {}
         chosen = []
         for row in rows:
@@ -181,20 +181,20 @@ class Fleet:
         """Returns an estimate of the waiting devices that may work for the run now: their examples are checked when the
         cohort is drawn."""
         fit = sum(count for offer, count in counts.items() if _unfit(state, offer) is None)
-        return max(0, fit - self.count_left_out(state).total())
+        return max(0, fit - self.count_unspendable(state).total())
 
     def that_may_return(self, reader: Reader, state: RunState, now: float) -> tuple[int, int]:
-        """Returns how many waiting devices the run may select now, and how many more wait that are left out: see
+        """Returns how many waiting devices the run may select now, and how many more wait that are unspendable: see
         ``leasing.fleet_is_back``."""
-        without = left_out(reader, state)
+        without = unspendable(reader, state)
         fit = self.eligible(state, reader.waiting(now), ())
         out = Counter(without[device] for device, _ in fit if device in without)
         return len(fit) - out.total(), helped_by_another_model(out)
 
-    def count_left_out(self, state: RunState) -> Counter[Why]:
-        """Returns how many waiting devices could work for the run, and are left out: for each reason of
-        ``marks.left_out``."""
-        without = left_out(self._store, state)
+    def count_unspendable(self, state: RunState) -> Counter[Why]:
+        """Returns how many waiting devices could work for the run, and are unspendable: for each reason of
+        ``marks.unspendable``."""
+        without = unspendable(self._store, state)
         if not without:
             return Counter()
         rows = self._store.waiting(self._clock.now(), without)
@@ -271,7 +271,7 @@ def _unfit(state: RunState, offer: str) -> str | None:
     return reason_against(state.plan.task, offer, state.terms)
 
 
-def _left_out(state: RunState, device: str) -> str | None:
+def _why_unspendable(state: RunState, device: str) -> str | None:
     """Returns why this device takes no part now, in a sentence of its own or of the run's; None: nothing is known, or
     it is spent, which is counted elsewhere and needs no reason."""
     barred = state.barred.get(device)

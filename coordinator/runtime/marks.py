@@ -24,9 +24,9 @@ def kinds_against(plan: Plan) -> tuple[str, ...]:
     return ("spent", "declined", "declined-fast") if fast else ("spent", "declined")
 
 
-def left_out(reader: Reader, state: RunState) -> dict[str, Why]:
-    """Device -> why it is not selected for this run's secure rounds now. A device with several reasons has the first of
-    *spent*, *declined*, *barred*."""
+def unspendable(reader: Reader, state: RunState) -> dict[str, Why]:
+    """Device -> why it is unspendable, that is, not selected for this run's secure rounds now. A device with several
+    reasons has the first of *spent*, *declined*, *barred*."""
     if state.plan.secure is None:
         return {}
     kinds = kinds_against(state.plan)
@@ -38,8 +38,8 @@ def left_out(reader: Reader, state: RunState) -> dict[str, Why]:
 
 
 def helped_by_another_model(counts: Counter[Why]) -> int:
-    """How many devices are left out, where another model would bring some of them back; 0 where all of them are barred:
-    that ends by itself."""
+    """How many devices are unspendable, where another model would bring some of them back; 0 where all of them are
+    barred: that ends by itself."""
     return counts.total() if counts["spent"] + counts["declined"] else 0
 
 

@@ -15,7 +15,7 @@ from coordinator.engine.phases import opening
 from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.engine.reasons import printable
 from coordinator.engine.rounds import KINDS
-from coordinator.engine.secure.exhausted import left_out
+from coordinator.engine.secure.exhausted import why_unspendable
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
@@ -149,13 +149,13 @@ class Standstill:
         learner = state.plan.task.learner
         lacks = lacks_learner(learner) in others
         way = f"Install {learner} on them, or start them with --learner {learner}" if lacks else ""
-        parts = (found, self._left_out(state), self._moved_nothing(state), others, way)
+        parts = (found, self._unspendable(state), self._moved_nothing(state), others, way)
         return ". ".join(part for part in parts if part)
 
-    def _left_out(self, state: RunState) -> str:
+    def _unspendable(self, state: RunState) -> str:
         """How many devices wait that may contribute no more, and the ways out; empty where there are none."""
-        counts = self.fleet.count_left_out(state)
-        others = left_out(counts["spent"], counts["declined"], counts["barred"])
+        counts = self.fleet.count_unspendable(state)
+        others = why_unspendable(counts["spent"], counts["declined"], counts["barred"])
         if not others:
             return ""
         ways = ["more devices"]

@@ -172,8 +172,8 @@ class Timekeeping:
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             return [now + _AGAIN_S]
         waiting = self._fleet.count_eligible(state, counts)
-        left_out = helped_by_another_model(self._fleet.count_left_out(state))
-        if fleet_is_back(state, now, waiting, left_out):
+        unspendable = helped_by_another_model(self._fleet.count_unspendable(state))
+        if fleet_is_back(state, now, waiting, unspendable):
             self._core.hand_out_once(log.run, fx.Return(round=state.round_number))
         return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 

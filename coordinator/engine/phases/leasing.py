@@ -52,12 +52,12 @@ def reason_against(plan: Plan, *, learners: dict[str, str], data: tuple[str, ...
     return None
 
 
-def fleet_is_back(state: RunState, at: float, waiting: int, left_out: int = 0) -> bool:
+def fleet_is_back(state: RunState, at: float, waiting: int, unspendable: int = 0) -> bool:
     """Whether so many eligible waiting devices end a datacenter round that no worker has.
 
     A run that fell back returns to its devices as soon as a whole cohort waits; where no worker takes the round, the
     fewest are enough with which a round begins. A round that is the datacenter's by plan first
-    waits ``wait_s`` for a worker. ``left_out``: devices that wait and can contribute to the model no more. Where the
+    waits ``wait_s`` for a worker. ``unspendable``: devices that wait and can contribute to the model no more. Where the
     run lacks only these, a draw has to show once that it is exhausted: then its owner can advance it.
     """
     section, current = state.plan.datacenter, state.round
@@ -66,7 +66,7 @@ def fleet_is_back(state: RunState, at: float, waiting: int, left_out: int = 0) -
     if not current.planned and waiting >= section.devices_back(state.plan.cohort):
         return True
     fewest = state.plan.fewest_devices
-    shown = waiting >= fewest or (not state.exhausted and left_out > 0 and waiting + left_out >= fewest)
+    shown = waiting >= fewest or (not state.exhausted and unspendable > 0 and waiting + unspendable >= fewest)
     return at >= current.deadline and shown
 
 

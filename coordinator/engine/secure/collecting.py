@@ -29,7 +29,7 @@ from coordinator.engine.secure.attempts import (
     with_deadline,
     with_secure,
 )
-from coordinator.engine.secure.exhausted import left_out, why_exhausted
+from coordinator.engine.secure.exhausted import why_exhausted, why_unspendable
 from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.sharing import gather
 from coordinator.engine.secure.state import SecureRound
@@ -48,7 +48,7 @@ def drawn(state: RunState, event: ev.Drawn) -> Step:
     current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(cohort) < fewest:
         exhausted = why_exhausted(state, event, fewest)
-        others = f" ({without})" if (without := left_out(event.spent, event.declined, event.barred)) else ""
+        others = f" ({without})" if (without := why_unspendable(event.spent, event.declined, event.barred)) else ""
         found = exhausted or f"{event.waiting} eligible devices waited{others}; a secure round needs at least {fewest}"
         state = replace(state, round=current, exhausted=exhausted or state.exhausted)
         return missed(state, event.at, f"{found}. {event.others}" if event.others else found)

@@ -24,14 +24,14 @@ def why_exhausted(state: RunState, event: ev.Drawn, fewest: int) -> str:
         return ""
     return (
         f"the run is exhausted at version {state.version}: of the devices that wait "
-        f"{left_out(event.spent, event.declined, event.barred)}; "
+        f"{why_unspendable(event.spent, event.declined, event.barred)}; "
         f"{event.waiting} can still contribute, and a secure round needs {fewest}"
     )
 
 
-def left_out(spent: int, declined: int, barred: int) -> str:
-    """How many devices are left out for each reason: ``6 have signed on this checkpoint, 1 is barred``; empty where
-    none is."""
+def why_unspendable(spent: int, declined: int, barred: int) -> str:
+    """How many devices are unspendable, for each reason: ``6 have signed on this checkpoint, 1 is barred``; empty
+    where none is."""
     counts = (
         (spent, "has signed on this checkpoint", "have signed on this checkpoint"),
         (declined, "has declined this checkpoint", "have declined this checkpoint"),

@@ -18,7 +18,7 @@ from coordinator.commands.tables import print_run
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.secure.plan import Secure
-from coordinator.runtime.marks import left_out
+from coordinator.runtime.marks import unspendable
 from coordinator.store import MemoryStore, Store, open_store
 from coordinator.store.port import MarkRow
 from coordinator.verify import verify
@@ -177,8 +177,8 @@ def test_a_device_that_declined_fast_rounds_is_drawn_for_strict_ones(world: Worl
     plan = state(world).plan
     fast = replace(state(world), plan=plan.model_copy(update={"secure": fast_section()}))
     first, second = (row.device for row in world.rows[:2])
-    assert left_out(world.store, state(world)) == {second: "declined"}
-    assert left_out(world.store, fast) == {first: "declined", second: "declined"}
+    assert unspendable(world.store, state(world)) == {second: "declined"}
+    assert unspendable(world.store, fast) == {first: "declined", second: "declined"}
     view = world.coordinator.operators.run("secret")
     assert view.devices_spent == 1
 

@@ -171,7 +171,7 @@ def _fleet_forgotten() -> Patches:
     """A datacenter round that no worker takes waits for ever, however many devices return."""
     from coordinator.runtime import cohort_selection, timekeeping
 
-    def never(state: RunState, at: float, waiting: int, left_out: int = 0) -> bool:
+    def never(state: RunState, at: float, waiting: int, unspendable: int = 0) -> bool:
         return False
 
     return [(owner, "fleet_is_back", never) for owner in (leasing, cohort_selection, timekeeping, workers)]

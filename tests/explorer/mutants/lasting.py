@@ -53,7 +53,7 @@ def _lease_outlasts_its_worker() -> Patches:
 def _quorum_does_not_return() -> Patches:
     """A round that no worker takes waits for a whole cohort of devices, though a quorum should be enough in the end."""
 
-    def back(state: RunState, at: float, waiting: int, left_out: int = 0) -> bool:
+    def back(state: RunState, at: float, waiting: int, unspendable: int = 0) -> bool:
         section, current = state.plan.datacenter, state.round
         if section is None or current is None or current.phase != "leasing":
             return False
@@ -67,7 +67,7 @@ def _planned_round_returns() -> Patches:
     """A round that the plan gives to the datacenter goes to the devices as soon as enough wait."""
     back = leasing.fleet_is_back
 
-    def at_once(state: RunState, at: float, waiting: int, left_out: int = 0) -> bool:
+    def at_once(state: RunState, at: float, waiting: int, unspendable: int = 0) -> bool:
         if state.round is None or state.round.phase != "leasing":
             return False
         return back(state.with_round(replace(state.round, planned=False)), at, waiting)

@@ -94,7 +94,7 @@ def _spent_drawn() -> Patches:
     def barred_alone(reader: Any, state: Any) -> dict[str, str]:
         return dict.fromkeys(state.barred, "barred")
 
-    return [(cohort_selection, "left_out", barred_alone), (fleet, "left_out", barred_alone)]
+    return [(cohort_selection, "unspendable", barred_alone), (fleet, "unspendable", barred_alone)]
 
 
 @mutant("sum-altered", "same-bits", **CALM)

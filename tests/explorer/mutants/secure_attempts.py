@@ -41,12 +41,12 @@ def _second_message_accepted() -> Patches:
 @mutant("barred-drawn", "draw", "spent", focus=("secure-lie", "sharing"), **LYING)
 def _barred_drawn() -> Patches:
     """A device that is barred is drawn again."""
-    left_out = cohort_selection.left_out
+    unspendable = cohort_selection.unspendable
 
     def let_in(reader: Any, state: Any) -> dict[str, str]:
-        return left_out(reader, replace(state, barred={}))
+        return unspendable(reader, replace(state, barred={}))
 
-    return [(cohort_selection, "left_out", let_in), (fleet, "left_out", let_in)]
+    return [(cohort_selection, "unspendable", let_in), (fleet, "unspendable", let_in)]
 
 
 @mutant("barred-for-one-round", "draw", "log", "one-end", focus=("secure-lie", "sharing"), proven_liar=True, **LYING)
