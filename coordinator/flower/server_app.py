@@ -18,7 +18,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import OutgoingContents, QuorateGrid, Quorum
 from coordinator.flower.link import FlowerLink
 from coordinator.flower.patience import Patience, StillAway
-from coordinator.flower.server_app_events import MessagesPushed, OnServerAppEvent, Remark, ReplyTaken, ServerAppEvent
+from coordinator.flower.server_app_events import MessagesPushed, Notice, OnServerAppEvent, ReplyTaken, ServerAppEvent
 from coordinator.flower.tally import first_line
 
 REASON_LIMIT = 2000
@@ -86,7 +86,7 @@ def run_server_app(
     """
     waits = waits or Waits()
     server_app = load_server_app(app)
-    patience = Patience(lambda text: on_event(Remark(text)), stop=stop)
+    patience = Patience(lambda text: on_event(Notice(text)), stop=stop)
     run = _created(link, request)
     state, earlier = SavedState(link, run, patience), EarlierStart(run, on_event)
 
@@ -172,7 +172,7 @@ class EarlierStart:
         self._lock = Lock()
         if self._earlier:
             tell(
-                Remark(
+                Notice(
                     f"The run {run.run} was started before and has {self._earlier} messages. As long as the ServerApp "
                     "sends the same ones again, their replies are served, and nobody trains twice."
                 )
@@ -191,7 +191,7 @@ class EarlierStart:
                 self._over = event.known < event.messages
                 text = self._ended(event) if self._over else None
         if text is not None:
-            self._tell(Remark(text))
+            self._tell(Notice(text))
 
     def _ended(self, at: MessagesPushed) -> str:
         if self._known >= self._earlier:

@@ -39,12 +39,12 @@ class NodesAwaited:
 
 
 @dataclass(frozen=True)
-class Remark:
+class Notice:
     """A sentence for people."""
 
     text: str
 
 
-ServerAppEvent = MessagesPushed | ReplyTaken | NodesAwaited | Remark
+ServerAppEvent = MessagesPushed | ReplyTaken | NodesAwaited | Notice
 OnServerAppEvent = Callable[[ServerAppEvent], None]
 """Called from any thread."""

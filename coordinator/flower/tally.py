@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import assert_never
 
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Remark, ReplyTaken, ServerAppEvent
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Notice, ReplyTaken, ServerAppEvent
 
 EVERY_S = 2.0
 """Between two lines about one group that is under way."""
@@ -76,7 +76,7 @@ class RunTally:
                     self._replied(event)
                 case NodesAwaited():
                     self._say(awaited(event.nodes, event.ineligible, self._simulation))
-                case Remark():
+                case Notice():
                     self._say(event.text)
                 case _:
                     assert_never(event)

@@ -177,10 +177,10 @@ class Picture:
 
 def draw(view: View) -> Picture:
     """The whole picture."""
-    return Picture(_Sheet(view).drawn())
+    return Picture(_SvgDrawing(view).drawn())
 
 
-class _Sheet:
+class _SvgDrawing:
     """Draws from top to bottom; ``_y`` is how far it has come."""
 
     def __init__(self, view: View) -> None:

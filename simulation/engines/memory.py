@@ -57,7 +57,7 @@ def shared_lanes(elements: int) -> NDArray[np.int64]:
     return np.frombuffer(mmap.mmap(-1, max(8, 8 * elements)), np.int64, elements)
 
 
-class Shelf:
+class VectorFile:
     """Vectors of ``elements`` float32 values in a nameless file: one process ``put``s, another reads ``columns``."""
 
     def __init__(self, elements: int) -> None:
@@ -90,12 +90,12 @@ class Shelf:
         self._file.close()
 
 
-def columns(elements: int, places: Sequence[tuple[Shelf, int]]) -> Iterator[NDArray[np.float32]]:
+def columns(elements: int, places: Sequence[tuple[VectorFile, int]]) -> Iterator[NDArray[np.float32]]:
     """The vectors in these places by blocks of columns, [places, width]."""
     width = max(256, _COLUMNS // max(1, len(places)))
     for index in range(math.ceil(elements / width)):
         start = index * width
         block = np.empty((len(places), min(width, elements - start)), np.float32)
-        for row, (shelf, slot) in zip(block, places, strict=True):
-            shelf.read(slot, start, row)
+        for row, (vectors, slot) in zip(block, places, strict=True):
+            vectors.read(slot, start, row)
         yield block

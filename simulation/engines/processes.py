@@ -23,7 +23,7 @@ from client_sdk.tensors.exact_sum import ExactSum, SumError
 from coordinator.engine.treatment import Treated
 from simulation.engines.frames import Channel
 from simulation.engines.kernel import Kernel
-from simulation.engines.memory import SharedTensors, Shelf, columns, shared_lanes
+from simulation.engines.memory import SharedTensors, VectorFile, columns, shared_lanes
 from simulation.engines.port import CannotTrain, Done, Job, Meanwhile, Result, nothing
 from simulation.engines.process_pool import Answer, ProcessPool
 from simulation.engines.worker import EngineWorker, SharedState
@@ -53,8 +53,8 @@ class ProcessEngine:
         self._tasks.clear()
         self._shared[0].model.write(model)
         for number, shared in enumerate(self._shared):
-            if shared.shelf is not None:
-                shared.shelf.clear()
+            if shared.vectors is not None:
+                shared.vectors.clear()
             pool.send(number, {"do": "begin"})
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -94,11 +94,11 @@ class ProcessEngine:
     def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         if not self._needs_all:
             raise ManifestMismatch("the plan's rule adds updates up: none of them is stored")
-        found: dict[str, tuple[Shelf, int]] = {}
+        found: dict[str, tuple[VectorFile, int]] = {}
         for job, answer in self._answers(self._begun()):
-            shelf = self._shared[answer.worker].shelf
-            if shelf is not None and "slot" in answer.body:
-                found.setdefault(job.device, (shelf, answer.body["slot"]))
+            vectors = self._shared[answer.worker].vectors
+            if vectors is not None and "slot" in answer.body:
+                found.setdefault(job.device, (vectors, answer.body["slot"]))
         missing = next((device for device in devices if device not in found), None)
         if missing is not None:
             raise ManifestMismatch(f"the update of {missing!r} was never trained here")
@@ -116,8 +116,8 @@ class ProcessEngine:
         if self._pool is not None:
             self._pool.close()
         for shared in self._shared:
-            if shared.shelf is not None:
-                shared.shelf.close()
+            if shared.vectors is not None:
+                shared.vectors.close()
         self._shared = []
 
     @property
@@ -139,7 +139,7 @@ class ProcessEngine:
                     model=one,
                     scored=other,
                     lanes=shared_lanes(0 if self._needs_all else elements),
-                    shelf=Shelf(elements) if self._needs_all else None,
+                    vectors=VectorFile(elements) if self._needs_all else None,
                 )
                 for _ in range(self._size)
             ]

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from client_sdk.tensors import TensorError
 from simulation.engines.frames import Channel, JsonObject
 from simulation.engines.kernel import Kernel
-from simulation.engines.memory import SharedTensors, Shelf
+from simulation.engines.memory import SharedTensors, VectorFile
 from simulation.engines.partial import Partial
 from simulation.engines.port import CannotTrain, Job
 from simulation.engines.process_pool import flush_output
@@ -54,7 +54,7 @@ class SharedState:
     """The model to be scored."""
     lanes: NDArray[np.int64]
     """The memory of the sum."""
-    shelf: Shelf | None
+    vectors: VectorFile | None
     """The files of updates, for rules that need all of them."""
 
 
@@ -127,10 +127,10 @@ class EngineWorker:
             "treated": asdict(result.treated),
             "digest": result.digest,
         }
-        if self._shared.shelf is not None:
+        if self._shared.vectors is not None:
             if job.device not in self._slots:
                 self._slots[job.device] = len(self._slots)
-                self._shared.shelf.put(self._slots[job.device], self._partial.take(job.device))
+                self._shared.vectors.put(self._slots[job.device], self._partial.take(job.device))
             answer["slot"] = self._slots[job.device]
         return answer
 

@@ -37,13 +37,13 @@ from client_sdk.protocol.workers import (
     WorkerPoll,
 )
 from coordinator.datacenter.worker.actions import (
-    Attend,
+    AwaitJob,
     Begin,
     Ended,
     Finished,
-    Going,
     Halt,
     Job,
+    JobProgress,
     TrainLease,
     WorkerAction,
     WorkerReply,
@@ -104,7 +104,7 @@ class ExplorerWorker:
         self._fetched = b""
         self._job = 0
         self._job_reply: WorkerReply = None
-        self._attending: tuple[int, int] | None = None
+        self._awaiting: tuple[int, int] | None = None
         self._training: Lease | None = None
         self._done_at = 0.0
         self._wrong = False
@@ -225,8 +225,8 @@ class ExplorerWorker:
                 self._job_reply, self._training = None, None
                 self._begin(action.job, (self.life, self._job))
                 self._resume(ticket, None)
-            case Attend():
-                self._attend(action.for_s, ticket)
+            case AwaitJob():
+                self._await_job(action.for_s, ticket)
             case Halt():
                 self._job += 1
                 self._training = None
@@ -332,28 +332,28 @@ class ExplorerWorker:
         if ticket != (self.life, self._job) or not self.up:
             return
         self._job_reply = reply
-        if self._attending is not None:
-            self._end_attending(self._attending)
+        if self._awaiting is not None:
+            self._end_awaiting(self._awaiting)
 
-    def _attend(self, for_s: float, ticket: tuple[int, int]) -> None:
+    def _await_job(self, for_s: float, ticket: tuple[int, int]) -> None:
         world = self.world
-        self._attending = ticket
+        self._awaiting = ticket
         if world.strikes("worker-silent", self.name):
             for_s += world.chance.between("silent-s", 0.3, 3.0) * 4 * for_s
             world.log(f"{self.name} stands still for {for_s:.1f} s")
-            self._attending = None  # not even the end of its own job reaches it
+            self._awaiting = None  # not even the end of its own job reaches it
         elif self._job_reply is not None:
             for_s = 0.0
-        world.agenda.after(for_s, self._end_attending, ticket)
+        world.agenda.after(for_s, self._end_awaiting, ticket)
 
-    def _end_attending(self, ticket: tuple[int, int]) -> None:
+    def _end_awaiting(self, ticket: tuple[int, int]) -> None:
         if ticket != (self.life, self._waiting_for):
             return
-        self._attending = None
+        self._awaiting = None
         if self._job_reply is None:
             self._happens_to_training((self.life, self._job))
         reply, self._job_reply = self._job_reply, None
-        self._resume(ticket, reply if reply is not None else Going(1, {"loss": 0.5}, self.sender.now()))
+        self._resume(ticket, reply if reply is not None else JobProgress(1, {"loss": 0.5}, self.sender.now()))
 
 
 class WorkerLies:

@@ -8,7 +8,7 @@ heartbeats. The other actions are a device's (``client_sdk.device.actions``).
 action       the driver                                       and replies with
 ============ ================================================ ==========================================================
 Begin        starts a job: Fetch, TrainLease or Send          None
-Attend       waits for the job, at most ``for_s`` seconds     Going; or, once it has ended, its result: Fetched,
+AwaitJob     waits for the job, at most ``for_s`` seconds     JobProgress; or, once it has ended, its result: Fetched,
                                                               Finished, Failed, Unable, Answered, Refused, Unreachable
 Halt         stops the job; saved steps remain                None
 Ended        reports the end of the lease                     None
@@ -53,7 +53,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Attend:
+class AwaitJob:
     """Wait for the job, ``for_s`` seconds at most."""
 
     for_s: float
@@ -79,11 +79,11 @@ class Ended:
     """The new version, where the result was committed."""
 
 
-WorkerAction = SharedAction | Begin | Attend | Halt | Ended
+WorkerAction = SharedAction | Begin | AwaitJob | Halt | Ended
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class JobProgress:
     """The job is still running: the progress of training."""
 
     step: int
@@ -105,4 +105,4 @@ class Finished:
     at: float
 
 
-WorkerReply = Reply | Finished | Unable | Going
+WorkerReply = Reply | Finished | Unable | JobProgress

@@ -33,7 +33,7 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import Lease, LeaseEnd, WorkerPoll
 from coordinator.datacenter.worker.actions import (
-    Attend,
+    AwaitJob,
     Begin,
     Ended,
     Finished,
@@ -141,8 +141,8 @@ class DatacenterWorker(DeviceDriver):
         match action:
             case Begin():
                 self._begin(action.job)
-            case Attend():
-                return self._attend(action.for_s)
+            case AwaitJob():
+                return self._await_job(action.for_s)
             case Halt():
                 self._halt()
             case Ended():
@@ -198,10 +198,10 @@ class DatacenterWorker(DeviceDriver):
             at=self._now(),
         )
 
-    def _attend(self, for_s: float) -> WorkerReply:
+    def _await_job(self, for_s: float) -> WorkerReply:
         job = self._job
         if job is None:
-            raise RuntimeError("there is no job to attend to")
+            raise RuntimeError("there is no job to wait for")
         ends_at = time.monotonic() + for_s
         while not self._stop.is_set():
             left_s = ends_at - time.monotonic()
@@ -209,11 +209,11 @@ class DatacenterWorker(DeviceDriver):
                 self._job = None
                 return job.reply()
             if left_s <= 0:
-                going = job.going()
-                if going.step:
-                    measured = ", ".join(f"{name} {value:.4g}" for name, value in going.metrics.items())
-                    self._notify("progress", f"Step {going.step}" + (f": {measured}" if measured else ""))
-                return going
+                progress = job.progress()
+                if progress.step:
+                    measured = ", ".join(f"{name} {value:.4g}" for name, value in progress.metrics.items())
+                    self._notify("progress", f"Step {progress.step}" + (f": {measured}" if measured else ""))
+                return progress
         raise Interrupted
 
     def _halt(self) -> None:

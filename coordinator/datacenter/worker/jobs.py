@@ -14,7 +14,7 @@ from typing import BinaryIO
 from client_sdk.device.actions import Failed
 from client_sdk.device.storage import FileStorage
 from client_sdk.http.transport import Interrupted
-from coordinator.datacenter.worker.actions import Going, WorkerReply
+from coordinator.datacenter.worker.actions import JobProgress, WorkerReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class RunningJob:
         with self._lock:
             self._progress = progress
 
-    def going(self) -> Going:
+    def progress(self) -> JobProgress:
         with self._lock:
             progress = self._progress
-        return Going(progress.step, dict(progress.metrics), self._now())
+        return JobProgress(progress.step, dict(progress.metrics), self._now())
 
     def reply(self) -> WorkerReply:
         """The job's reply, once it is done. Raises what the job raised."""

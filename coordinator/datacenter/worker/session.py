@@ -47,13 +47,13 @@ from client_sdk.protocol.workers import (
     WorkerRegistration,
 )
 from coordinator.datacenter.worker.actions import (
-    Attend,
+    AwaitJob,
     Begin,
     Ended,
     Finished,
-    Going,
     Halt,
     Job,
+    JobProgress,
     TrainLease,
     Unable,
     WorkerAction,
@@ -103,7 +103,7 @@ class _WorkerSession(Enrolling):
 
     holder: HolderClass = "worker"
     new = NEW
-    going = Going(0, {}, 0.0)
+    progress = JobProgress(0, {}, 0.0)
     """The progress of the training under way."""
 
     def registration(self) -> Send:
@@ -132,7 +132,7 @@ class _WorkerSession(Enrolling):
 
     def _work_on(self, lease: Lease) -> Steps[Ended]:
         due_at = self.now + lease.within_s
-        self.going = Going(0, {}, self.now)
+        self.progress = JobProgress(0, {}, self.now)
         try:
             reason = yield from self._fetch(lease)
             if reason is not None:
@@ -172,11 +172,11 @@ class _WorkerSession(Enrolling):
         lost: str | None = None
         yield Begin(job)
         while True:
-            reply = self.observe((yield Attend(lease.heartbeat_s)))
-            if not isinstance(reply, Going):
+            reply = self.observe((yield AwaitJob(lease.heartbeat_s)))
+            if not isinstance(reply, JobProgress):
                 return reply
             if isinstance(job, TrainLease):
-                self.going = reply
+                self.progress = reply
             if lost is None:
                 lost = yield from self._heartbeat(lease)
             if lost is not None and not to_the_end:
@@ -186,7 +186,7 @@ class _WorkerSession(Enrolling):
     def _heartbeat(self, lease: Lease) -> Steps[str | None]:
         """Send one heartbeat. Returns why the lease is lost, where the coordinator says so; no answer is not a loss."""
         message = Heartbeat(
-            attempt=lease.attempt, fence=lease.fence, step=self.going.step, metrics=dict(self.going.metrics)
+            attempt=lease.attempt, fence=lease.fence, step=self.progress.step, metrics=dict(self.progress.metrics)
         )
         reply = self.observe((yield _of_round(Route.HEARTBEAT, lease, LeaseRenewed, message)))
         if isinstance(reply, RequestRefused) and is_about_credentials(reply.problem):

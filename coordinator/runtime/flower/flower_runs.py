@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from coordinator.runtime.core import Core
 from coordinator.runtime.flower.contents import Contents
-from coordinator.runtime.flower.ground import Ground
+from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.runtime.flower.messages import Messages
 from coordinator.runtime.flower.nodes import Nodes
 from coordinator.runtime.flower.replies import ReplyRequests
@@ -26,14 +26,14 @@ from coordinator.runtime.flower.views import FlowerViews
 
 class FlowerRuns:
     def __init__(self, core: Core) -> None:
-        ground = Ground(core)
-        self.runs = Runs(ground)
-        self.nodes = Nodes(ground)
-        self.messages = Messages(ground)
-        self.replies = ReplyRequests(ground)
-        self.contents = Contents(ground)
-        self.views = FlowerViews(ground)
-        self._retention = FlowerRetention(ground)
+        flower = FlowerCore(core)
+        self.runs = Runs(flower)
+        self.nodes = Nodes(flower)
+        self.messages = Messages(flower)
+        self.replies = ReplyRequests(flower)
+        self.contents = Contents(flower)
+        self.views = FlowerViews(flower)
+        self._retention = FlowerRetention(flower)
 
     def tick(self) -> float | None:
         """Handles what time does. Returns the next deadline in the clock's time, None where there is none."""

@@ -19,7 +19,7 @@ from client_sdk.protocol.flower import (
     Replies,
 )
 from client_sdk.protocol.problems import problem
-from coordinator.runtime.flower.ground import Ground, ended, replies_key
+from coordinator.runtime.flower.flower_core import FlowerCore, ended, replies_key
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Transaction
 
@@ -32,9 +32,9 @@ NODE_UNAVAILABLE = 5
 
 
 class Messages:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._core = ground.core
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
         self._lock = threading.Lock()
         self._expiring: dict[str, float] = {}
         """Run -> when the next message expires that a ServerApp waits for in this process."""
@@ -43,9 +43,9 @@ class Messages:
         """Makes the messages durable, and offers them. Those that were pushed before are left as they are; where they
         have expired without a reply they are offered again. Those to a node that does not exist are left out, and
         named in the answer. ProblemError *conflict*: nothing was pushed."""
-        now = self._ground.now
+        now = self._flower.now
         with self._core.store.transaction(run) as tx:
-            row = self._ground.running(run, tx)
+            row = self._flower.running(run, tx)
             wanted = _once(request.messages)
             known = {found.message: found for found in tx.flower_messages_among(run, list(wanted))}
             devices = {found.device for found in known.values()}
@@ -57,7 +57,7 @@ class Messages:
             addressed = tx.flower_nodes_among({message.node for message in fresh})
             nowhere = tuple(message.message for message in fresh if message.node not in addressed)
             self._insert(tx, row, fresh, addressed, now)
-        self._ground.wake(run, sorted({*devices, *addressed.values()}))
+        self._flower.wake(run, sorted({*devices, *addressed.values()}))
         return Pushed(known=tuple(name for name in wanted if name in known), nowhere=nowhere)
 
     def _insert(
@@ -114,8 +114,8 @@ class Messages:
         """The replies that there are, in the order of the push; None: there is none yet. A message whose time is over,
         or whose device has left, has an error. ProblemError *conflict* for a message that was not pushed, and where the
         run has ended and there is no reply, or its contents were dropped."""
-        store, now = self._core.store, self._ground.now
-        row = self._ground.run(run)
+        store, now = self._core.store, self._flower.now
+        row = self._flower.run(run)
         if row.dropped_at is not None:
             raise ended(row)
         rows = store.flower_messages_among(run, request.messages)
@@ -137,7 +137,7 @@ class Messages:
 
     def tick(self) -> float | None:
         """Wakes the ServerApps for whom a message has expired. Returns when the next one expires."""
-        now = self._ground.now
+        now = self._flower.now
         with self._lock:
             over = [run for run, at in self._expiring.items() if at <= now]
             for run in over:

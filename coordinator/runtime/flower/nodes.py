@@ -19,7 +19,7 @@ from coordinator.runtime.flower.eligibility import (
     said_by,
     serves_no_run,
 )
-from coordinator.runtime.flower.ground import Ground
+from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Conflict, Reader, Transaction
 
@@ -33,15 +33,15 @@ _REASON = 1500
 
 
 class Nodes:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._core = ground.core
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
 
     def there(self, run: str) -> FlowerNodes:
         """The devices that are there now: those that can serve the run, and why the others cannot."""
-        row = self._ground.run(run)
+        row = self._flower.run(run)
         wanted, nodes, reasons = app_of(row), [], Counter[str]()
-        for node in self._core.store.flower_nodes(self._ground.now - PRESENT_S):
+        for node in self._core.store.flower_nodes(self._flower.now - PRESENT_S):
             why = ineligible(wanted, said_by(node))
             if why:
                 reasons[why] += 1
@@ -81,7 +81,7 @@ class Nodes:
     def _note(self, device: str, poll: FlowerPoll) -> None:
         row = self._core.store.device(device)
         same = row is not None and row.node is not None and row.facts == facts_of(poll)
-        if row is not None and same and 0 <= self._ground.now - (row.last_seen_at or 0.0) < _NOTED_S:
+        if row is not None and same and 0 <= self._flower.now - (row.last_seen_at or 0.0) < _NOTED_S:
             return
         try:
             with self._core.store.transaction() as tx:
@@ -92,7 +92,7 @@ class Nodes:
 
     def _put(self, tx: Transaction, device: str, poll: FlowerPoll) -> None:
         """Notes that the device is there, unless it has left since this poll was let in: its messages have errors."""
-        if not tx.put_flower_node(device, node_id(device), facts_of(poll), self._ground.now):
+        if not tx.put_flower_node(device, node_id(device), facts_of(poll), self._flower.now):
             raise problem("unregistered", f"{device} has left")
 
     def _task(self, device: str, poll: FlowerPoll) -> FlowerTask | None:
@@ -104,7 +104,7 @@ class Nodes:
                 found = self._first(tx, device, poll)
                 if found is not None and found[0].run == run:
                     if found[1].delivered_at is None:
-                        tx.deliver_flower_message(run, found[1].message, self._ground.now)
+                        tx.deliver_flower_message(run, found[1].message, self._flower.now)
                     break
         if found is None:
             return None
@@ -115,7 +115,7 @@ class Nodes:
 
     def _first(self, reader: Reader, device: str, poll: FlowerPoll) -> tuple[FlowerRunRow, FlowerMessageRow] | None:
         """The message that the device gets now."""
-        for message in reader.flower_open(device, self._ground.now):
+        for message in reader.flower_open(device, self._flower.now):
             row = reader.flower_run(message.run)
             if row is not None and not ineligible(app_of(row), poll):
                 return row, message
@@ -139,12 +139,12 @@ class Nodes:
             bytes=content.bytes,
             created_at=message.created_at,
             ttl_s=round(message.expires_at - message.created_at, 6),
-            expires_in_s=max(0.0, message.expires_at - self._ground.now),
-            max_reply=self._ground.max_reply(row, message),
+            expires_in_s=max(0.0, message.expires_at - self._flower.now),
+            max_reply=self._flower.max_reply(row, message),
         )
 
     def _busy(self, device: str, message: str) -> str:
-        waits = any(row.message == message for row in self._core.store.flower_open(device, self._ground.now))
+        waits = any(row.message == message for row in self._core.store.flower_open(device, self._flower.now))
         return "the device is busy" if waits else "the message that it works on waits for no answer any more"
 
     def _refused(self, reason: str) -> FlowerWait:

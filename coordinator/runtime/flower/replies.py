@@ -7,25 +7,25 @@ from dataclasses import replace
 from client_sdk.protocol.flower import FlowerError, ReplyReceipt
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.blobs import Spool
-from coordinator.runtime.flower.ground import Ground
+from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.store.flower_rows import FlowerContentRow, FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Reader
 
 
 class ReplyRequests:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._core = ground.core
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
 
     def limit(self, device: str, run: str, message: str) -> int:
         """The longest accepted reply in bytes. ProblemError where none can count: *not-selected*, *late*. A message
         that is answered is let pass, since the same bytes get the same receipt."""
-        row, found = self._open(self._core.store, device, run, message, self._ground.now)
-        return self._ground.max_reply(row, found)
+        row, found = self._open(self._core.store, device, run, message, self._flower.now)
+        return self._flower.max_reply(row, found)
 
     def reply(self, device: str, run: str, message: str, spool: Spool) -> ReplyReceipt:
         """Makes the reply durable. The same bytes again get the same receipt; others are a *duplicate*."""
-        _, found = self._open(self._core.store, device, run, message, self._ground.now)
+        _, found = self._open(self._core.store, device, run, message, self._flower.now)
         if found.answered:
             return _receipt(found, spool.digest)
         size = spool.size
@@ -48,7 +48,7 @@ class ReplyRequests:
         reason: str = "",
     ) -> ReplyReceipt:
         with self._core.store.transaction(run) as tx:
-            now = self._ground.now
+            now = self._flower.now
             row, found = self._open(tx, device, run, message, now)
             if found.answered:
                 return _receipt(found, reply)
@@ -61,14 +61,14 @@ class ReplyRequests:
             )
             replies, errors = row.replies + (code is None), row.errors + (code is not None)
             tx.change_flower_run(replace(row, replies=replies, errors=errors, latest_at=max(row.latest_at, now)))
-        self._ground.wake(run, [device])
+        self._flower.wake(run, [device])
         return ReplyReceipt(message=message, digest=reply)
 
     def _open(
         self, reader: Reader, device: str, run: str, message: str, now: float
     ) -> tuple[FlowerRunRow, FlowerMessageRow]:
         """The message of this device, answered or waiting for its answer. ProblemError *not-selected*, *late*."""
-        row = self._ground.run(run, reader)
+        row = self._flower.run(run, reader)
         found = reader.flower_message(run, message)
         if found is None or found.device != device:
             raise problem("not-selected", f"Flower run {run} has no message {message} for this device")

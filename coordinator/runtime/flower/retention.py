@@ -13,7 +13,7 @@ sweep at the next start (``runtime.sweeping``).
 
 from __future__ import annotations
 
-from coordinator.runtime.flower.ground import Ground
+from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.runtime.sweeping import MARGIN_S, delete_unnamed
 from coordinator.store.port import Transaction
 
@@ -25,22 +25,22 @@ _PAGE = 1000
 
 
 class FlowerRetention:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._core = ground.core
-        self._swept_at = ground.now
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
+        self._swept_at = flower.now
         self._dropped: set[str] = set()
         """Digests whose rows this process has dropped, and whose blobs may be there still."""
 
     def tick(self) -> None:
         """Sweeps, where the last time was long ago."""
-        now = self._ground.now
+        now = self._flower.now
         if not 0 <= now - self._swept_at < EVERY_S:
             self._swept_at = now
             self.sweep()
 
     def sweep(self) -> None:
-        now = self._ground.now
+        now = self._flower.now
         for row in self._core.store.flower_runs():
             if row.dropped_at is not None:
                 continue
@@ -54,7 +54,7 @@ class FlowerRetention:
 
     def _drop_run(self, run: str, now: float) -> None:
         with self._core.store.transaction(run) as tx:
-            if self._ground.run(run, tx).dropped_at is not None:
+            if self._flower.run(run, tx).dropped_at is not None:
                 return
             self._dropped |= _contents(tx, run)
             tx.drop_all_flower_contents(run, now)

@@ -9,7 +9,7 @@ from client_sdk.protocol.flower import CreateFlowerRun, EndFlowerRun, FlowerRunV
 from client_sdk.protocol.problems import problem
 from coordinator.engine.reasons import printable
 from coordinator.runtime.flower.eligibility import app_of
-from coordinator.runtime.flower.ground import Ground, ended
+from coordinator.runtime.flower.flower_core import FlowerCore, ended
 from coordinator.store.flower_rows import FlowerRunRow
 from coordinator.store.port import Conflict
 
@@ -23,9 +23,9 @@ _WRITTEN = (
 
 
 class Runs:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._core = ground.core
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
 
     def create(self, request: CreateFlowerRun, permitted: Callable[[str], bool]) -> FlowerRunView:
         """Creates the run, or finds it. ProblemError *not-permitted* where its name is not ``permitted``, *conflict*
@@ -44,7 +44,7 @@ class Runs:
                 digest=request.app.digest,
                 config=dict(request.config),
                 max_reply=request.max_reply,
-                created_at=self._ground.now,
+                created_at=self._flower.now,
             )
             try:
                 with store.transaction() as tx:
@@ -54,7 +54,7 @@ class Runs:
                 if found is None:
                     raise _taken(request.run) from None
             else:
-                self._ground.wake(row.run)
+                self._flower.wake(row.run)
                 return self.view(row.run)
         if found.over:
             raise problem(
@@ -66,8 +66,8 @@ class Runs:
         return self.view(found.run)
 
     def view(self, run: str) -> FlowerRunView:
-        row = self._ground.run(run)
-        expired = self._ground.expired(row)
+        row = self._flower.run(run)
+        expired = self._flower.expired(row)
         return FlowerRunView(
             run=row.run,
             app=app_of(row),
@@ -81,30 +81,30 @@ class Runs:
             replies=row.replies,
             errors=row.errors + expired,
             state=row.state,
-            max_reply=self._ground.max_reply(row),
+            max_reply=self._flower.max_reply(row),
         )
 
     def keep_state(self, run: str, content: str) -> None:
         """The ServerApp's Context.state is this content from now on."""
         with self._core.store.transaction(run) as tx:
-            row = self._ground.running(run, tx)
+            row = self._flower.running(run, tx)
             if tx.flower_content(run, content) is None:
                 raise problem("conflict", f"the content {content} is not stored: send it before the state")
             tx.change_flower_run(replace(row, state=content))
-        self._ground.wake(run)
+        self._flower.wake(run)
 
     def end(self, run: str, end: EndFlowerRun) -> FlowerRunView:
         """The run ends. The same end again changes nothing; another one is a *conflict*."""
         with self._core.store.transaction(run) as tx:
-            row = self._ground.run(run, tx)
+            row = self._flower.run(run, tx)
             if row.over and row.status != end.status:
                 raise ended(row)
             if not row.over:
-                at = max(self._ground.now, row.latest_at)
+                at = max(self._flower.now, row.latest_at)
                 row = replace(row, status=end.status, reason=printable(end.reason), ended_at=at)
                 tx.change_flower_run(row)
-        since = self._ground.now - 86_400
-        self._ground.wake(run, [node.device for node in self._core.store.flower_nodes(since)])
+        since = self._flower.now - 86_400
+        self._flower.wake(run, [node.device for node in self._core.store.flower_nodes(since)])
         return self.view(run)
 
     def stop(self, run: str) -> None:

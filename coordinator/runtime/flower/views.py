@@ -5,15 +5,15 @@ from __future__ import annotations
 from client_sdk.protocol.operators import FlowerSummary, Funnel, RoundView, RunView
 from client_sdk.protocol.problems import problem
 from coordinator.runtime.flower.eligibility import app_of, ineligible, said_by
-from coordinator.runtime.flower.ground import Ground
+from coordinator.runtime.flower.flower_core import FlowerCore
 from coordinator.runtime.flower.nodes import PRESENT_S
 from coordinator.store.flower_rows import FlowerRound, FlowerRunRow
 
 
 class FlowerViews:
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._store = ground.core.store
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._store = flower.core.store
 
     def has(self, run: str) -> bool:
         """Whether there is a Flower run of this name."""
@@ -25,9 +25,9 @@ class FlowerViews:
 
     def run(self, run: str) -> RunView:
         """A run with its last group as the current round. ProblemError where there is no such Flower run."""
-        row = self._ground.run(run)
+        row = self._flower.run(run)
         last = next(iter(self._rows(row, row.rounds - 1, 1)), None)
-        expired = self._ground.expired(row)
+        expired = self._flower.expired(row)
         waits = last is not None and not row.over and last.open > 0
         return RunView(
             run=row.run,
@@ -59,7 +59,7 @@ class FlowerViews:
 
     def rounds(self, run: str, after: int, limit: int) -> list[RoundView]:
         """The groups numbered above ``after``, in order, at most ``limit``."""
-        row = self._ground.run(run)
+        row = self._flower.run(run)
         return [self._round(row, found) for found in self._rows(row, after, limit)]
 
     def round(self, run: str, number: int) -> RoundView:
@@ -70,7 +70,7 @@ class FlowerViews:
         return found[0]
 
     def _rows(self, row: FlowerRunRow, after: int, limit: int) -> list[FlowerRound]:
-        return self._store.flower_rounds(row.run, row.ended_at or self._ground.now, max(after, 0), limit)
+        return self._store.flower_rounds(row.run, row.ended_at or self._flower.now, max(after, 0), limit)
 
     @staticmethod
     def _round(row: FlowerRunRow, found: FlowerRound) -> RoundView:
@@ -89,7 +89,7 @@ class FlowerViews:
 
     def _stalled(self, row: FlowerRunRow) -> str:
         """Why nobody answers; empty: a device that can serve the run is there."""
-        nodes = self._store.flower_nodes(self._ground.now - PRESENT_S)
+        nodes = self._store.flower_nodes(self._flower.now - PRESENT_S)
         reasons = [ineligible(app_of(row), said_by(one)) for one in nodes]
         if not nodes:
             return f"no device with {row.app} {row.version} is there; start one: quorate device --flower APP_DIR"

@@ -39,12 +39,12 @@ from client_sdk.protocol.workers import (
     WorkerRegistration,
 )
 from coordinator.datacenter.worker.actions import (
-    Attend,
+    AwaitJob,
     Begin,
     Ended,
     Finished,
-    Going,
     Halt,
+    JobProgress,
     TrainLease,
     Unable,
     WorkerAction,
@@ -153,7 +153,7 @@ class Script:
                     self.job = list(self.next(name))
                 else:
                     self.job = [self.answer(name)]
-            case Attend():
+            case AwaitJob():
                 assert action.for_s == 10
                 return self.job.pop(0)
             case Halt():
@@ -186,8 +186,8 @@ class Script:
         return Answered(found, self.at)
 
 
-def going(step: int) -> Going:
-    return Going(step, {"loss": 1 / step}, 5.0)
+def progress(step: int) -> JobProgress:
+    return JobProgress(step, {"loss": 1 / step}, 5.0)
 
 
 def lost() -> ProblemError:
@@ -195,7 +195,7 @@ def lost() -> ProblemError:
 
 
 def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
-    script = Script(train=[[going(1), going(2), TRAINED]])
+    script = Script(train=[[progress(1), progress(2), TRAINED]])
     (ended,) = script.play()
     assert script.log == ["poll", "fetch", "train", "heartbeat", "heartbeat", "result", "committed"]
     assert (ended.result, ended.version) == ("committed", 4)
@@ -208,7 +208,7 @@ def test_a_lease_from_poll_to_receipt_with_heartbeats_in_between() -> None:
 
 def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
     script = Script(
-        train=[[going(1), going(2)], [TRAINED]],
+        train=[[progress(1), progress(2)], [TRAINED]],
         heartbeat=[LeaseRenewed(ends_in_s=40), lost(), LeaseRenewed(ends_in_s=40)],
     )
     ended = script.play(leases=2)
@@ -218,7 +218,7 @@ def test_a_lost_lease_stops_the_training_and_the_worker_polls_again() -> None:
 
 
 def test_silence_of_the_coordinator_does_not_stop_a_training() -> None:
-    script = Script(train=[[going(1), going(2), TRAINED]], heartbeat=["no route", problem("busy", "wait")])
+    script = Script(train=[[progress(1), progress(2), TRAINED]], heartbeat=["no route", problem("busy", "wait")])
     assert script.play()[0].result == "committed"
 
 
@@ -268,7 +268,7 @@ def test_a_result_is_sent_again_until_it_is_answered() -> None:
 
 def test_the_answer_to_the_result_counts_not_the_heartbeats_beside_it() -> None:
     """Committed while a heartbeat was under way, the round is over, and the heartbeat's answer says it first."""
-    script = Script(result=[[going(100), going(100), Answered(RECEIPT, 60.0)]], heartbeat=[lost()])
+    script = Script(result=[[progress(100), progress(100), Answered(RECEIPT, 60.0)]], heartbeat=[lost()])
     (ended,) = script.play()
     assert ended.result == "committed"
     assert "halt" not in script.log

@@ -25,7 +25,7 @@ from client_sdk.protocol.flower import (
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.grid import QuorateGrid, Quorum
 from coordinator.flower.patience import Patience
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Remark, ReplyTaken, ServerAppEvent
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Notice, ReplyTaken, ServerAppEvent
 from coordinator.settings import Settings
 from tests.client_sdk.flower.test_records import told
 from tests.flower.fake_link import APP, MemoryLink, echo
@@ -42,7 +42,7 @@ class Run:
         self.link, self.told = link, list[ServerAppEvent]()
         flwr_private.create_messages_as(flwr_private.SERVER_NODE, NUMBER)
         view = link.create(CreateFlowerRun(run="trial", app=APP))
-        self.patience = Patience(lambda text: self.told.append(Remark(text)), sleep=lambda _: None)
+        self.patience = Patience(lambda text: self.told.append(Notice(text)), sleep=lambda _: None)
         self.grid = QuorateGrid(link, view, self.patience, self.told.append, **options)  # type: ignore[arg-type]
 
     def of(self, kind: type[ServerAppEvent]) -> list[ServerAppEvent]:
@@ -185,7 +185,7 @@ def test_coordinator_that_is_away_is_waited_out_and_named_once() -> None:
     run = Run(MemoryLink())
     run.link.refusals = chain([1, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0], count(0, 0))  # type: ignore[assignment]
     assert values(run.grid.send_and_receive([message(100, 5.0), message(101, 6.0)])) == [5.0, 6.0]
-    said = [one.text for one in run.told if isinstance(one, Remark)]
+    said = [one.text for one in run.told if isinstance(one, Notice)]
     assert said[0].startswith("The coordinator does not answer now: No coordinator answers at http://x. The ServerApp")
     assert said[1] == "The coordinator answers again."
     assert len(said) == 8, "four outages, however many requests each refused"

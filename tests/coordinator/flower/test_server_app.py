@@ -12,7 +12,7 @@ from client_sdk.flower.records import decode
 from client_sdk.protocol.flower import CreateFlowerRun, FlowerMessage, FlowerRunView
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.flower.server_app import ServerAppRaised, run_server_app
-from coordinator.flower.server_app_events import Remark, ServerAppEvent
+from coordinator.flower.server_app_events import Notice, ServerAppEvent
 from tests.flower.fake_link import MemoryLink
 from tests.flower.folders import write_app
 
@@ -46,7 +46,7 @@ def start(folder: Path, link: MemoryLink, **config: object) -> tuple[FlowerRunVi
     told: list[ServerAppEvent] = []
     request = CreateFlowerRun(run="trial", app=app.app, config=app.run_config([f"{k}={v}" for k, v in config.items()]))
     view = run_server_app(app, request, link, told.append)
-    return view, [one.text for one in told if isinstance(one, Remark)]
+    return view, [one.text for one in told if isinstance(one, Notice)]
 
 
 def test_context_is_that_of_flower(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Remark, ReplyTaken
+from coordinator.flower.server_app_events import MessagesPushed, NodesAwaited, Notice, ReplyTaken
 from coordinator.flower.tally import GroupLine, RunTally, Totals, awaited, first_line
 
 
@@ -57,7 +57,7 @@ def test_a_long_group_has_lines_before_it_is_over() -> None:
 def test_sentences_go_through() -> None:
     lines = list[GroupLine | str]()
     tally = RunTally(lines.append)
-    tally.happened(Remark("The coordinator answers again."))
+    tally.happened(Notice("The coordinator answers again."))
     tally.happened(NodesAwaited(0))
     tally.end()
     assert lines == ["The coordinator answers again.", awaited(0, {})]

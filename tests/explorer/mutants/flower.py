@@ -65,7 +65,7 @@ def _reply_counts_again() -> Patches:
         receipt = first(self, device, run, message, spool)
         if before is not None and before.answered:
             with self._core.store.transaction(run) as tx:
-                row = self._ground.run(run, tx)
+                row = self._flower.run(run, tx)
                 if not row.over:
                     tx.change_flower_run(replace(row, replies=row.replies + 1))
         return receipt
@@ -159,7 +159,7 @@ def _late_reply_counts() -> Patches:
         except ProblemError as error:
             if "the time to live" not in str(error):
                 raise
-            return self._ground.run(run, reader), reader.flower_message(run, message)
+            return self._flower.run(run, reader), reader.flower_message(run, message)
 
     return [(ReplyRequests, "_open", at_any_time)]
 

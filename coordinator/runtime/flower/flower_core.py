@@ -24,7 +24,7 @@ def replies_key(run: str) -> str:
     return f"flower-replies:{run}"
 
 
-class Ground:
+class FlowerCore:
     """The core of a coordinator, as Flower runs use it."""
 
     def __init__(self, core: Core) -> None:
