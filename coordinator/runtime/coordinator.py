@@ -122,14 +122,6 @@ class Coordinator:
             self.core.process.storage_errors.note(error)
             raise
 
-    def take_task(self, *, openings: bool | None = None) -> Task | None:
-        """The next action to perform, or None. ``openings``: only those that open a sum, or only the others."""
-        return self.core.take_task(openings=openings)
-
-    def put_back(self, task: Task) -> None:
-        """Returns a task that could not be performed to the queue."""
-        self.core.put_back(task)
-
     def perform(self, task: Task) -> None:
         """Performs one action.
 

@@ -110,7 +110,7 @@ class Driver:
         signals, coordinator = self._coordinator.core.signals, self._coordinator
         while not self._stopping.is_set():
             seen = signals.version(key)
-            task = coordinator.take_task(openings=openings)
+            task = coordinator.core.take_task(openings=openings)
             if task is None:
                 signals.wait(key, seen, _IDLE_WORK_S)
                 continue
@@ -147,7 +147,7 @@ class Driver:
             due = [task for at, task in self._retries if at <= now]
             self._retries = [(at, task) for at, task in self._retries if at > now]
         for task in due:
-            self._coordinator.put_back(task)
+            self._coordinator.core.put_back(task)
 
 
 def pause_s(failures: int) -> float:

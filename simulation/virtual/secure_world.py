@@ -88,7 +88,7 @@ class SecureWorld(SimulatedWorld):
         del self._elsewhere[one.device]  # it finds that the round is over
 
     def _perform(self) -> None:
-        while (task := self.coordinator.take_task()) is not None:
+        while (task := self.coordinator.core.take_task()) is not None:
             self.coordinator.perform(task)
 
     # ------------------------------------------------------------ the exchanges

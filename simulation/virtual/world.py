@@ -373,7 +373,7 @@ class SimulatedWorld:
         return 0 if self._state.round is None else self._state.current.count("reported")
 
     def _perform(self) -> None:
-        while (task := self.coordinator.take_task()) is not None:
+        while (task := self.coordinator.core.take_task()) is not None:
             if not isinstance(task[1], Fold):  # the engine added it when it had trained it
                 self.coordinator.perform(task)
 

@@ -103,7 +103,7 @@ class Served(World):
         for _ in range(100):
             before = [(run, self.store.head(run)) for run in self.store.run_ids()]
             self.coordinator.tick()
-            while (task := self.coordinator.take_task()) is not None:
+            while (task := self.coordinator.core.take_task()) is not None:
                 self.coordinator.perform(task)
             if before == [(run, self.store.head(run)) for run in self.store.run_ids()]:
                 return

@@ -150,11 +150,11 @@ class World:
         for _ in range(100):
             before = [(run, self.store.head(run)) for run in self.store.run_ids()]
             self.coordinator.tick()
-            task = self.coordinator.take_task()
+            task = self.coordinator.core.take_task()
             while task is not None:
                 if not isinstance(task[1], SECURE):
                     self.coordinator.perform(task)
-                task = self.coordinator.take_task()
+                task = self.coordinator.core.take_task()
             if before == [(run, self.store.head(run)) for run in self.store.run_ids()]:
                 return
         raise AssertionError("the coordinator does not come to rest")

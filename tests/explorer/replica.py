@@ -292,7 +292,7 @@ class Replica(Process):
             self.world.agenda.after(0.2, self._work, life)
             return
         self._working = False
-        task = self.coordinator.take_task()
+        task = self.coordinator.core.take_task()
         if task is None:
             return
         kind = type(task[1]).__name__.lower()
@@ -307,7 +307,7 @@ class Replica(Process):
 
     def _put_back(self, life: int, task: Task) -> None:
         if life == self.life and self.up:
-            self.coordinator.put_back(task)
+            self.coordinator.core.put_back(task)
 
     def woken(self, keys: Iterable[str]) -> None:
         """Handles signals of the coordinator: waiting requests are called again."""

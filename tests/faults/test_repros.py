@@ -107,7 +107,7 @@ def test_repro_clock_spins_while_a_draw_waits() -> None:
         assert again is not None
         assert again > world.clock.now(), "the clock's thread may sleep"
     tasks = []
-    while (task := world.coordinator.take_task()) is not None:
+    while (task := world.coordinator.core.take_task()) is not None:
         tasks.append(task)
     assert len(tasks) == 1
 

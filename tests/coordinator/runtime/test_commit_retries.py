@@ -10,7 +10,7 @@ from tests.coordinator.world import World
 def lose_tasks(world: World) -> list[fx.Action]:
     """Takes every task out of the queue, as a replica that dies with it."""
     lost = []
-    while (task := world.coordinator.take_task()) is not None:
+    while (task := world.coordinator.core.take_task()) is not None:
         lost.append(task[1])
     return lost
 

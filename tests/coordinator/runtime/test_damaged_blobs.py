@@ -42,13 +42,13 @@ def calm(world: World, seconds: float = 5) -> None:
         world.clock.at += seconds
         world.coordinator.tick()
         refused = []
-        while (task := world.coordinator.take_task()) is not None:
+        while (task := world.coordinator.core.take_task()) is not None:
             try:
                 world.coordinator.perform(task)
             except BlobError:
                 refused.append(task)
         for task in refused:
-            world.coordinator.put_back(task)
+            world.coordinator.core.put_back(task)
 
 
 def said(world: World) -> list[str]:

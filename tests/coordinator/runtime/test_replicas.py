@@ -36,13 +36,13 @@ class Pair:
     def perform(self, via: Coordinator, *kinds: type) -> None:
         """Performs what one replica has to do, of these kinds only (all, when none is named)."""
         left = []
-        while (task := via.take_task()) is not None:
+        while (task := via.core.take_task()) is not None:
             if kinds and not isinstance(task[1], kinds):
                 left.append(task)
             else:
                 via.perform(task)
         for task in left:
-            via.put_back(task)
+            via.core.put_back(task)
 
     def settle(self) -> None:
         for _ in range(3):

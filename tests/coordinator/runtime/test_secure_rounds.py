@@ -69,10 +69,10 @@ def test_a_coordinator_that_dies_before_and_after_every_action_goes_on_with_the_
         for _ in range(50):
             world.boot()
             world.coordinator.tick()
-            task = world.coordinator.take_task()
+            task = world.coordinator.core.take_task()
             while task is not None and isinstance(task[1], fx.Discard):
                 world.coordinator.perform(task)
-                task = world.coordinator.take_task()
+                task = world.coordinator.core.take_task()
             if task is None:
                 return
             world.boot()
@@ -131,7 +131,7 @@ def test_repro_a_replica_that_has_not_seen_the_rounds_end_says_that_it_is_over(w
 def perform_all(coordinator: Coordinator, but: Callable[[fx.Action], bool] = lambda action: False) -> list[fx.Action]:
     """Performs what is to do; what is left out is returned, and lost."""
     lost = []
-    while (task := coordinator.take_task()) is not None:
+    while (task := coordinator.core.take_task()) is not None:
         if but(task[1]):
             lost.append(task[1])
         else:
@@ -213,9 +213,9 @@ def test_an_opening_takes_no_thread_of_the_other_actions(world: Served, monkeypa
         return opened(*args)
 
     monkeypatch.setattr(performing, "open_sum", slow)
-    tasks = [world.coordinator.take_task(openings=True) for _ in range(2)]
+    tasks = [world.coordinator.core.take_task(openings=True) for _ in range(2)]
     assert tasks == [(RUN, fx.Open(round=1, attempt=0)), None]
-    world.coordinator.put_back((RUN, fx.Open(round=1, attempt=0)))
+    world.coordinator.core.put_back((RUN, fx.Open(round=1, attempt=0)))
     driver = Driver(world.coordinator, workers=1)
     driver.start()
     try:

@@ -15,10 +15,10 @@ def test_a_draw_that_waits_for_a_thread_is_looked_after_ten_times_a_second(world
     world.clock.at += 10
     for _ in range(2):
         assert world.coordinator.tick() == world.clock.at + 0.1
-    task = world.coordinator.take_task()
+    task = world.coordinator.core.take_task()
     assert task is not None
     assert isinstance(task[1], fx.Draw)
-    assert world.coordinator.take_task() is None, "it is handed out once"
+    assert world.coordinator.core.take_task() is None, "it is handed out once"
 
 
 def test_the_next_deadline_is_the_nearest_of_all_runs(world: World) -> None:

@@ -83,7 +83,7 @@ def test_a_held_request_for_the_header_is_woken_when_it_is_announced(world: Serv
     world.check_in(*range(5))
     world.coordinator.devices.check_in(world.rows[5], world.message())()
     world.coordinator.tick()
-    while (task := world.coordinator.take_task()) is not None and not isinstance(task[1], fx.Announce):
+    while (task := world.coordinator.core.take_task()) is not None and not isinstance(task[1], fx.Announce):
         world.coordinator.perform(task)
     assert task is not None
     assert (world.state.phase, world.state.secure.header) == ("collecting", "")
