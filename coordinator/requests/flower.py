@@ -34,7 +34,7 @@ from coordinator.access import Operator, Role
 from coordinator.blobs import Spool
 from coordinator.requests.entry import About, Audited, Body, Direct, Entry, Held, Permission
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.flower.ground import device_key, replies_key
+from coordinator.runtime.flower.flower_core import device_key, replies_key
 from coordinator.store.port import DeviceRow
 
 OfMessage = Annotated[MessageId, Field(), About("the message's id")]

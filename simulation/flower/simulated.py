@@ -362,7 +362,7 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
 
 
 PREFIX = "flower:"
-"""How the keys of devices begin that wait for a message (``coordinator.runtime.flower.ground.device_key``)."""
+"""How the keys of devices begin that wait for a message (``coordinator.runtime.flower.flower_core.device_key``)."""
 
 
 class ReadyNodes(Signals):

@@ -10,7 +10,7 @@ import pytest
 
 from client_sdk.protocol.flower import FlowerApp, FlowerError, FlowerPoll, FlowerWait
 from client_sdk.protocol.problems import ProblemError
-from coordinator.runtime.flower.ground import MIB
+from coordinator.runtime.flower.flower_core import MIB
 from coordinator.runtime.flower.messages import MESSAGE_UNAVAILABLE
 from coordinator.runtime.sweeping import sweep
 from tests.coordinator.runtime.flower_world import APP, FlowerWorld, digest_of
