@@ -16,7 +16,7 @@ from coordinator.authority.policy import DAY_S
 from coordinator.datacenter.worker.actions import WorkerAction, WorkerReply
 from coordinator.datacenter.worker.session import NEW, work
 from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
-from tests.coordinator.datacenter.test_worker_session import KNOWN, LEASE, RECEIPT, TRAINED, Script, going
+from tests.coordinator.datacenter.test_worker_session import KNOWN, LEASE, RECEIPT, TRAINED, Script, progress
 
 
 def fresh(**rules: Any) -> Script:
@@ -94,7 +94,7 @@ def test_a_coordinator_that_does_not_know_the_key_gets_the_certificate_again_and
         "poll": {"poll": [LEASE, unknown, LEASE]},
         "fetch": {"fetch": [*Script().rules["fetch"], unknown, *Script().rules["fetch"]]},
         "train": {
-            "train": [TRAINED, [going(1), going(2), TRAINED]],
+            "train": [TRAINED, [progress(1), progress(2), TRAINED]],
             "heartbeat": [unknown, LeaseRenewed(ends_in_s=40)],
         },
         "result": {"result": [RECEIPT, unknown, RECEIPT]},
@@ -140,7 +140,7 @@ def test_an_expired_certificate_in_the_middle_of_a_lease_costs_no_training() -> 
     expired = problem("expired-certificate", "It has expired.")
     script = enrolled(result=[RECEIPT, expired, RECEIPT])
     script.at = START + 44.9 * DAY_S
-    script.rules["train"] = [[going(1), TRAINED]]
+    script.rules["train"] = [[progress(1), TRAINED]]
     genuine = script.perform
 
     def perform(action: WorkerAction) -> WorkerReply:

@@ -13,7 +13,7 @@ from client_sdk.protocol.devices import Noted, Wait
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from client_sdk.protocol.workers import Heartbeat, LeaseEnd, LeaseRenewed, ResultReport
 from coordinator.datacenter.worker.actions import Unable
-from tests.coordinator.datacenter.test_worker_session import LEASE, RECEIPT, TRAINED, Script, going, lost
+from tests.coordinator.datacenter.test_worker_session import LEASE, RECEIPT, TRAINED, Script, lost, progress
 
 PAGE = ProblemError(Problem(type="about:blank", title="Not Found", status=404))
 PASSING = st.sampled_from(["no route", problem("busy", "later", retry_after_s=1), problem("internal", "oh"), PAGE])
@@ -41,7 +41,7 @@ RULES = st.fixed_dictionaries(
         ),
         "train": st.lists(
             st.builds(
-                lambda steps, end: [*map(going, range(1, 1 + steps)), end],
+                lambda steps, end: [*map(progress, range(1, 1 + steps)), end],
                 st.integers(0, 3),
                 st.sampled_from([TRAINED, Failed("not finite", 9.0), Unable("a machine has gone", 9.0)]),
             ),
