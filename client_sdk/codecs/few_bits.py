@@ -68,8 +68,8 @@ CODES, SCALES, SEED = "few_bits.codes", "few_bits.scales", "few_bits.seed"
 """The names under which these travel; no tensor of a model may have them."""
 SHORTEST = 512
 """EDEN rotates so many values at least."""
-STRETCH = ROTATED_BLOCK
-"""Most values that share a scale."""
+STRETCH = 1024
+"""Most signs that share a scale: 3 % more bytes, for an error on Fashion-MNIST of 0.60 in place of 0.67 by tensors."""
 LARGEST_SCALE = 1e9
 """Far above the scale of any delta that a sum takes; and what is decoded with it is finite."""
 _NOTHING = 2.0**-18
