@@ -10,10 +10,10 @@ from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.masks import Masker, pair_seed
 from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.quantize import NOTHING
 from client_sdk.secagg.roster import MaskingCohort, Roster, Vouching, join
 from client_sdk.secagg.shamir import split
 from client_sdk.secagg.shares import SharePair, seal_pair, unseal_pair
-from client_sdk.secagg.statistics import NOTHING
 from client_sdk.secagg.survivors import Proof, Survivors
 from client_sdk.tensors.floats import Float32
 

@@ -20,9 +20,8 @@ from client_sdk.secagg.agreement import CIPHER
 from client_sdk.secagg.errors import BadMessage, BadParameters
 from client_sdk.secagg.lanes import lane_bits
 from client_sdk.secagg.parameters import Parameters, fast, strict
-from client_sdk.secagg.quantize import Quantizer
+from client_sdk.secagg.quantize import Quantizer, StatisticRange
 from client_sdk.secagg.statement import DIGEST_BYTES, DOMAIN, WireReader, WireWriter
-from client_sdk.secagg.statistics import StatisticRange
 
 PROTOCOL = "quorate-secagg-2"
 KIND = 1
@@ -77,7 +76,7 @@ class Terms:
     rule: GraphRule
     minimum_cohort: int
     statistics: tuple[float, ...] = ()
-    """The range of each statistic of the model, in the order of their names: see ``statistics.StatisticRange``."""
+    """The range of each statistic of the model, in the order of their names: see ``quantize.StatisticRange``."""
 
 
 @dataclass(frozen=True, kw_only=True)

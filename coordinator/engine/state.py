@@ -341,3 +341,19 @@ def from_json(body: Mapping[str, object]) -> RunState | None:
     if body.get("format") != _FORMAT:
         return None
     return _ADAPTER.validate_python({name: value for name, value in body.items() if name != "format"})
+
+
+def membership(state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
+    """Why this device has no open place in this round: (kind, reason), or None."""
+    current = state.round
+    if round > state.round_number:
+        return "stale", f"round {round} has not been opened: the run is at round {state.round_number}"
+    if current is None or round < current.number:
+        return "late", f"round {round} is over"
+    if attempt > current.attempt:
+        return "stale", f"attempt {attempt} of round {round} has not been opened: it is at attempt {current.attempt}"
+    if device not in current.members:
+        return "not-selected", f"device {device} was not selected for round {round}"
+    if attempt < current.attempt:
+        return "stale", f"attempt {attempt} of round {round} is over: it is at attempt {current.attempt}"
+    return None

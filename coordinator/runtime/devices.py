@@ -32,10 +32,9 @@ from client_sdk.secagg.header import task_of
 from coordinator.blobs import Spool
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.refusing import membership
 from coordinator.engine.reasons import printable
 from coordinator.engine.rounds import KINDS, kind_of
-from coordinator.engine.state import RunState
+from coordinator.engine.state import RunState, membership
 from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
 from coordinator.runtime import records

@@ -19,9 +19,9 @@ from client_sdk import codecs
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.header import AttemptHeader, Terms, agreed_digest
+from client_sdk.secagg.quantize import StatisticRange
 from client_sdk.secagg.roster import Vouching, vouched_by
 from client_sdk.secagg.statement import DOMAIN
-from client_sdk.secagg.statistics import StatisticRange
 from client_sdk.tensors import Layout
 from coordinator.engine.state import RunState
 

@@ -12,30 +12,34 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 
+from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import RoundView, rounding_words
 from client_sdk.protocol.problems import ProblemError
-from client_sdk.tensors import TensorError, Tensors, to_bytes
+from client_sdk.tensors import Layout, Manifest, TensorError, Tensors, from_bytes, to_bytes
 from client_sdk.tensors.roles import StatisticRole
 from client_sdk.update import Update
-from coordinator.blobs import BlobError
-from coordinator.datafolder import FolderError
+from coordinator.blobs import BlobError, FileBlobs
+from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url
 from coordinator.engine.phases.lifecycle import failures_in_a_row
-from coordinator.store import StoreError
+from coordinator.engine.plan import Finish, Plan
+from coordinator.store import StoreError, open_store
 from simulation.clients import Clients
 from simulation.clients.holdings import as_given
 from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_called
+from simulation.engines.kernel import Kernel
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History
 from simulation.simulator import checks
-from simulation.simulator.checks import foreseen
+from simulation.simulator.checks import foreseen, require_whole
 from simulation.simulator.first_model import first_model, first_roles
 from simulation.simulator.options import (
     AllSimulateOptions,
@@ -48,9 +52,8 @@ from simulation.simulator.options import (
     SecureWay,
 )
 from simulation.simulator.progress import RoundProgress
-from simulation.simulator.rerun import rerun
-from simulation.simulator.retention import Retained, newest_to_keep
-from simulation.simulator.scoring import Inputs, score_devices, score_version, shown_scores
+from simulation.simulator.scoring import CENTRAL, CLIENTS, Inputs, score_devices, score_version, shown_scores
+from simulation.virtual.behaviour import work_done
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25
@@ -314,3 +317,129 @@ class _Failing:
             + f"To run just this client again: simulate(..., only={job.device!r}, round={job.round}, {where})"
         )
         raise ClientFailed(job.device, job.round, words, init) from failed.error
+
+
+MOST_BYTES = 2**30
+"""Bytes of the newest checkpoints in a temporary folder, where the user names no number."""
+_FEWEST = 2
+"""Newest checkpoints that stay, however large they are: the model of the round under way is one of them."""
+
+
+def newest_to_keep(keep: Keep, in_folder: bool, model_bytes: int) -> int | None:
+    """How many of the newest checkpoints stay; None: all. ValueError for a bad ``keep``."""
+    if keep == "all" or (keep is None and in_folder):
+        return None
+    if keep is None:
+        return max(_FEWEST, MOST_BYTES // max(1, model_bytes))
+    require_whole("keep_checkpoints", keep, 1)
+    if in_folder:
+        raise ValueError(
+            f"keep_checkpoints={keep} is for a simulation without folder=: a data folder keeps all checkpoints of a run"
+        )
+    return keep
+
+
+class Retained:
+    """Which checkpoints of a simulation without a folder stay: the first, the best and the newest. ``added`` for each
+    new one, in order.
+
+    A run in a data folder keeps its whole line, which ``quorate verify`` checks and a coordinator serves. A run in a
+    temporary folder would fill the disk: a large model, once for each round."""
+
+    def __init__(self, newest: int | None, finish: Finish) -> None:
+        """``finish``: of the plan; the metric that it watches decides which checkpoint is the best. Without one it is
+        the accuracy, or the loss where there is no accuracy, of the central scores or those of clients."""
+        self._most = newest
+        self._finish = finish
+        self._first: str | None = None
+        self._newest: deque[str] = deque()
+        self._best: tuple[float, str] | None = None
+
+    def added(self, digest: str, scores: Mapping[str, Score]) -> set[str]:
+        """Adds a checkpoint with its scores by source; returns the digests of those that need not stay any longer."""
+        if self._most is None:
+            return set()
+        going = set()
+        value = self._goodness(scores)
+        if value is not None and (self._best is None or value > self._best[0]):
+            if self._best is not None:
+                going.add(self._best[1])
+            self._best = value, digest
+        self._first = self._first or digest
+        self._newest.append(digest)
+        while len(self._newest) > self._most:
+            going.add(self._newest.popleft())
+        return going - {self._first, *self._newest, *((self._best[1],) if self._best else ())}
+
+    def _goodness(self, scores: Mapping[str, Score]) -> float | None:
+        """A value that is higher for a better model; None where there is no score."""
+        finish = self._finish
+        if finish.metric is not None:
+            found = scores.get(finish.source)
+            value = None if found is None else found.metrics.get(finish.metric)
+            return value if value is None or finish.better == "higher" else -value
+        for source in (CENTRAL, CLIENTS):
+            metrics = scores[source].metrics if source in scores else {}
+            if "accuracy" in metrics:
+                return metrics["accuracy"]
+            if "loss" in metrics:
+                return -metrics["loss"]
+        return None
+
+
+def rerun(
+    plan: Plan,
+    learner: Any,
+    clients: Clients,
+    client: str,
+    round: int,
+    *,
+    behaviour: BehaviourLike,
+    classes: ClassesLike,
+    init: InitLike,
+    seed: int,
+    folder: str | PathLike[str] | None,
+) -> Update:
+    """Trains one client of one round again, alone, to debug a learner or a client's data, and returns the client's
+    update as in that round, with the same number of steps. ValueError where the round's model is not
+    known; errors of the learner pass through."""
+    if client not in clients:
+        raise ValueError(f"there is no client {client!r}; the first is {clients.id(0)!r}")
+    habits = checks.habits_of(behaviour, checks.class_of(classes, clients), clients, seed)
+    cohort: Sequence[str] = [client]
+    if folder is None and habits.by_share:
+        raise ValueError("straggler_share depends on who else was selected in the round: give folder=")
+    if init is None and folder is not None:
+        model, run, cohort = _of_folder(Path(folder), plan, round)
+        cohort = [*cohort, *(() if client in cohort else (client,))]
+    elif init is None and round > 1:
+        raise ValueError(f"which model did round {round} start from? Give init= or folder=")
+    else:
+        model, run = first_model(init, learner, seed)[0](), plan.name
+    conduct = habits.conducts(cohort, round)[client]
+    planned = planned_steps(plan.task, clients.examples(client))
+    steps, _ = work_done(conduct, planned, plan.cohort.collect_s, plan.task.time_budget_s)
+    job = Job(
+        run=run, round=round, attempt=0, device=client, cost=steps, steps=None if steps == planned else max(1, steps)
+    )
+    layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
+    return Kernel(plan, learner, clients, layout).update(model, job)
+
+
+def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str, Sequence[str]]:
+    """(the model from which this round of the folder's newest run of the plan started, the run, the round's cohort)."""
+    if not (folder / BLOBS_FOLDER).is_dir():
+        raise ValueError(f"{folder} is no data folder of a coordinator or a simulation")
+    store = open_store(database_url(folder))
+    try:
+        runs = [row.run for row in store.runs() if row.plan_digest == plan.digest]
+        if not runs:
+            raise ValueError(f"{folder} has no run of this plan")
+        row = next((row for row in store.rounds(runs[-1], round - 1) if row.round == round), None)
+        if row is None:
+            raise ValueError(f"round {round} of run {runs[-1]} in {folder} has not begun")
+        line = [row for row in store.checkpoints(runs[-1]) if row.round is None or row.round < round]
+        with FileBlobs(folder / BLOBS_FOLDER).open(line[-1].digest) as file:
+            return from_bytes(file.read()), runs[-1], cast("list[str]", row.body.get("cohort", []))
+    finally:
+        store.close()

@@ -14,7 +14,7 @@ from client_sdk.update import Update
 from coordinator.engine.plan import Finish
 from simulation import History, simulate
 from simulation.history import HistoryError
-from simulation.simulator.retention import Retained, newest_to_keep
+from simulation.simulator.simulate import Retained, newest_to_keep
 
 
 class Walking:

@@ -14,9 +14,9 @@ from coordinator.engine.aggregation.weights import is_capped, reason_against, we
 from coordinator.engine.phases.committing import close
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
-from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.reasons import printable
-from coordinator.engine.state import Member, RunState, altered
+from coordinator.engine.state import Member, RunState, altered, membership
 
 _AWAITED = ("selected", "training")
 """The statuses of members that can still report."""

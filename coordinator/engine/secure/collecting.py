@@ -17,7 +17,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.lifecycle import abandon, missed
 from coordinator.engine.phases.public_record import record
-from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.selecting import not_selecting
 from coordinator.engine.secure.attempts import (
     awaited,
@@ -33,7 +33,7 @@ from coordinator.engine.secure.exhausted import why_exhausted, why_unspendable
 from coordinator.engine.secure.messages import accepted, answered, with_message
 from coordinator.engine.secure.sharing import gather
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import Member, RunState, altered
+from coordinator.engine.state import Member, RunState, altered, membership
 
 
 def drawn(state: RunState, event: ev.Drawn) -> Step:

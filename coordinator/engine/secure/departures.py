@@ -9,14 +9,14 @@ from typing import assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.reasons import printable
 from coordinator.engine.secure import agreeing, collecting, masking, sharing, unmasking
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.marks import with_declined, with_spent
 from coordinator.engine.secure.messages import not_a_member, without, wrong_phase
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import RunState
+from coordinator.engine.state import RunState, membership
 
 
 def withdrew(state: RunState, event: ev.Withdrew) -> Step:

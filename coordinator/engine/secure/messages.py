@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Literal, assert_never
 
 from coordinator.engine import effects as fx
-from coordinator.engine.phases.refusing import Step, membership, refuse
+from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.secure import events as ev
 from coordinator.engine.secure.attempts import under_way, with_secure
 from coordinator.engine.secure.state import SecureRound
-from coordinator.engine.state import RoundPhase, RunState, altered
+from coordinator.engine.state import RoundPhase, RunState, altered, membership
 
 Message = ev.Advertised | ev.Shared | ev.Masked | ev.Signed | ev.Revealed
 Exchange = Literal["advertised", "shared", "masked", "signed", "revealed"]

@@ -17,11 +17,11 @@ from client_sdk.identity import DeviceKey
 from client_sdk.secagg.errors import BadKey, BadMessage, BadParameters, BadShare, BadSignature, SecaggError
 from client_sdk.secagg.header import AttemptHeader, GraphRule
 from client_sdk.secagg.masks import MaskedInput
+from client_sdk.secagg.quantize import StatisticRange
 from client_sdk.secagg.roster import Advertisement, Roster, RosterEntry, join, sign_advertisement
 from client_sdk.secagg.shamir import PRIME
 from client_sdk.secagg.shares import Bundle
 from client_sdk.secagg.statement import WireReader, WireWriter, signed
-from client_sdk.secagg.statistics import StatisticRange
 from client_sdk.secagg.survivors import GONE, SURVIVED, Proof, RevealedShares, Survivors
 from tests.client_sdk.secagg.attempt import Attempt, agree, changed, digest, entropy, header, mask, opened, share
 

@@ -17,8 +17,7 @@ from client_sdk.secagg.device import require_fitting
 from client_sdk.secagg.errors import BadMessage, BadParameters, BadVector, Refusal
 from client_sdk.secagg.header import AttemptHeader, agreed_digest
 from client_sdk.secagg.lanes import Lanes, lane_bits, lane_dtype
-from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer
-from client_sdk.secagg.statistics import StatisticRange
+from client_sdk.secagg.quantize import WEIGHT_LIMIT, Quantizer, StatisticRange
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import NotFinite
 from tests.client_sdk.secagg.attempt import changed, digest, header
