@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy import Engine
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import visitors
 
 from coordinator.store.declared import NUMBER, declared, from_text, to_text
 from coordinator.store.driver_errors import translated
@@ -96,9 +97,14 @@ def _compiled(statement: Any, names: tuple[str, ...]) -> tuple[str, dict[str, ob
     values, which an INSERT takes as its columns."""
     found = _compile(statement, names)
     own = {name: value for name, value in found.params.items() if name not in names}
-    lists = tuple(name for name in names if f"[POSTCOMPILE_{name}]" in found.string)
+    lists = tuple(sorted(_expanding(statement).intersection(names)))
     lists += tuple(name for name in own if isinstance(own[name], list | tuple))
     return found.string, own, lists
+
+
+def _expanding(statement: Any) -> set[str]:
+    """The names of the parameters that are declared as lists."""
+    return {one.key for one in visitors.iterate(statement) if isinstance(one, sa.BindParameter) and one.expanding}
 
 
 @lru_cache(maxsize=_STATEMENTS)
