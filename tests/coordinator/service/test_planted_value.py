@@ -4,6 +4,7 @@ while a secure round runs and after it. Where the devices leave their masks out,
 from __future__ import annotations
 
 import base64
+import json
 import sqlite3
 import threading
 import time
@@ -17,9 +18,11 @@ import numpy as np
 import pytest
 
 from client_sdk.device import secure_round
+from client_sdk.http import exchange
 from client_sdk.http.client import Notice
-from client_sdk.protocol.devices import Policy, SecureBounds, Task
+from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds, Task
 from client_sdk.protocol.names import Route
+from client_sdk.protocol.secure import SecureSigned
 from client_sdk.secagg.actions import Primitives
 from client_sdk.secagg.lanes import Lanes, lane_bits, pack
 from client_sdk.secagg.masks import Masker, Sign
@@ -189,11 +192,30 @@ def play(server: Server) -> tuple[Search, str, Any, list[tuple[str, str]]]:
 
 
 def test_a_planted_value_is_nowhere_on_the_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the environment says of masks: nothing on this wire takes them away."""
+    """Whatever the environment, a header, a check-in, an attempt's message or an answer says of masks: nothing on this
+    wire takes them away, and no plan can ask for it."""
+    sent, dumped, headers, understood = [], CheckIn.model_dump_json, exchange.headers, exchange.understood
+    asks = {"primitives": "quantized", "quantized": True}
+
+    def dump(message: Any) -> str:
+        sent.append(type(message).__name__)
+        return json.dumps({**json.loads(dumped(message)), **asks})
+
+    for message in (CheckIn, SecureSigned):
+        monkeypatch.setattr(message, "model_dump_json", dump)
+    told = {"Quorate-Primitives": "quantized", "Quorate-Secure-Primitives": "quantized", "Quorate-Simulate": "1"}
+    monkeypatch.setattr(exchange, "headers", lambda: {**headers(), **told})
+    monkeypatch.setattr(
+        exchange, "understood", lambda one, of, at: understood(one, json.dumps({**json.loads(of), **asks}).encode(), at)
+    )
     for name in ("PRIMITIVES", "SECURE", "MASKED", "MASKER", "SIMULATE"):
         monkeypatch.setenv(f"QUORATE_{name}", "quantized")
+    for more in ({"quantized": {}}, asks, {"secure": {**PLAN["secure"], **asks}}, {"task": {**PLAN["task"], **asks}}):
+        answer = server.http.post(Route.RUNS, json={"plan": {**PLAN, **more}, "init": "0" * 64, "origin": "a test"})
+        assert (answer.status_code, any(name in answer.text for name in asks)) == (422, True), answer.text
     search, run, view, meanwhile = play(server)
     assert meanwhile == []
+    assert {"CheckIn", "SecureSigned"} <= set(sent)
     assert (view.status, view.version) == ("finished", 1)
     assert model_of(server, run)["w"][HOT] == pytest.approx(1 / DEVICES, abs=1e-4)
     assert search.found() == []
