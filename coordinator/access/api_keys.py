@@ -37,8 +37,8 @@ class ApiKeys:
         return self._insert(by.id, grant, request.label, request.expires_in_s)
 
     def create_owner(self, by: str, label: str) -> KeyCreated:
-        """An owner's key for everything, which does not expire: the first one of a coordinator. The audit has it."""
-        return self._insert(by, Grant(Role.OWNER, Scope.parse("*")), label, None, audited=True)
+        """An owner's key for everything, which does not expire: the first one of a coordinator."""
+        return self._insert(by, Grant(Role.OWNER, Scope.parse("*")), label, None)
 
     def listed(self, by: Operator) -> list[KeyView]:
         """The keys within the caller's scope, in order of id."""
@@ -77,7 +77,7 @@ class ApiKeys:
         grant = Grant(Role.named(row.role), Scope.parse(row.scope))
         return Operator(f"key:{row.key}", (grant,), row.expires_at)
 
-    def _insert(self, by: str, grant: Grant, label: str, lasts_s: float | None, *, audited: bool = False) -> KeyCreated:
+    def _insert(self, by: str, grant: Grant, label: str, lasts_s: float | None) -> KeyCreated:
         key, secret, now = self._entropy(8).hex(), self._entropy(32).hex(), self._now()
         row = ApiKeyRow(
             key=key,
@@ -91,9 +91,8 @@ class ApiKeys:
         )
         with self._store.transaction() as tx:
             tx.insert_api_key(row)
-            if audited:  # an operator's request has its rows already
-                detail = f"role={row.role} scope={row.scope} key={key}"
-                tx.insert_audit([AuditRow(run=None, at=row.created_at, by=by, action="key.create done", detail=detail)])
+            detail = f"role={row.role} scope={row.scope} key={key} row={row.digest}"
+            tx.insert_audit([AuditRow(run=None, at=now, by=by, action="key.create done", detail=detail)])
         return KeyCreated(**_view(row).model_dump(), text=f"{PREFIX}{key}_{secret}")
 
 

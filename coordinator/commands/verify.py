@@ -124,7 +124,7 @@ def verify(
     if links or audit_heads:
         say(f"{count}: every invariant that the database can show holds, and it has the links that were given.")
     else:
-        unseen = "a log or an audit that was cut or rewritten with all its links cannot be seen"
+        unseen = "a log, refusals or an audit that were cut or rewritten with all their links cannot be seen"
         say(f"{count}: the rows fit each other. No link from outside was given (--head, --receipts), so {unseen}.")
 
 

@@ -71,7 +71,7 @@ CREATE = _owner(
     method="POST",
     route=Route.KEYS,
     scoped=True,
-    audited=Audited("key.create", asks=("role", "scope", "expires_in_s", "label"), makes=("key",)),
+    audited=Audited("key.create", asks=("role", "scope", "expires_in_s", "label")),
     shape=Direct(create),
     summary="Create an API key",
     created=True,

@@ -541,7 +541,9 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
         self._delete(ListRow, {"authority": authority, "counter <": counter, "next_update <": math.ceil(at)})
 
     def insert_authority(self, row: AuthorityRow) -> None:
+        """With its row in the audit: see ``insert_audit``."""
         self._insert([replace(row, number=0)])
+        self.insert_audit([row.audited])
 
     def insert_api_key(self, row: ApiKeyRow) -> None:
         """Conflict when the id is in use."""

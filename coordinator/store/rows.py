@@ -7,6 +7,8 @@ JSON-compatible dicts, which ``declared.py`` turns into text. The rows of Flower
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -97,6 +99,12 @@ class AuthorityRow:
     """Whether the coordinator had the authority's key itself."""
     since: float
 
+    @property
+    def audited(self) -> AuditRow:
+        """Its row in the audit."""
+        detail = f"authority={self.authority} inside={self.inside}"
+        return AuditRow(run=None, at=self.since, by="authority", action="authority.taken", detail=detail)
+
 
 @table("api_keys", key="key")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,13 @@ class ApiKeyRow:
     expires_at: float | None = None
     revoked_at: float | None = None
     """When it was revoked, which is permanent."""
+
+    @property
+    def digest(self) -> str:
+        """Of what never changes in the row, for the audit: it has neither the label nor the hash."""
+        ends = None if self.expires_at is None else float(self.expires_at)
+        values = [self.key, self.secret_hash, self.role, self.scope, self.label, float(self.created_at)]
+        return hashlib.sha256(json.dumps([*values, self.created_by, ends]).encode()).hexdigest()
 
 
 @table("logins", key="login")

@@ -72,6 +72,7 @@ def verify(
             checks = RunChecks(row, [head for head in heads if head.run == run], counted, progress)
             found += _readable(checks.rows(reader), reader, run)
             checked.append(checks)
+        found += identities.without_certificate([set(checks.took_part()) for checks in checked])
     yield from found
     if blobs is not None:
         yield from flower_files(store, HashedBlobs(blobs))

@@ -1,12 +1,16 @@
 """Holds the rows of who may ask against the credentials in them and the audit: certificates of devices and workers,
-revocation lists, API keys, places in the pool. No log of a run has them.
+authorities, revocation lists, API keys, places in the pool. No log of a run has them.
+
+The audit of a folder that was never served, as a simulation's, does not begin with a key: it has no row of who was
+taken in elsewhere. The label of a device is in no audit: rows stay, and a device that leaves is promised that its label
+does not.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.errors import CredentialError
@@ -19,6 +23,8 @@ from coordinator.verify.violation import Violation, printable
 
 _PAGE = 5000
 _NEVER = float("-inf")
+_APART_S = 5.0
+"""By how much the clock may have gone back during a request."""
 
 
 @dataclass(slots=True)
@@ -29,11 +35,16 @@ class IdentityChecks:
     """Those whose public keys were given."""
     _unchecked: int = 0
     """Credentials of an authority whose key was not given."""
+    _without_certificate: dict[str, str] = field(default_factory=dict)
+    """Id -> kind of those that only a simulation makes, where a coordinator has served."""
+    _simulated: bool = False
+    """Whether nodes of a simulated Flower run are here, which no log names."""
 
     def findings(self, reader: Reader) -> Iterator[Violation]:
         """What speaks against them."""
         keys = {authority.id: authority for authority in self.authorities}
-        recorded = {row.authority for row in reader.authorities()}
+        authorities = reader.authorities()
+        recorded = {row.authority for row in authorities}
         audited = _Audited(reader)
         caps: dict[str, int] = {}
         for device in _devices(reader):
@@ -44,6 +55,7 @@ class IdentityChecks:
             joined = audited.caps.get(device.device, device.examples_cap)
             if device.examples_cap != joined:
                 yield _violation(f"{name} may claim {device.examples_cap} examples, and it registered with {joined}")
+            yield from audited.times(device)
             if device.key_id is None:
                 if device.certificate or device.left_at is None:
                     yield _violation(f"{name} has no key, and has not left")
@@ -54,10 +66,12 @@ class IdentityChecks:
                     yield _violation(f"{name}: {wrong}")
             elif device.device in audited.registered["device"]:
                 yield _violation(f"{name} has no certificate, and the audit says that it was registered with one")
+            elif audited.begun:
+                self._without_certificate[device.device] = "device"
+                self._simulated |= device.node is not None and bool(reader.flower_run_ids())
         workers = reader.workers()
         for worker in workers:
-            if worker.revoked_at is None and worker.worker in audited.revoked["worker"]:
-                yield _violation(f"worker {worker.worker} is not revoked, and the audit says that it was")
+            yield from audited.revocation("worker", worker.worker, f"worker {worker.worker}", worker.revoked_at)
             labels = audited.labels.get(worker.worker, {worker.label})
             if worker.label not in labels:
                 yield _violation(
@@ -72,10 +86,18 @@ class IdentityChecks:
                 yield _violation(
                     f"worker {worker.worker} has no certificate, and the audit says that it was registered with one"
                 )
+            elif audited.begun:
+                self._without_certificate[worker.worker] = "worker"
         for holder, stored in (("device", caps.keys()), ("worker", {worker.worker for worker in workers})):
             for name in sorted(audited.registered[holder] - stored):
                 yield _violation(f"{holder} {name} is not there, and the audit says that it was registered")
         yield from self._lists(reader, keys, recorded, audited)
+        taken = Counter((row.authority, str(row.inside), row.since) for row in authorities)
+        if audited.begun:
+            for authority, inside, since in taken - audited.authorities:
+                yield _violation(f"the authority {authority} (inside: {inside}, since {since}) is not in the audit")
+        for authority, inside, since in audited.authorities - taken:
+            yield _violation(f"the authority {authority} (inside: {inside}, since {since}) is in the audit alone")
         yield from audited.keys(reader)
         for login in reader.logins():
             if login.kind == "session" and login.login not in audited.sessions:
@@ -91,6 +113,14 @@ class IdentityChecks:
             elif waiting.examples > caps[waiting.device]:
                 allowed = f"its registration allows {caps[waiting.device]}"
                 yield _violation(f"device {waiting.device} waits with {waiting.examples} examples, and {allowed}")
+
+    def without_certificate(self, took_part: Collection[set[str]]) -> Iterator[Violation]:
+        """Devices and workers as a simulation makes them, where no run may be one of a simulation. ``took_part``: who
+        did, run by run; nobody yet: it may be."""
+        if self._simulated or any(not named or self._without_certificate.keys() & named for named in took_part):
+            return
+        for name, kind in self._without_certificate.items():
+            yield _violation(f"{kind} {name} has no certificate, is in no audit, and no run is simulated")
 
     def notes(self) -> Iterator[str]:
         """What could not be checked, for people."""
@@ -163,13 +193,18 @@ class _Audited:
         self.labels: dict[str, set[str]] = defaultdict(set)
         """Worker -> what it asked to be called."""
         self.revoked: dict[str, set[str]] = {"worker": set(), "key": set()}
+        self.revoking: dict[str, set[str]] = {"worker": set(), "key": set()}
+        """Of which somebody asked that."""
+        self.begun = False
+        """Whether a coordinator has served with this audit: then it has all of the following."""
+        self.authorities: Counter[tuple[str, str, float]] = Counter()
+        self._first: dict[tuple[str, str], float] = {}
+        """(action, device) -> when the audit first has it."""
         self.lists: dict[int, set[int]] = defaultdict(set)
         """Counter -> how many keys lists of this number had."""
         self.sessions: set[str] = set()
         self._made: dict[str, str] = {}
-        """API key -> its grant, or whose request made it."""
-        self._asked: dict[str, Counter[str]] = defaultdict(Counter)
-        """Operator -> grants of keys that it asked for."""
+        """API key -> the digest of its row."""
         after = 0
         while page := reader.audit_of_all(after, _PAGE):
             for _, row in page:
@@ -181,7 +216,14 @@ class _Audited:
         for word in row.detail.split():
             says.setdefault(*word.partition("=")[::2])
         match row.action:
+            case "audit.key":
+                self.begun = True
+            case "authority.taken":
+                self.authorities[says["authority"], says["inside"], row.at] += 1
+            case "device.register" | "device.leave":
+                self._first.setdefault((row.action, row.by), row.at)
             case "device.register done":
+                self._first.setdefault((row.action, says["device"]), row.at)
                 self.registered["device"].add(says["device"])
                 if "examples_cap" in says:
                     self.caps.setdefault(says["device"], int(says["examples_cap"]))
@@ -192,43 +234,52 @@ class _Audited:
             case "worker.revoke done" | "key.revoke done":
                 what = row.action.partition(".")[0]
                 self.revoked[what].add(says[what])
+            case "worker.revoke" | "key.revoke":  # a crash may have cut the request short after that
+                what = row.action.partition(".")[0]
+                self.revoking[what].add(says[what])
             case "login":
                 self.sessions.add(row.detail.rpartition("session=")[2])
             case "revocations.taken":
                 self.lists[int(says["counter"])].add(int(says["keys"]))
-            case "key.create":
-                self._asked[row.by][_grant(says)] += 1
             case "key.create done":
-                self._made[says["key"]] = _grant(says) if "role" in says else row.by
+                self._made[says["key"]] = says.get("row", "")
             case _:  # other actions make no row of these
                 pass
 
+    def times(self, device: DeviceRow) -> Iterator[Violation]:
+        """When the device was registered and left. Its requests are recorded before and after they are carried out, by
+        the clock of one process."""
+        name, first = device.device, self._first
+        after, before = first.get(("device.register", name), _NEVER), first.get(("device.register done", name))
+        if before is not None and not after - _APART_S <= device.enrolled_at <= before + _APART_S:
+            yield _violation(f"device {name} was registered at {device.enrolled_at}, and by the audit at {before}")
+        if device.left_at is None:
+            return
+        asked = first.get(("device.leave", name))
+        if asked is None and self.begun:
+            yield _violation(f"device {name} has left, and the audit has no request of that")
+        elif asked is not None and device.left_at < asked - _APART_S:
+            yield _violation(f"device {name} left at {device.left_at}, and asked for it at {asked}")
+
+    def revocation(self, kind: str, id: str, name: str, at: float | None) -> Iterator[Violation]:
+        """What the audit says against a revocation at this time; ``at`` None: against none."""
+        if at is None and id in self.revoked[kind]:
+            yield _violation(f"{name} is not revoked, and the audit says that it was")
+        if at is not None and id not in self.revoked[kind] | self.revoking[kind] and (self.begun or kind == "key"):
+            yield _violation(f"{name} is revoked, and the audit has no request of that")
+
     def keys(self, reader: Reader) -> Iterator[Violation]:
-        """API keys that nobody created so, or that were revoked. A request that a crash cut short may have left one."""
+        """API keys that nobody created so, or that were revoked. A key and its row of the audit are one transaction."""
         rows = {row.key: row for row in reader.api_keys()}
         for key, row in rows.items():
             name, made = f"the API key {key} of role {row.role!r}", self._made.get(key)
-            lasts = "" if row.expires_at is None else _seconds(row.expires_at - row.created_at)
-            grant, asked = f"{row.role} {row.scope} {lasts}".strip(), self._asked[row.created_by]
-            if (made == grant and not lasts) or (made in (None, row.created_by) and asked[grant] > 0):
-                asked[grant] -= made != grant
-            elif made is None:
+            if made is None:
                 yield _violation(f"{name} is stored, and the audit has no row of it")
-            else:
-                yield _violation(f"{name} is for {row.scope!r} until {row.expires_at}, and the audit has another grant")
-            if row.revoked_at is None and key in self.revoked["key"]:
-                yield _violation(f"{name} is not revoked, and the audit says that it was")
+            elif made != row.digest:
+                yield _violation(f"{name} was created with another grant, secret, label, time or creator")
+            yield from self.revocation("key", key, name, row.revoked_at)
         for key in sorted(self._made.keys() - rows.keys()):
             yield _violation(f"the API key {key} is not there, and the audit says that it was created")
-
-
-def _grant(says: Mapping[str, str]) -> str:
-    lasts = _seconds(float(says["expires_in_s"])) if "expires_in_s" in says else ""
-    return f"{says['role']} {says['scope']} {lasts}".strip()
-
-
-def _seconds(value: float) -> str:
-    return f"{value + 0.001:.0f}"  # the same for a value and its difference of two times
 
 
 def _devices(reader: Reader) -> Iterator[DeviceRow]:

@@ -185,6 +185,12 @@ class RunChecks:
             settings=plan.settings_at(parent.version),
         )
 
+    def took_part(self) -> Iterator[str]:
+        """Devices and workers that the log names."""
+        if self.replay is not None:
+            yield from (device for _, device, _ in self.replay.examples)
+            yield from (worker for _, worker in self.replay.leases)
+
     def notes(self) -> Iterator[str]:
         """What could not be checked, for people."""
         last = 0 if self.replay is None else forgotten_rounds(self.replay)

@@ -28,6 +28,7 @@ from coordinator.store.memory import Layer, MemoryStore
 from coordinator.store.port import (
     TERMINAL,
     AuditHeadRow,
+    AuditRow,
     AuthorityRow,
     CheckpointRow,
     ContributionRow,
@@ -133,7 +134,9 @@ def _lacking(tx: Transaction, run: str, rows: Layer) -> Layer:
         for of, found in rows.items()
     }
     known = tx.authorities()
-    return lacking | {AuthorityRow: {key: one for key, one in rows[AuthorityRow].items() if one not in known}}
+    authorities = {key: one for key, one in rows[AuthorityRow].items() if one not in known}
+    audited = {("authority", *key): one.audited for key, one in authorities.items()}
+    return lacking | {AuthorityRow: authorities, AuditRow: {**audited, **lacking[AuditRow]}}
 
 
 def _identity(row: RunRow) -> tuple[object, ...]:

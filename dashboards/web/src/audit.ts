@@ -28,6 +28,7 @@ const HAPPENED: Readonly<Record<string, string>> = {
   "login": "logged in",
   "logout": "logged out",
   "audit.key": "signs the audit with a new key",
+  "authority.taken": "certifies devices and workers from now on",
   "revocations.taken": "sent a list of revoked keys",
 };
 

@@ -123,7 +123,7 @@ class ChainContract:
                 tx.insert_audit([replace(rows.audit(), number=7), replace(rows.audit(), number=7)])
         assert [row.number for row in store.authorities()] == [1, 2]
         assert [row.number for row in store.refusals_in_order("r1")] == [1, 2, 3, 4]
-        assert [number for number, _ in store.audit_of_all(0, 10)] == [1, 2, 3, 4]
+        assert [number for number, _ in store.audit_of_all(0, 10)] == [1, 2, 3, 4, 5, 6]
         with store.transaction() as tx:
             tx.insert_refusals([rows.refusal(round=3)])
         assert [row.number for row in store.refusals_in_order("r1")] == [1, 2, 3, 4, 5]

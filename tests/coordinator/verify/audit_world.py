@@ -19,8 +19,8 @@ from tests.coordinator.verify.history import Doctor
 from tests.coordinator.world import World
 
 LAST = 6
-"""Rows of the audit that is doctored. Row 1 says that a revocation list was taken, and belongs to no run; row 3 to the
-run *other*, row 5 to none, the others to *marks*."""
+"""Rows of the audit that is doctored. Rows 1 and 2 say that an authority and a list were taken, and belong to no
+run; row 3 to the run *other*, row 5 to none, the others to *marks*."""
 
 
 def action(number: int, run: str | None) -> AuditRow:
@@ -29,11 +29,11 @@ def action(number: int, run: str | None) -> AuditRow:
 
 
 def write_audit(store: Store) -> None:
-    """Two runs, and six rows of the audit: the world takes a revocation list when it begins."""
+    """Two runs, and six rows of the audit: the world takes an authority and a list when it begins."""
     world = World(0, store=store)
     world.create()
     world.create(name="other")
-    for number in range(2, LAST + 1):
+    for number in range(3, LAST + 1):
         run = {3: "other", 5: None}.get(number, "marks")
         with store.transaction(run) as tx:
             tx.insert_audit([action(number, run)])

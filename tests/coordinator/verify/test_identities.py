@@ -20,14 +20,24 @@ from coordinator.datafolder import BLOBS_FOLDER, DATABASE_FILE
 from coordinator.runtime.process_state import list_row
 from coordinator.store import open_store
 from coordinator.verify import verify
+from simulation.virtual.device import device_row
 from tests.coordinator.certified import Certifier, key_of
 from tests.coordinator.runtime.test_workers import Center
 from tests.coordinator.verify.history import Doctor, doctored
+from tests.coordinator.world import World
 
 KEY = key_of("somebody's phone")
 CREATOR = Operator("key:0123456789abcdef", (Grant(Role.OWNER, Scope.parse("*")),), None)
 FIRST = "(SELECT min(device) FROM devices WHERE certificate != '')"
 LAST = "(SELECT max(device) FROM devices WHERE certificate != '')"
+OTHER_WORKER = (
+    "INSERT INTO workers (worker, key_id, certificate, label, created_at, revoked_at) "
+    "VALUES ('w1', NULL, '', 'c', 1000.0, {})"
+)
+OTHER_DEVICE = (
+    "INSERT INTO devices (device, key_id, certificate, label, examples_cap, enrolled_at, left_at, facts) "
+    "VALUES ('d000000000000000a', {key}, '', '', 10, 1000.0, {left}, '{{}}')"
+)
 NEWEST = "counter = (SELECT max(counter) FROM revocation_lists)"
 
 
@@ -36,6 +46,7 @@ def play(folder: Path) -> None:
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     center = Center(3, store=store, blobs=FileBlobs(folder / BLOBS_FOLDER))
     coordinator, at = center.coordinator, center.clock.at
+    coordinator.access.audit.record("quorate serve", "audit.key", "key=" + "0" * 64)
     coordinator.identities.record_authority()
     center.authority.admit(coordinator, [key_of("one"), key_of("two")], at=at)
     worker = center.authority.certificate(key_of("three"), at=at, holder="worker")
@@ -43,7 +54,8 @@ def play(folder: Path) -> None:
     coordinator.identities.take_list(center.authority.list(at, key_of("four")))
     record, keys = coordinator.access.audit.record, coordinator.access.keys
     first = store.devices()[0]
-    record("", "device.register done", f"device={first.device} examples_cap={first.examples_cap}")
+    record(first.device, "device.register")
+    record(first.device, "device.register done", f"device={first.device} examples_cap={first.examples_cap}")
     record(worker.id, "worker.register", "label=cluster 7")
     record(worker.id, "worker.register done", f"worker={worker.id}")
     with store.transaction() as tx:
@@ -52,10 +64,12 @@ def play(folder: Path) -> None:
     keys.create_owner("quorate serve", "owner-key")
     record(CREATOR.id, "key.create", "role=viewer scope=marks expires_in_s=3600.0 label=the wall")
     made = keys.create(CREATOR, CreateKey(role="viewer", scope="marks", label="the wall", expires_in_s=3600))
-    record(CREATOR.id, "key.create done", f"key={made.key}")
     keys.revoke(CREATOR, made.key)
     record(CREATOR.id, "key.revoke done", f"key={made.key}")
     center.check_in()
+    leaver = store.devices()[1]
+    record(leaver.device, "device.leave")
+    coordinator.identities.leave(leaver)
     store.close()
 
 
@@ -182,6 +196,34 @@ statement("api-key-that-lasts", "another grant", "UPDATE api_keys SET expires_at
 statement("owners-key-that-ends", "another grant", "UPDATE api_keys SET expires_at = 1e9 WHERE role = 'owner'")
 statement("owners-key-made-a-viewers", "another grant", "UPDATE api_keys SET role = 'viewer' WHERE role = 'owner'")
 statement("api-key-no-longer-revoked", "is not revoked", "UPDATE api_keys SET revoked_at = NULL")
+statement("api-key-revoked-by-nobody", "no request of that", "UPDATE api_keys SET revoked_at = 1 WHERE role = 'owner'")
+for column, value in (("secret_hash", "f" * 64), ("label", "mine"), ("created_by", "olga"), ("created_at", 1.0)):
+    statement(f"{column}-of-an-api-key", "another grant, secret, label", f"UPDATE api_keys SET {column} = ?", value)
+statement("inside-of-an-authority", "is in the audit alone", "UPDATE authorities SET inside = 1 - inside")
+statement("since-of-an-authority", "is not in the audit", "UPDATE authorities SET since = since - 3600")
+statement(
+    "authority-invented",
+    "is not in the audit",
+    "INSERT INTO authorities (number, authority, inside, since) VALUES (9, ?, 0, 1000.0)",
+    "0" * 32,
+)
+statement("worker-revoked-by-nobody", "no request of that", OTHER_WORKER.format("1"))
+statement("worker-invented", "no run is simulated", OTHER_WORKER.format("NULL"))
+statement(
+    "device-invented",
+    "no run is simulated",
+    OTHER_DEVICE.format(key="'00000000000000000000000000000001'", left="NULL"),
+)
+statement("device-that-left-invented", "no request of that", OTHER_DEVICE.format(key="NULL", left="1001"))
+statement(
+    "device-that-has-not-left",
+    "no request of that",
+    f"UPDATE devices SET key_id = NULL, certificate = '', left_at = 1e9 WHERE device = {LAST}",
+)
+statement("left-at-set", "no request of that", f"UPDATE devices SET left_at = 1e9 WHERE device = {LAST}")
+statement("left-before-it-asked", "and asked for it", "UPDATE devices SET left_at = 1 WHERE left_at IS NOT NULL")
+statement("registered-earlier", "was registered at", "UPDATE devices SET enrolled_at = enrolled_at - 60")
+statement("registered-later", "was registered at", "UPDATE devices SET enrolled_at = enrolled_at + 60")
 statement("worker-no-longer-revoked", "is not revoked", "UPDATE workers SET revoked_at = NULL")
 statement("worker-of-another-name", "is called", "UPDATE workers SET label = 'cluster 8'")
 statement("worker-deleted", "is not there", "DELETE FROM workers")
@@ -286,11 +328,21 @@ def test_a_doctoring_is_named(folder: Path, name: str, known: bool) -> None:
 
 
 def test_a_key_whose_request_was_cut_short_by_a_crash_is_no_violation(folder: Path) -> None:
-    """The request is in the audit, what came of it is not. One such request excuses one key."""
+    """A key and its row of the audit are one transaction. A revocation was asked for before."""
     store = open_store(f"sqlite:///{folder / DATABASE_FILE}")
     access = OperatorAccess(store, now=lambda: 1000.0, entropy=os.urandom)
-    access.audit.record(CREATOR.id, "key.create", "role=viewer scope=* expires_in_s=3600.0")
-    for number in range(2):
-        access.keys.create(CREATOR, CreateKey(role="viewer", scope="*", label="", expires_in_s=3600))
-        assert len(found(folder)) == number
+    key = access.keys.create(CREATOR, CreateKey(role="viewer", scope="*", label="a = b", expires_in_s=3600)).key
+    assert found(folder) == []
+    access.audit.record(CREATOR.id, "key.revoke", f"key={key}")
+    access.keys.revoke(CREATOR, key)
+    assert found(folder) == []
     store.close()
+
+
+def test_a_folder_that_was_never_served_has_no_audit_of_who_was_taken_in(tmp_path: Path) -> None:
+    """A simulation's devices have no certificate."""
+    world = World(0, store=open_store(f"sqlite:///{tmp_path / DATABASE_FILE}"))
+    with world.store.transaction() as tx:
+        tx.insert_device(device_row("simulated", 10, "", 1000.0))
+    world.store.close()
+    assert found(tmp_path) == []
