@@ -19,7 +19,7 @@ from coordinator.engine.plan import Plan
 PAGE = Path(__file__).parents[1] / "docs" / "plan.md"
 
 
-def _tables(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+def tables_in(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """Field -> what it is, of the fields that are tables with fields of their own."""
     return {
         name: kind
@@ -29,7 +29,7 @@ def _tables(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     }
 
 
-SECTIONS = _tables(Plan)
+SECTIONS = tables_in(Plan)
 HEAD = """# Plans
 
 A plan is a TOML file with everything that a run shall do. A field that is left out has the default below; an unknown
@@ -50,7 +50,7 @@ def page() -> str:
     parts = [HEAD]
     for name, model in SECTIONS.items():
         parts += [f"## [{name}]", *_table(model)]
-        for kind in dict.fromkeys(_tables(model).values()):
+        for kind in dict.fromkeys(tables_in(model).values()):
             parts += [f"### A {kind.__name__.lower()}", *_table(kind)]
     return "\n".join(parts).rstrip() + "\n"
 
