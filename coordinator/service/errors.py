@@ -32,7 +32,7 @@ from starlette.responses import Response
 
 from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION, message_of
 from client_sdk.protocol.problems import Problem, ProblemError, problem
-from coordinator.blobs.port import BlobError, DigestMismatch, DiskFull, Gone, TooLarge
+from coordinator.blobs.port import BlobError, Damaged, DigestMismatch, DiskFull, TooLarge
 from coordinator.store.errors import NoSuchValue
 from coordinator.store.port import StoreError, StoreFull
 
@@ -83,8 +83,8 @@ def problem_of(error: BaseException, *, path: str = "") -> Problem:
             return problem("digest-mismatch", str(error)).problem
         case TooLarge():
             return problem("too-large", str(error)).problem
-        case Gone():
-            log.error("a file is damaged or gone", path=path, error=str(error))
+        case Damaged():
+            log.error("a file is damaged", path=path, error=str(error))
             return problem("busy", str(error), retry_after_s=5).problem
         case BlobError():
             log.error("blobs refused", path=path, error=str(error))

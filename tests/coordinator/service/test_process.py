@@ -279,7 +279,7 @@ def test_two_replicas_sign_one_audit_each_with_its_key(tmp_path: Path) -> None:
     keys = [made_or_read(folder / "audit-key.pem").public_hex for folder in folders]
     rows, wrong = of_audit(tmp_path, *keys)
     assert wrong == []
-    assert len(rows) == 2 * (3 + 3 * 2)
+    assert len(rows) == 2 * (4 + 3 * 2)
     assert any("a key that was not given" in what for what in of_audit(tmp_path, keys[0])[1])
 
 
