@@ -2,7 +2,7 @@
 
 Two accounts of the log are held against the stored rows. One is a replay: ``step`` folds the log from the plan,
 ``records.write`` writes what it gives into an empty database, and all tables are compared, column by column
-(``tables.py``, which lists what no log determines). The other uses neither, so that a bug of theirs cannot hide itself.
+(``replay.py``, which lists what no log determines). The other uses neither, so that a bug of theirs cannot hide itself.
 All rows are read in one transaction, so a coordinator may run meanwhile.
 
 ========  ========================================================================================================
@@ -49,8 +49,8 @@ from __future__ import annotations
 
 from coordinator.store.audit_chain import AuditHead, BadAuditHead, is_audit_head
 from coordinator.verify.audit import AuditWitness
+from coordinator.verify.chains import BadHead, Head, of_history, parsed
 from coordinator.verify.database import verify
-from coordinator.verify.heads import BadHead, Head, of_history, parsed
 from coordinator.verify.violation import CannotVerify, Violation
 
 __all__ = [

@@ -72,7 +72,7 @@ class AuditChecks:
             heads.setdefault(known.count, []).append(known)
         link, number = audit_beginning(), 0
         row: AuditRow | None = None
-        for at, row in _rows(reader):
+        for at, row in audit_rows(reader):
             if at != number + 1:
                 yield _violation(row, _misplaced(number + 1, at))
             elif row.link != _link(link, at, row):
@@ -123,7 +123,8 @@ class _Signatures:
             yield "the audit: its rows are not signed, so whoever writes to the database can compute its links anew"
 
 
-def _rows(reader: Reader) -> Iterator[tuple[int, AuditRow]]:
+def audit_rows(reader: Reader) -> Iterator[tuple[int, AuditRow]]:
+    """All rows of the audit with their numbers, in pages."""
     after = 0
     while page := reader.audit_of_all(after, _PAGE):
         yield from page

@@ -14,9 +14,9 @@ from coordinator.store.audit_chain import AuditHead
 from coordinator.store.port import Reader, RunRow, Store
 from coordinator.store.rows import RunNameRow
 from coordinator.verify.audit import AuditChecks, AuditWitness
+from coordinator.verify.chains import Head
 from coordinator.verify.files import HashedBlobs
 from coordinator.verify.flower import flower_files, flower_rows, flower_runs
-from coordinator.verify.heads import Head
 from coordinator.verify.identities import IdentityChecks
 from coordinator.verify.kinds import UNREADABLE, fields_of_wrong_kind, is_text, latest_round, shown, wrong_kinds
 from coordinator.verify.rounds import CountedIn

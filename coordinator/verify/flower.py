@@ -16,9 +16,8 @@ from coordinator.folding.refold import short
 from coordinator.runtime.flower.retention import ENDED_S
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Reader
-from coordinator.verify.chains import FlowerChain
+from coordinator.verify.chains import FlowerChain, Head
 from coordinator.verify.files import HashedBlobs
-from coordinator.verify.heads import Head
 from coordinator.verify.kinds import UNREADABLE
 from coordinator.verify.violation import RunViolation, Violation
 

@@ -19,9 +19,10 @@ from client_sdk.credentials.revocations import RevocationList
 from client_sdk.flower.work import node_id
 from coordinator.runtime.process_state import list_row
 from coordinator.store.port import AuditRow, DeviceRow, Reader
+from coordinator.verify.audit import audit_rows
+from coordinator.verify.kinds import every_device
 from coordinator.verify.violation import Violation, printable
 
-_PAGE = 5000
 _NEVER = float("-inf")
 _APART_S = 5.0
 """By how much the clock may have gone back during a request."""
@@ -47,7 +48,7 @@ class IdentityChecks:
         recorded = {row.authority for row in authorities}
         audited = _Audited(reader)
         caps: dict[str, int] = {}
-        for device in _devices(reader):
+        for device in every_device(reader):
             caps[device.device] = device.examples_cap
             name = f"device {device.device}"
             if device.node not in (None, node_id(device.device)):
@@ -205,11 +206,8 @@ class _Audited:
         self.sessions: set[str] = set()
         self._made: dict[str, str] = {}
         """API key -> the digest of its row."""
-        after = 0
-        while page := reader.audit_of_all(after, _PAGE):
-            for _, row in page:
-                self._add(row)
-            after = max(number for number, _ in page)
+        for _, row in audit_rows(reader):
+            self._add(row)
 
     def _add(self, row: AuditRow) -> None:
         says: dict[str, str] = {}
@@ -280,13 +278,6 @@ class _Audited:
             yield from self.revocation("key", key, name, row.revoked_at)
         for key in sorted(self._made.keys() - rows.keys()):
             yield _violation(f"the API key {key} is not there, and the audit says that it was created")
-
-
-def _devices(reader: Reader) -> Iterator[DeviceRow]:
-    after = ""
-    while page := reader.devices(_PAGE, after):
-        yield from page
-        after = page[-1].device
 
 
 def _violation(what: str) -> Violation:

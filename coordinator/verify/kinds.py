@@ -1,9 +1,11 @@
 """Values of another kind than their column has: SQLite stores a text in a column of numbers, and a list where a body
-shall be. The other checks compare values and compute with them, so they cannot read such rows.
+shall be. The other checks compare values and compute with them, so they cannot read such rows. Where a value is of its
+kind and another one than the log gives, ``in_bodies`` and ``difference`` say so.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -11,15 +13,24 @@ from functools import cache, partial
 from typing import Any, get_args, get_origin, get_type_hints
 
 from coordinator.store.declared import TABLES
-from coordinator.store.port import Reader
+from coordinator.store.port import DeviceRow, Reader
 from coordinator.verify.violation import RunViolation
 
-_ALL = 1 << 30
-_SHOWN = 80
+_PAGE, _ALL = 5000, 1 << 30
+_SHOWN, _SHOWN_OF_TWO = 80, 60
+"""Characters of a value; of each of two that differ."""
 _DEEPEST = 100
 """Levels of a body that its values may be nested in. Ours have fewer than ten."""
 UNREADABLE = (TypeError, AttributeError, ValueError, KeyError, OverflowError, RecursionError, struct.error)
 """What a check raises where it meets such a value."""
+
+
+def every_device(reader: Reader) -> Iterator[DeviceRow]:
+    """All registered devices, in pages."""
+    after = ""
+    while page := reader.devices(_PAGE, after):
+        yield from page
+        after = page[-1].device
 
 
 def latest_round(reader: Reader, run: str) -> int:
@@ -105,3 +116,33 @@ def _kinds(row: type) -> dict[str, tuple[type, ...]]:
         types = tuple(get_origin(part) or part for part in parts)
         found[name] = (*types, int) if float in types else types
     return found
+
+
+ABSENT = object()
+
+
+def in_bodies(name: str, gives: Any, has: Any) -> Iterator[str]:
+    """The values in a body that differ: 1, 1.0 and true do."""
+    if isinstance(gives, dict) and isinstance(has, dict):
+        for key in sorted({*gives, *has}):
+            yield from in_bodies(f"{name}.{key}", gives.get(key, ABSENT), has.get(key, ABSENT))
+    elif ABSENT in (gives, has) or json.dumps(gives, sort_keys=True) != json.dumps(has, sort_keys=True):
+        yield difference(name, gives, has)
+
+
+def filled(has: Any, read: Any) -> Any:
+    """A stored body with the fields that it leaves out. ``read``: what it is read as, written as JSON again."""
+    if isinstance(has, dict) and isinstance(read, dict):
+        return {**has, **{name: filled(has.get(name, value), value) for name, value in read.items()}}
+    if isinstance(has, list) and isinstance(read, list) and len(has) == len(read):
+        return [*map(filled, has, read)]
+    return has
+
+
+def difference(name: str, gives: object, has: object) -> str:
+    return f"{name} is {_shown(has)}, and the log gives {_shown(gives)}"
+
+
+def _shown(value: object) -> str:
+    text = "absent" if value is ABSENT else repr(value)
+    return text if len(text) <= _SHOWN_OF_TWO else text[:_SHOWN_OF_TWO] + "..."

@@ -11,9 +11,8 @@ from client_sdk.metrics import Tally, added
 from coordinator.engine.aggregation.weights import is_capped
 from coordinator.engine.plan import Plan
 from coordinator.store.port import TERMINAL, CheckpointRow, EventRow, RoundRow
-from coordinator.verify.kinds import UNREADABLE
+from coordinator.verify.kinds import UNREADABLE, in_bodies
 from coordinator.verify.logged_round import LoggedRound
-from coordinator.verify.values import in_bodies
 from coordinator.verify.violation import RunViolation
 
 _TEXTS = ("because", "departures", "exhausted", "left_out")

@@ -14,28 +14,34 @@ from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import differences
 from coordinator.runtime.extensions import FindExtensions
-from coordinator.store.port import CheckpointRow, ContributionRow, EventRow, Reader, RoundRow, RunRow, StoreError
-from coordinator.verify.chains import EventChain, RefusalChain
+from coordinator.store.port import (
+    CheckpointRow,
+    ContributionRow,
+    DeviceRow,
+    EventRow,
+    Reader,
+    RoundRow,
+    RunRow,
+    StoreError,
+    WorkerRow,
+)
+from coordinator.verify.chains import EventChain, Head, RefusalChain, against_head
 from coordinator.verify.deadlines import Deadlines
-from coordinator.verify.draws import against_draw
 from coordinator.verify.files import (
     HashedBlobs,
     WantedBlob,
     against_blob,
+    against_draw,
     against_manifests,
     forgotten_rounds,
     wanted_blobs,
 )
-from coordinator.verify.fleet import against_fleet, devices_of
-from coordinator.verify.heads import Head, against_head
-from coordinator.verify.kinds import latest_round
+from coordinator.verify.kinds import every_device, fields_of_wrong_kind, latest_round, shown
 from coordinator.verify.logged_round import LoggedRound
-from coordinator.verify.messages import WithMessages, against_messages
 from coordinator.verify.public_rows import RoundTimes
-from coordinator.verify.replay import Replay
+from coordinator.verify.replay import Replay, differing_tables
 from coordinator.verify.rounds import CountedIn, RoundChecks, against_line
-from coordinator.verify.secure import LoggedSecure, against_leftovers
-from coordinator.verify.tables import differing_tables
+from coordinator.verify.secure import LoggedSecure, WithMessages, against_leftovers, against_messages
 from coordinator.verify.violation import RunViolation
 
 _PAGE = 5000
@@ -288,3 +294,39 @@ def _read(row: EventRow) -> ev.Event | None:
         return ev.from_json(row.kind, row.at, row.body)
     except (ValueError, TypeError):
         return None
+
+
+def devices_of(reader: Reader, replay: Replay) -> dict[str, DeviceRow]:
+    """The rows of the devices that the log names."""
+    named = {device for _, device, _ in replay.examples}
+    return {row.device: row for row in every_device(reader) if row.device in named}
+
+
+def against_fleet(reader: Reader, replay: Replay, devices: dict[str, DeviceRow]) -> Iterator[RunViolation]:
+    """Each device of a cohort is registered, with no more examples than its cap; each worker of a lease is registered;
+    and their rows hold values of their columns' kinds."""
+    missing: set[str] = set()
+    for number, device, examples in replay.examples:
+        row = devices.get(device)
+        if row is None and device not in missing:
+            missing.add(device)
+            yield RunViolation("fleet", number, f"{device} was selected, and is not registered")
+        elif row is not None and examples > row.examples_cap:
+            cap = f"its registration allows {row.examples_cap}"
+            yield RunViolation("fleet", number, f"{device} counts with {examples} examples, and {cap}")
+    selected = {device: number for number, device, _ in reversed(replay.examples)}
+    for device, row in devices.items():
+        yield from _kinds("devices", row, selected[device])
+    workers = {row.worker: row for row in reader.workers()}
+    leased = {worker: number for number, worker in reversed(replay.leases)}
+    for worker in workers.keys() & leased.keys():
+        yield from _kinds("workers", workers[worker], leased[worker])
+    for number, worker in replay.leases:
+        if worker not in workers:
+            yield RunViolation("fleet", number, f"worker {worker} had a lease, and is not registered")
+
+
+def _kinds(table: str, row: DeviceRow | WorkerRow, number: int) -> Iterator[RunViolation]:
+    """The fields that hold a value of another kind. ``number``: the first round that needs the row."""
+    for name, value in fields_of_wrong_kind(row):
+        yield RunViolation("fleet", number, f"{table}.{name} holds {shown(value)}")

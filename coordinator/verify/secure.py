@@ -1,16 +1,18 @@
 """Secure rounds, by an account of the log that is made without the engine's ``step``: who signed the list of survivors,
-that one sum was opened, and that no message of a round that is over is left.
+that one sum was opened, and that no message of a round that is over is left. Short messages are rows while their round
+lasts: none is stored that the log does not name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from io import BytesIO
+from typing import Any, BinaryIO
 
 from coordinator.blobs.port import is_digest
 from coordinator.folding.refold import Readable, short
-from coordinator.store.port import EventRow
+from coordinator.store.port import EventRow, Reader
 from coordinator.verify.violation import RunViolation
 
 _MESSAGES = ("Advertised", "Shared", "Masked", "Signed", "Revealed")
@@ -90,3 +92,30 @@ def against_leftovers(blobs: Readable, over: Mapping[int, LoggedSecure], kept: s
         for digest in sorted(blob.hex() for blob in logged.blobs):
             if digest not in kept and blobs.has(digest):
                 yield RunViolation("secure", number, f"a message of the round is left: {short(digest)}")
+
+
+class WithMessages:
+    """Readable blobs, and a run's short messages as if they were blobs. ``newest``: reads of committed data."""
+
+    def __init__(self, blobs: Readable, newest: Reader, run: str) -> None:
+        self._blobs, self._newest, self._run = blobs, newest, run
+
+    def has(self, digest: str) -> bool:
+        return bool(self._newest.messages(self._run, [digest])) or self._blobs.has(digest)
+
+    def open(self, digest: str) -> BinaryIO:
+        content = self._newest.messages(self._run, [digest]).get(digest)
+        return self._blobs.open(digest) if content is None else BytesIO(content)
+
+
+def against_messages(
+    stored: Mapping[str, int], logged: Mapping[int, LoggedSecure], kept: Collection[int]
+) -> Iterator[RunViolation]:
+    """Findings for rows of messages. ``stored``: digest -> round; ``kept``: the rounds whose messages may be there."""
+    for digest, number in stored.items():
+        account = logged.get(number)
+        named = isinstance(digest, str) and is_digest(digest)  # SQLite also has bytes in a column of texts
+        if account is None or not named or bytes.fromhex(digest) not in account.blobs:
+            yield RunViolation("secure", number, f"a message is stored that the log does not name: {short(digest)}")
+        elif number not in kept:
+            yield RunViolation("secure", number, f"a message of the round is left: {short(digest)}")
