@@ -2,17 +2,12 @@
 
 A coordinator holds the authority's public key only, so it cannot make devices up. The files, lowest first::
 
-    policy            how long certificates and lists last, and under which URL the authority is reached
     ledger            what it stores, in SQLite: tokens, holders, keys, its list, who did what when
+    issuer            the key with the policy: signs certificates and the current list, makes tokens, revokes
     folder            the authority's folder: its key, its policy, its ledger
-    issuer            the key with the policy: signs certificates and lists
-    revoking          revokes a key, and the list that is current
-    issuing           enrols, renews and rotates
-    tokens            what an operator hands out
     proofs            the port that says who a device is, beside its token
-    answering         the requests of the holders of keys: who signed them, and what they get
-    app, process      the same over HTTP
-    inside            the same inside a coordinator, for trials on one machine
+    answering         the requests of the holders of keys: enrols, renews and rotates
+    app               the same over HTTP, in a process of its own or, for trials, inside a coordinator
 
 Operators act on the folder by ``quorate authority`` on the authority's machine; nothing of theirs is served.
 

@@ -3,15 +3,20 @@
 ::
 
     request -> signature's form and times -> key in the ledger -> signature, body -> nonce -> one transaction
+
+Keys are enrolled, renewed and rotated by plain functions over the rows of one transaction, which check everything
+first. Each may be repeated after an answer was lost. ProblemError: *enrolment-refused*, *revoked-key*, *conflict*.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from client_sdk.credentials.errors import CredentialError, refusal_of
+from client_sdk.credentials.enrolment_token import enrolment_statement, rotation_statement
+from client_sdk.credentials.errors import BadCredential, CredentialError, refusal_of
+from client_sdk.credentials.identity_keys import key_id, require_identity_key, require_signed
 from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
 from client_sdk.protocol.authority import (
     AuthorityKey,
@@ -22,11 +27,9 @@ from client_sdk.protocol.authority import (
 )
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.quiet import QuietCounter, with_more
-from coordinator.authority import issuing
-from coordinator.authority.issuer import Issuer
-from coordinator.authority.ledger import AuditEntry, KeyRow, Ledger
+from coordinator.authority.issuer import Issuer, current_list, leave, served_list
+from coordinator.authority.ledger import AuditEntry, AuditEvent, HolderRow, KeyRow, Ledger, LedgerRows, TokenRow
 from coordinator.authority.proofs import LONGEST_SUBJECT, EnrolmentProof, NoProof, ProofRefused
-from coordinator.authority.revoking import leave, served_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class AuthorityAnswers:
 
     def _enrol(self, request: CertificateRequest, at: float) -> CertificateAnswer:
         with self.ledger.reading() as rows:
-            issuing.require_enrollable(rows, self.issuer, request, at)
+            require_enrollable(rows, self.issuer, request, at)
         try:
             subject = self.proof.subject(request.who, bytes.fromhex(request.public_key), at)
         except ProofRefused as error:
@@ -88,14 +91,14 @@ class AuthorityAnswers:
         if not (len(subject) <= LONGEST_SUBJECT and (subject.isprintable())):
             raise ValueError("an enrolment proof gave a subject that is not up to 200 printable characters")
         with self.ledger.writing() as rows:
-            certificate = issuing.enrol(rows, self.issuer, request, subject=subject, at=at)
+            certificate = enrol(rows, self.issuer, request, subject=subject, at=at)
         return self.issuer.certified(certificate)
 
     def renew(self, request: SignedRequest) -> CertificateAnswer:
         """The certificate of the key that signed, for longer."""
         key_id = self._signed_by(request)
         with self.ledger.writing() as rows:
-            certificate = issuing.renew(rows, self.issuer, _known(rows.key(key_id)), at=request.at)
+            certificate = renew(rows, self.issuer, _known(rows.key(key_id)), at=request.at)
         return self.issuer.certified(certificate)
 
     def rotate(self, request: SignedRequest) -> CertificateAnswer:
@@ -103,7 +106,7 @@ class AuthorityAnswers:
         key_id = self._signed_by(request)
         asked = RotationRequest.model_validate_json(request.body)
         with self.ledger.writing() as rows:
-            certificate = issuing.rotate(rows, self.issuer, _known(rows.key(key_id)), asked, at=request.at)
+            certificate = rotate(rows, self.issuer, _known(rows.key(key_id)), asked, at=request.at)
         return self.issuer.certified(certificate)
 
     def leave(self, request: SignedRequest) -> None:
@@ -112,7 +115,7 @@ class AuthorityAnswers:
         with self.ledger.writing() as rows:
             key = _known(rows.key(key_id))
             if key.revoked_at is not None:
-                raise problem("revoked-key", issuing.REVOKED)
+                raise problem("revoked-key", REVOKED)
             leave(rows, self.issuer, key, at=request.at)
 
     def revocations(self, at: float) -> bytes:
@@ -127,11 +130,11 @@ class AuthorityAnswers:
             with self.ledger.reading() as rows:
                 key = _known(rows.key(bytes.fromhex(signature.key_id)))
             if key.public_key is None:
-                raise problem("revoked-key", issuing.REVOKED)
+                raise problem("revoked-key", REVOKED)
             signature.require_signed(key.public_key, method="POST", uri=self.issuer.policy.url + request.target)
             signature.require_body(hashlib.sha256(request.body).digest())
             if key.revoked_at is not None and (request.path != AuthorityRoute.ROTATED or key.replaced_by is None):
-                raise problem("revoked-key", issuing.REVOKED)
+                raise problem("revoked-key", REVOKED)
             if request.complete_at > signature.expires:
                 raise problem("wrong-clock", "This request was complete only after its signature had expired.")
             self.nonces.take(signature, max(request.at, request.complete_at))
@@ -144,3 +147,142 @@ def _known(key: KeyRow | None) -> KeyRow:
     if key is None:
         raise problem("unauthenticated", "The authority has certified no such key.")
     return key
+
+
+MOST_ROTATIONS = 16
+"""Most revoked keys of one id at the same time: the list goes to everybody, and one device must not make it long."""
+REVOKED = "The authority has revoked this key: an operator of the authority can say why."
+
+
+def _usable_token(rows: LedgerRows, request: CertificateRequest, at: float) -> TokenRow:
+    """The token of the request, which may still enrol this key at ``at`` (Unix seconds)."""
+    token = rows.token(_digest(request))
+    if token is None:
+        raise _refused("This enrolment token is not known here")
+    if not rows.enrolled_by(token.secret_digest, key_id(bytes.fromhex(request.public_key))):
+        if at >= token.expires_at:
+            raise _refused("This enrolment token has expired")
+        if token.uses_left < 1:
+            raise _refused("This enrolment token was used as often as it may be")
+    return token
+
+
+def require_enrollable(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, at: float) -> TokenRow:
+    """The usable token that a request for a certificate names, where who asks has its private key too."""
+    token, public = _usable_token(rows, request, at), bytes.fromhex(request.public_key)
+    statement = enrolment_statement(issuer.trusted.id, token.secret_digest, public)
+    _require_possession(public, statement, request.proof)
+    return token
+
+
+def enrol(rows: LedgerRows, issuer: Issuer, request: CertificateRequest, *, subject: str = "", at: float) -> bytes:
+    """The certificate of the key in ``request``, encoded. ``subject``: who its holder is, where that was proven.
+
+    The same token and key get the id that they got before, and use the token once. A valid key keeps its id under a
+    further token too, which is how a holder whose certificate has expired comes back."""
+    token = require_enrollable(rows, issuer, request, at)
+    public = bytes.fromhex(request.public_key)
+    key = rows.key(key_id(public))
+    if key is not None and (key.revoked_at is not None or key.id is None or key.certificate is None):
+        raise problem("revoked-key", REVOKED)
+    if rows.enrolled_by(token.secret_digest, key_id(public)):
+        if key is None or key.certificate is None:
+            raise problem("revoked-key", REVOKED)
+        if at >= key.expires_at:
+            raise _refused("The certificate has expired, and this token was used for this key already")
+        return key.certificate
+    holder = _holder_of(rows, issuer, key, token, request.label, subject, at)
+    rows.use_token(token.secret_digest, key_id(public))
+    return _certify(rows, issuer, holder, public, "enrolled", at)
+
+
+def renew(rows: LedgerRows, issuer: Issuer, key: KeyRow, *, at: float) -> bytes:
+    """A certificate of the same key for longer; the present one while less than half of its time is over."""
+    holder, public, certificate = _certified(rows, key)
+    _require_in_time(key, at)
+    if at < key.expires_at - issuer.policy.certificate_s // 2:
+        return certificate
+    return _certify(rows, issuer, holder, public, "renewed", at)
+
+
+def rotate(rows: LedgerRows, issuer: Issuer, key: KeyRow, request: RotationRequest, *, at: float) -> bytes:
+    """A certificate of another key under the same id. The old key is revoked; ``key`` may be revoked already, where it
+    was by this very rotation."""
+    new = bytes.fromhex(request.new_key)
+    if key.revoked_at is not None:
+        following = rows.key(key_id(new))
+        if key.replaced_by != key_id(new) or following is None or following.revoked_at is not None:
+            raise problem("revoked-key", REVOKED)
+        return _certified(rows, following)[2]
+    holder, old, _ = _certified(rows, key)
+    _require_in_time(key, at)
+    _require_possession(new, rotation_statement(issuer.trusted.id, holder.id, old, new), request.proof)
+    if rows.key(key_id(new)) is not None:
+        raise problem("conflict", "This key was certified before; draw a new one.")
+    if rows.revoked_of(holder.id) >= MOST_ROTATIONS:
+        raise problem("conflict", f"{MOST_ROTATIONS} keys of this id are on the revocation list; rotate again later.")
+    rows.put_key(replace(key, revoked_at=int(at), replaced_by=key_id(new)))
+    certificate = _certify(rows, issuer, holder, new, "rotated", at)
+    current_list(rows, issuer, at, changed=True)
+    return certificate
+
+
+def _holder_of(
+    rows: LedgerRows, issuer: Issuer, key: KeyRow | None, token: TokenRow, label: str, subject: str, at: float
+) -> HolderRow:
+    """The holder of this key, or a new one."""
+    if key is not None and key.id is not None:
+        holder = rows.holder(key.id)
+        if holder is not None and holder.holder == token.holder:
+            return replace(holder, label=label or holder.label, subject=subject or holder.subject)
+        raise problem("conflict", f"This key is not that of a {token.holder}, for which the token is.")
+    fresh = issuer.new_id(token.holder)
+    while rows.holder(fresh) is not None:
+        fresh = issuer.new_id(token.holder)
+    return HolderRow(id=fresh, holder=token.holder, enrolled_at=int(at), label=label, subject=subject)
+
+
+def _certify(rows: LedgerRows, issuer: Issuer, holder: HolderRow, public: bytes, event: AuditEvent, at: float) -> bytes:
+    before = rows.key(key_id(public))
+    made = issuer.certificate(id=holder.id, holder=holder.holder, public_key=public, at=at)
+    rows.put_holder(holder)
+    rows.put_key(
+        KeyRow(
+            key_id=key_id(public),
+            id=holder.id,
+            public_key=public,
+            certificate=made.encoded,
+            expires_at=max(made.not_after, before.expires_at if before is not None else 0),
+        )
+    )
+    rows.note(AuditEntry(at=int(at), who=f"{holder.holder} {holder.id}", event=event, what=holder.id))
+    return made.encoded
+
+
+def _certified(rows: LedgerRows, key: KeyRow) -> tuple[HolderRow, bytes, bytes]:
+    """Holder, public key and certificate of a key. ProblemError *revoked-key* where its holder has left."""
+    holder = rows.holder(key.id) if key.id is not None else None
+    if holder is None or key.public_key is None or key.certificate is None or key.revoked_at is not None:
+        raise problem("revoked-key", REVOKED)
+    return holder, key.public_key, key.certificate
+
+
+def _require_in_time(key: KeyRow, at: float) -> None:
+    if at >= key.expires_at:
+        raise _refused("The certificate has expired, so its key alone proves nothing; the same key can enrol again")
+
+
+def _require_possession(public: bytes, statement: bytes, proof: str) -> None:
+    try:
+        require_identity_key(public)
+        require_signed(public, statement, bytes.fromhex(proof), "the new key")
+    except BadCredential as error:
+        raise problem("enrolment-refused", str(error)) from None
+
+
+def _digest(request: CertificateRequest) -> bytes:
+    return hashlib.sha256(bytes.fromhex(request.secret)).digest()
+
+
+def _refused(why: str) -> ProblemError:
+    return problem("enrolment-refused", f"{why}; ask an operator of the authority for a new token.")

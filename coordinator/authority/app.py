@@ -2,13 +2,22 @@
 
 It serves holders of keys and whoever fetches the list. Nothing here lists devices, makes tokens or revokes others'
 keys: operators do that on the authority's machine.
+
+An authority is a process of its own, which locks its folder. A coordinator needs none to go on with its rounds: only
+the list's next update, renewals and new devices do. For trials on one machine (``quorate serve --dev-authority``) it is
+inside a coordinator's process, in a folder like any other, with the tokens of this start beside it. That is the one
+exception to what an authority is for: this coordinator has the key, so it could make devices up, and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,14 +25,32 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from client_sdk.credentials.certificate import HolderClass
+from client_sdk.credentials.enrolment_token import EnrolmentToken
+from client_sdk.credentials.errors import BadCredential
+from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.protocol.authority import REVOCATIONS_MEDIA_TYPE, AuthorityRoute, CertificateRequest
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.answering import AuthorityAnswers, SignedRequest
+from coordinator.authority.folder import KEY_FILE, make_authority, opened, write_policy
+from coordinator.authority.issuer import DAY_S, AuthorityPolicy, Issuer, make_token
+from coordinator.authority.ledger import LedgerRows
+from coordinator.authority.proofs import EnrolmentProof
+from coordinator.datafolder import locked, write_private
 from coordinator.service.edge import Edge
 from coordinator.service.errors import problem_of, problem_response
 from coordinator.service.observe import Meters
+from coordinator.service.process import (
+    bind,
+    certificate_of,
+    collect_only_what_is_new,
+    local_url,
+    locked_folder,
+    raise_file_limit,
+)
 from coordinator.service.route import LeanRoute, json_response, read_body
 from coordinator.service.serving import Serving
+from coordinator.service.sockets import HttpServer
 from coordinator.settings import Settings
 
 Endpoint = Callable[..., Awaitable[Response]]
@@ -132,3 +159,97 @@ def _process_routes(service: Serving, answers: AuthorityAnswers, clock: Callable
 
 def _route(method: str, path: str, endpoint: Endpoint) -> LeanRoute:
     return LeanRoute(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)
+
+
+def serve_authority(
+    folder: Path,
+    settings: Settings,
+    proof: EnrolmentProof,
+    on_ready: Callable[[str, Issuer], None],
+) -> None:
+    """Serves the authority of this folder until SIGINT or SIGTERM, under the limits of ``settings``.
+    ``on_ready(url, issuer)`` is called when requests are answered, with the address that is listened on.
+
+    Must run in the process's main thread. CannotServe, AuthorityFolderError.
+    """
+    certificate = certificate_of(settings)
+    raise_file_limit()
+    with opened(folder) as (issuer, ledger), locked_folder(folder, "authority"):
+        listener = bind(settings.host, settings.port)
+        try:
+            url = local_url(settings, listener)
+            app = create_authority_app(AuthorityAnswers(issuer, ledger, proof), settings, time.time)
+
+            def ready() -> None:
+                collect_only_what_is_new()
+                on_ready(url, issuer)
+
+            HttpServer(app, listener, ready, certificate).run()
+        finally:
+            listener.close()
+
+
+_LASTS_S = 3_650 * DAY_S
+_USES = 1_000_000
+_LEFT_S = 30 * DAY_S
+"""A token that lasts less long is replaced at the next start."""
+
+
+@dataclass(frozen=True)
+class InsideAuthority:
+    """The authority of one start of a coordinator."""
+
+    answers: AuthorityAnswers
+    clock: Callable[[], float]
+    device_token_file: Path
+    """With a token by which a device enrols; mode 0600."""
+    worker_token_file: Path
+    """With a token by which a worker enrols; mode 0600."""
+
+    @property
+    def trusted(self) -> TrustedAuthority:
+        return self.answers.issuer.trusted
+
+    def revocations(self) -> bytes:
+        """The bytes of its current list."""
+        return self.answers.revocations(self.clock())
+
+    def routes(self, service: Serving) -> list[LeanRoute]:
+        """What it serves beside the coordinator's routes. The coordinator serves the list."""
+        return holders_routes(service, self.answers, self.clock)
+
+
+@contextlib.contextmanager
+def inside_authority(folder: Path, url: str, clock: Callable[[], float]) -> Iterator[InsideAuthority]:
+    """The authority in this folder, which is made where there is none, under the coordinator's URL of this start.
+    ``clock``: Unix seconds. AuthorityFolderError, FolderError."""
+    if not (folder / KEY_FILE).exists():
+        make_authority(folder, AuthorityPolicy(url=url), at=clock())
+    with locked(folder, "authority"), opened(folder) as (issuer, ledger):
+        if issuer.policy.url != url:
+            issuer = replace(issuer, policy=issuer.policy.model_copy(update={"url": url}))
+            write_policy(folder, issuer.policy)
+        with ledger.writing() as rows:
+            files = [_token_file(folder, rows, issuer, holder, clock()) for holder in ("device", "worker")]
+        yield InsideAuthority(AuthorityAnswers(issuer, ledger), clock, *files)
+
+
+def _token_file(folder: Path, rows: LedgerRows, issuer: Issuer, holder: HolderClass, at: float) -> Path:
+    """The file with the token of this class: that of the last start under today's URL, or a new one."""
+    path = folder / f"{holder}-token"
+    token = _last(path, issuer)
+    row = rows.token(token.secret_digest) if token is not None else None
+    if token is None or row is None or row.uses_left < 1 or at >= row.expires_at - _LEFT_S:
+        token = make_token(
+            rows, issuer, holder=holder, uses=_USES, lasts_s=_LASTS_S, label="dev", who="quorate serve", at=at
+        )
+    write_private(path, token.text.encode() + b"\n")
+    return path
+
+
+def _last(path: Path, issuer: Issuer) -> EnrolmentToken | None:
+    try:
+        found = EnrolmentToken.parse(path.read_text("ascii").strip())
+    except (FileNotFoundError, UnicodeDecodeError, BadCredential):
+        return None
+    return EnrolmentToken(issuer.policy.url, issuer.trusted.digest, found.secret)

@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from client_sdk.identity import DeviceKey
-from coordinator.authority.issuer import Issuer
+from coordinator.authority.issuer import AuthorityPolicy, Issuer, current_list
 from coordinator.authority.ledger import Ledger
-from coordinator.authority.policy import AuthorityPolicy
-from coordinator.authority.revoking import current_list
 from coordinator.datafolder import make_folder, write_private
 from coordinator.key_file import key_of, others_can_read, pem_of
 

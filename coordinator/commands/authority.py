@@ -46,7 +46,7 @@ def init(
 ) -> None:
     """Make an authority: a folder with its key, which is drawn here and never leaves it."""
     from coordinator.authority.folder import make_authority
-    from coordinator.authority.policy import AuthorityPolicy
+    from coordinator.authority.issuer import AuthorityPolicy
 
     policy = AuthorityPolicy(url=url, certificate_days=certificate_days, list_hours=list_hours)
     issuer = make_authority(data, policy, at=time.time())
@@ -72,7 +72,7 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve enrolment, renewal and the revocation list until a signal stops it."""
-    from coordinator.authority.process import serve_authority
+    from coordinator.authority.app import serve_authority
     from coordinator.authority.proofs import proof_named
     from coordinator.commands.serve import configure_log
     from coordinator.settings import Settings
@@ -109,7 +109,7 @@ def token(
     as_json: Json = False,
 ) -> None:
     """Make an enrolment token. It is printed or written only once: the authority stores its hash."""
-    from coordinator.authority.tokens import make_token
+    from coordinator.authority.issuer import make_token
 
     lasts_s = _span(expires)
     require_new(output)
@@ -179,10 +179,10 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Revoke the key of a device or worker, permanently. The list that names it is served at once."""
-    from coordinator.authority import revoking
+    from coordinator.authority.issuer import revoke as revoke_key
 
     with _authority(data) as (issuer, ledger), ledger.writing() as rows:
-        found = revoking.revoke(rows, issuer, id, who=_operator(), at=time.time())
+        found = revoke_key(rows, issuer, id, who=_operator(), at=time.time())
     if as_json:
         say_json({"revoked": id, "list": found.counter})
     else:

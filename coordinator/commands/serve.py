@@ -68,7 +68,7 @@ def serve(
     refuse_password(database)
     configure_log(as_json)
     use_threads(None)
-    from coordinator.authority.inside import inside_authority
+    from coordinator.authority.app import inside_authority
     from coordinator.service.process import serve as serve_until_stopped
     from coordinator.settings import Settings
 

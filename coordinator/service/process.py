@@ -62,7 +62,7 @@ class CannotServe(Exception):
 
 
 class Inside(Protocol):
-    """An authority in this process (``authority.inside``)."""
+    """An authority in this process (``authority.app``)."""
 
     @property
     def trusted(self) -> TrustedAuthority: ...

@@ -10,8 +10,7 @@ from client_sdk.credentials.certificate import Certificate, HolderClass
 from client_sdk.credentials.request_signature import NONCE_BYTES, RequestSignature, sign_request
 from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import DeviceKey
-from coordinator.authority.issuer import Issuer
-from coordinator.authority.policy import AuthorityPolicy
+from coordinator.authority.issuer import AuthorityPolicy, Issuer
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.identities import PinnedAuthority
 

@@ -8,7 +8,7 @@ from client_sdk.device.actions import Certified, Certify, Failed, RequestRefused
 from client_sdk.device.record import Record
 from client_sdk.identity import DeviceKey, key_of
 from client_sdk.protocol.problems import ProblemError
-from coordinator.authority.policy import DAY_S
+from coordinator.authority.issuer import DAY_S
 from tests.coordinator.authority.world import AuthorityWorld, Holder
 
 START = 1000.0

@@ -18,7 +18,7 @@ from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.authority.policy import DAY_S
+from coordinator.authority.issuer import DAY_S
 from tests.client_sdk.device.scripted import Crash, Driver, ScriptedCoordinator
 from tests.client_sdk.device.scripted_authority import START
 from tests.client_sdk.device.sessions import URL, entropy, run

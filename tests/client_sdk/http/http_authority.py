@@ -18,7 +18,7 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import AuthorityRoute, CertificateRequest
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.answering import SignedRequest
-from coordinator.authority.policy import DAY_S, AuthorityPolicy
+from coordinator.authority.issuer import DAY_S, AuthorityPolicy
 from tests.client_sdk.device.scripted_authority import ScriptedAuthority
 
 

@@ -21,7 +21,7 @@ from client_sdk.identity import DeviceKey
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import ResultReceipt, ResultReport
-from coordinator.authority.policy import DAY_S
+from coordinator.authority.issuer import DAY_S
 from tests.client_sdk.http.clients import client
 from tests.client_sdk.http.http_authority import authority, shared
 from tests.client_sdk.http.http_script import script, serving, trainer

@@ -6,7 +6,7 @@ import pytest
 
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.protocol.problems import ProblemError
-from coordinator.authority.policy import DAY_S
+from coordinator.authority.issuer import DAY_S
 from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder, key_of, public
 
 

@@ -10,7 +10,7 @@ import pytest
 from client_sdk.credentials.revocations import RevocationList
 from coordinator.authority import folder as folders
 from coordinator.authority.folder import AuthorityFolderError, make_authority, opened
-from coordinator.authority.policy import AuthorityPolicy
+from coordinator.authority.issuer import AuthorityPolicy
 from tests.coordinator.authority.world import NOW, URL
 
 POLICY = AuthorityPolicy(url=URL, certificate_days=30, list_hours=6)

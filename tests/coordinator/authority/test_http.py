@@ -18,7 +18,7 @@ from client_sdk.http.exchange import LearntClock
 from client_sdk.protocol.authority import AuthorityRoute
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.app import create_authority_app
-from coordinator.authority.policy import DAY_S, AuthorityPolicy
+from coordinator.authority.issuer import DAY_S, AuthorityPolicy
 from coordinator.settings import Settings
 from tests.coordinator.authority.world import NOW, AuthorityWorld, Holder, key_of, public
 

@@ -12,8 +12,8 @@ from client_sdk.credentials.certificate import Certificate
 from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import CertificateRequest
+from coordinator.authority.app import InsideAuthority, inside_authority
 from coordinator.authority.folder import opened
-from coordinator.authority.inside import InsideAuthority, inside_authority
 from coordinator.datafolder import FolderError
 from coordinator.settings import Settings
 

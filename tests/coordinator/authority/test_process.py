@@ -20,7 +20,7 @@ from client_sdk.http.authority import AuthorityClient
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.folder import opened
-from coordinator.authority.revoking import current_list
+from coordinator.authority.issuer import current_list
 from tests.coordinator.authority.test_commands import lines
 
 READY_S = 120.0

@@ -10,9 +10,9 @@ import pytest
 from client_sdk.credentials.errors import NotValidNow, RevokedKey
 from client_sdk.credentials.revocations import CLOCKS_APART_S, following
 from client_sdk.protocol.problems import ProblemError
-from coordinator.authority.issuing import MOST_ROTATIONS
+from coordinator.authority.answering import MOST_ROTATIONS
+from coordinator.authority.issuer import DAY_S, HOUR_S, AuthorityPolicy
 from coordinator.authority.ledger import Ledger
-from coordinator.authority.policy import DAY_S, HOUR_S, AuthorityPolicy
 from tests.coordinator.authority.test_enrolling import refused, unknown_token
 from tests.coordinator.authority.world import NOW, URL, AuthorityWorld, Holder, key_of, public
 

@@ -14,12 +14,9 @@ from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import AuthorityRoute, CertificateAnswer, CertificateRequest, RotationRequest
 from coordinator.authority.answering import AuthorityAnswers, SignedRequest
-from coordinator.authority.issuer import Issuer
+from coordinator.authority.issuer import DAY_S, AuthorityPolicy, Issuer, make_token, revoke
 from coordinator.authority.ledger import Ledger
-from coordinator.authority.policy import DAY_S, AuthorityPolicy
 from coordinator.authority.proofs import EnrolmentProof, NoProof
-from coordinator.authority.revoking import revoke
-from coordinator.authority.tokens import make_token
 
 NOW = 1_790_000_000
 URL = "https://authority.example:8471/quorate"

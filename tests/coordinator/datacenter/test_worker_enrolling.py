@@ -12,7 +12,7 @@ from client_sdk.device.enrolling import REGISTRATIONS
 from client_sdk.device.record import Record
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import LeaseRenewed
-from coordinator.authority.policy import DAY_S
+from coordinator.authority.issuer import DAY_S
 from coordinator.datacenter.worker.actions import WorkerAction, WorkerReply
 from coordinator.datacenter.worker.session import NEW, work
 from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
-from coordinator.authority.inside import inside_authority
+from coordinator.authority.app import inside_authority
 from coordinator.blobs import BlobError, BlobFolder
 from coordinator.key_file import made_or_read
 from coordinator.service import process
