@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.certificate import certify, sign_revocations
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.secagg import roster as rosters
 from client_sdk.secagg.actions import AttemptReply, DeviceContribution, Keep, ServerAnswer, Transmit

@@ -27,8 +27,7 @@ from typing import Any
 from benchmarks._secure_fleet import Member, Noted
 from benchmarks._secure_load import Load
 from benchmarks._wire import Connection, ServerProcess
-from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.http.exchange import RequestSigner
 from client_sdk.http.operator import OperatorClient

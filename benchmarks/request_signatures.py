@@ -31,7 +31,7 @@ from benchmarks.harness import Row, Spread, interleaved, main
 from client_sdk.credentials.request_signature import NonceWindow, RequestSignature, sign_request, signature_base
 from client_sdk.identity import DeviceKey
 from coordinator.authority.issuer import AuthorityPolicy, Issuer
-from coordinator.blobs.memory import MemoryBlobs
+from coordinator.blobs.port import MemoryBlobs
 from coordinator.public_url import PublicUrl
 from coordinator.requests import Permission
 from coordinator.requests.entry import check_credentials, identify

@@ -35,7 +35,7 @@ from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task
 from client_sdk.protocol.names import LEARNER_PATTERN, did_you_mean
 from client_sdk.tensors import FLOATING, Layout, Manifest, Roles, TensorError, Tensors
-from client_sdk.tensors.roles import as_roles, digest_of
+from client_sdk.tensors.manifest import as_roles, digest_of
 from client_sdk.update import Update
 
 GROUP = "quorate.learners"

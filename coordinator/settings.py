@@ -14,7 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from client_sdk.credentials.enrolment_token import require_token_url
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from coordinator.access.issuer_url import require_https
+from client_sdk.http.urls import require_https
 from coordinator.access.roles import Grant
 from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, database_url
 from coordinator.network_settings import MIB, NetworkSettings

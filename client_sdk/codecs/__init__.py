@@ -13,9 +13,8 @@ from functools import lru_cache
 from itertools import chain
 
 from client_sdk.codecs.few_bits import EDEN, SIGN, FewBits
-from client_sdk.codecs.identity import FLOAT16, FLOAT32, Identity
 from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
-from client_sdk.codecs.port import BLOCK, Codec, LinearCodec, Origin, longest_body
+from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, LinearCodec, Origin, longest_body
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
 from client_sdk.extensions import CannotLoad, extensions
 from client_sdk.tensors.floats import Float32
@@ -109,7 +108,7 @@ class BesideStatistics:
     """The codec of a run whose model has statistics: the plan's codec takes the parameters, and the statistics travel
     beside them as float32, under their own names. A rounded, rotated or sampled running variance would be noise.
 
-    See ``Codec``. ``blocks`` gives the parameters first, then the statistics (``tensors.roles``)."""
+    See ``Codec``. ``blocks`` gives the parameters first, then the statistics (``tensors.manifest``)."""
 
     parameters: Codec
     """The plan's codec."""

@@ -7,8 +7,8 @@ keys that are revoked. The holder of a key signs each request. The files, lowest
     canonical          the canonical encoding, with this room's error; the prefix of each thing that is signed, so
                        that none is taken for another
     identity_keys      which 32 bytes are a public key; the id of a key; the authority's key, pinned by its SHA-256
-    certificate        the authority's word on one key: its holder's id and class, from when, until when
-    revocations        the authority's list of revoked keys, and which list may follow which
+    certificate        what the authority signs: its word on one key (its holder's id and class, from when, until when),
+                       and its list of revoked keys, with which list may follow which
     enrolment_token    what an operator hands to a device: where the authority is, its key's digest, a secret; and what
                        a new key signs, to show that its sender has the private half
     request_signature  a signed HTTP request (RFC 9421, one strict form); the requests that were seen, for as long as

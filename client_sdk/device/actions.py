@@ -25,9 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.record import AuthorityRef, Joined, Record, Storage
 from client_sdk.protocol.devices import Assignment, CheckpointRef
 from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Message, Route

@@ -9,7 +9,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from pydantic import Field
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache
 from client_sdk.protocol.devices import Assignment, LoggedEvent, Registered
 from client_sdk.protocol.names import Digest, Message

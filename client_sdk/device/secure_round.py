@@ -31,8 +31,8 @@ from typing import Any, Literal, TypeVar, assert_never
 
 import numpy as np
 
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.actions import (
     Action,
     Failed,

@@ -35,8 +35,8 @@ from typing import BinaryIO, Self
 
 from pydantic import ValidationError
 
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.errors import BadCredential
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.device.checkpoint_cache import CheckpointCache, FileCheckpoints, MemoryCheckpoints
 from client_sdk.device.record import RECORD_FORMAT, Joined, Record, StorageError
 from client_sdk.secagg.errors import SecaggError

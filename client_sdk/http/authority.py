@@ -16,7 +16,7 @@ from typing import TypeVar, assert_never
 import httpx2
 from pydantic import ValidationError
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList, following
 from client_sdk.credentials.enrolment_token import (
     EnrolmentToken,
     enrolment_statement,
@@ -26,7 +26,6 @@ from client_sdk.credentials.enrolment_token import (
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.request_signature import NONCE_BYTES, sign_request
-from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.device.actions import Certified, Certify, Failed, Reply, RequestRefused, Save, Sleep, Unreachable
 from client_sdk.device.enrolling import rotate_key
 from client_sdk.device.record import Record, Storage

@@ -26,9 +26,9 @@ from threading import Event
 import httpx2
 
 from client_sdk import codecs
+from client_sdk.credentials.certificate import RevocationList, following
 from client_sdk.credentials.errors import BadCredential, CredentialError, RolledBackList
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.device.actions import (
     Action,
     Answered,

@@ -1,4 +1,6 @@
-"""Which URLs a client may send credentials to: https anywhere, http on this machine only."""
+"""Which URLs a client may send credentials to, and whose answers it may believe: https anywhere, http on this machine
+only.
+"""
 
 from __future__ import annotations
 
@@ -34,4 +36,13 @@ def check_url(coordinator: str) -> str:
             f"{url} would send tokens and keys over the network as plain text. Beyond this machine a coordinator is "
             "reached by https only: use its https URL, or an SSH tunnel to its machine"
         )
+    return url
+
+
+def require_https(url: str) -> str:
+    """The address, of an issuer for one. ValueError where it is neither https, nor http on this machine: somebody on
+    the way could change what it answers."""
+    parts = urlsplit(url)
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))):
+        raise ValueError(f"{url[:200]!r} is no https address: others could change the issuer's keys on their way")
     return url

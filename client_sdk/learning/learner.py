@@ -243,7 +243,7 @@ class Learner:
             return state.read(self._made())
 
     def roles(self) -> Roles:
-        """Which tensors of the model are statistics (``client_sdk.tensors.roles``); the others are parameters."""
+        """Which tensors of the model are statistics (``client_sdk.tensors.manifest``); the others are parameters."""
         if _ROLES not in self.__dict__:
             with private_chance(0):
                 object.__setattr__(self, _ROLES, state.statistics(self._empty(), self.statistics))

@@ -28,7 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from client_sdk.learning.errors import CheckpointMismatch, LearnerFailed
 from client_sdk.tensors import BF16, Array, Manifest, ManifestMismatch, TensorError, Tensors, named
-from client_sdk.tensors.roles import StatisticRole
+from client_sdk.tensors.manifest import StatisticRole
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 """Number types that can be trained, sent and averaged (float64 in float32's precision)."""

@@ -267,8 +267,8 @@ class Assignment(Message):
     """The statistics of the model: they travel as float32 beside what the codec makes of the parameters. Empty: all
     tensors are parameters, and neither this nor ``roles_digest`` is sent."""
     roles_digest: Literal[""] | Digest = ""
-    """SHA-256 over name, dtype, shape and role of all tensors (``client_sdk.tensors.roles.digest_of``). A device whose
-    learner knows its roles refuses another one."""
+    """SHA-256 over name, dtype, shape and role of all tensors (``client_sdk.tensors.manifest.digest_of``). A device
+    whose learner knows its roles refuses another one."""
 
     @model_serializer(mode="wrap")
     def _what_is_set(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:

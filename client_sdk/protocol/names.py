@@ -74,7 +74,7 @@ WorkerId = Annotated[str, Field(pattern=NAME_PATTERN)]
 MetricName = Annotated[str, Field(pattern=METRIC_PATTERN)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 StatisticRole = Literal["statistic", "non-negative"]
-"""The role of a tensor that is no parameter: see ``client_sdk.tensors.roles``, which has the same."""
+"""The role of a tensor that is no parameter: see ``client_sdk.tensors.manifest``, which has the same."""
 
 
 class Route(StrEnum):

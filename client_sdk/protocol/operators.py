@@ -132,7 +132,7 @@ class CreateRun(Message):
     origin: str = Field(default="", max_length=300)
     """Origin of the initial checkpoint, for display: a file's name, or a learner and its version."""
     roles: dict[str, StatisticRole] | None = Field(default=None, max_length=100_000)
-    """The model's statistics by names or patterns (``tensors.roles``). None: those of the runs that have the
+    """The model's statistics by names or patterns (``tensors.manifest``). None: those of the runs that have the
     checkpoint and average the same tensors, where these agree; else those that their names tell."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.protocol.secure import SecureBounds
 from client_sdk.secagg.errors import Refusal, SpentOnCheckpoint
 from client_sdk.secagg.header import SEED_BYTES, AttemptHeader, GraphRule, Terms

@@ -47,8 +47,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.secure import Stage
 from client_sdk.secagg.actions import (

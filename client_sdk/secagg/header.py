@@ -117,7 +117,7 @@ class AttemptHeader:
     expires_at: int
     """Unix time in seconds after which nobody signs or reveals anything for this attempt."""
     roles: bytes = b""
-    """``tensors.roles.digest_of`` the model's tensors and their roles; empty where none is a statistic."""
+    """``tensors.manifest.digest_of`` the model's tensors and their roles; empty where none is a statistic."""
     statistics: tuple[StatisticRange, ...] = ()
     """The model's statistics, in the order of their names."""
 

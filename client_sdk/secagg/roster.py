@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import Entropy, Signer
 from client_sdk.secagg.agreement import KEY_BYTES, AgreementKey, require_public
 from client_sdk.secagg.errors import BadMessage, Refusal

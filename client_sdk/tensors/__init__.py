@@ -1,8 +1,7 @@
 """Re-exports for tensors: their description, and how they are written, rounded, measured and flattened.
 
-``manifest``: names, dtypes, shapes and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding, norms,
-one vector from many tensors. ``roles``: which tensors are statistics. ``exact_sum``, the order-independent
-sum, is imported by its own name.
+``manifest``: names, dtypes, shapes, roles and errors. ``safetensors_file``: safetensors bytes. ``floats``: rounding,
+norms, one vector from many tensors. ``exact_sum``, the order-independent sum, is imported by its own name.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from client_sdk.tensors.manifest import (
     FLOATING,
     NUMPY_DTYPES,
     Array,
+    Layout,
     MalformedTensors,
     Manifest,
     ManifestMismatch,
     NotFinite,
     OutOfRange,
+    Roles,
     TensorError,
     Tensors,
     TensorSpec,
@@ -28,7 +29,6 @@ from client_sdk.tensors.manifest import (
     numpy_dtype,
     shown,
 )
-from client_sdk.tensors.roles import Layout, Roles
 from client_sdk.tensors.safetensors_file import (
     HEADER_LIMIT,
     REPORT_ROOM,

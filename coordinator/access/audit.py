@@ -1,6 +1,6 @@
 """The audit: what operators asked for, who they were, and who was refused. Never a secret.
 
-The store chains the rows of all runs and of none, and signs each (``coordinator.store.audit_chain``).
+The store chains the rows of all runs and of none, and signs each (``coordinator.store.chain``).
 
 A request is recorded before it is carried out, so nothing that an operator changed is missing. A request that then is
 refused has a second row, which says so, and one that created something has a second row with its id.

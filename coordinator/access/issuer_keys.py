@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import jwt
 
-from coordinator.access.issuer_url import require_https
+from client_sdk.http.urls import require_https
 
 LIFESPAN_S = 300.0
 """How long keys are used before they are read again: a key that the issuer has withdrawn is refused after it."""

@@ -17,10 +17,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from client_sdk.credentials.certificate import Certificate, HolderClass, certify
+from client_sdk.credentials.certificate import (
+    CLOCKS_APART_S,
+    Certificate,
+    HolderClass,
+    RevocationList,
+    certify,
+    sign_revocations,
+)
 from client_sdk.credentials.enrolment_token import SECRET_BYTES, EnrolmentToken, require_token_url
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, sign_revocations
 from client_sdk.identity import Entropy, Signer
 from client_sdk.protocol.authority import CertificateAnswer
 from client_sdk.protocol.problems import problem

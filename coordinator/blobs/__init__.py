@@ -1,8 +1,18 @@
 """Content-addressed blobs: the port, its errors, and its two implementations (files, memory)."""
 
 from coordinator.blobs.files import BlobFolder, FileBlobs
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import BlobError, Blobs, Damaged, DigestMismatch, DiskFull, Gone, Missing, Spool, TooLarge
+from coordinator.blobs.port import (
+    BlobError,
+    Blobs,
+    Damaged,
+    DigestMismatch,
+    DiskFull,
+    Gone,
+    MemoryBlobs,
+    Missing,
+    Spool,
+    TooLarge,
+)
 
 __all__ = [
     "BlobError",

@@ -12,7 +12,7 @@ from client_sdk.terminal import fail
 
 if TYPE_CHECKING:
     from client_sdk.tensors import Manifest
-    from client_sdk.tensors.roles import StatisticRole
+    from client_sdk.tensors.manifest import StatisticRole
     from coordinator.engine.plan import Plan
 
 Statistics = Annotated[
@@ -46,7 +46,7 @@ def roles_for(
     does not fit the model, or the learner."""
     from client_sdk.learners import roles_of
     from client_sdk.tensors import ManifestMismatch
-    from client_sdk.tensors.roles import by_name, doubted, stated, told
+    from client_sdk.tensors.manifest import by_name, doubted, stated, told
 
     known = roles_of(learner, model)
     if said is None and known is not None:

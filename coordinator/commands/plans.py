@@ -16,7 +16,7 @@ from coordinator.commands.initial_checkpoint import Statistics, given, initial, 
 
 if TYPE_CHECKING:
     from client_sdk.tensors import Roles, TensorHeader
-    from client_sdk.tensors.roles import StatisticRole
+    from client_sdk.tensors.manifest import StatisticRole
     from coordinator.engine.plan import Plan
     from coordinator.runtime.insight.plan_cost import RoundCost
 

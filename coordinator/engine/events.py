@@ -12,7 +12,7 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import TypeAdapter
 
-from client_sdk.tensors.roles import StatisticRole
+from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.event_fields import OfAttempt, OfDevice
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence
 from coordinator.engine.named_tensors import NamedTensors, Small
@@ -95,7 +95,7 @@ class Created:
     roles: dict[str, StatisticRole] = field(default_factory=dict)
     """The model's statistics; its other tensors are parameters."""
     roles_digest: str = ""
-    """``client_sdk.tensors.roles.digest_of`` the model and these roles: what devices agree to."""
+    """``client_sdk.tensors.manifest.digest_of`` the model and these roles: what devices agree to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from client_sdk.protocol.operators import AttemptView, Kind, Phase, Status
 from client_sdk.secagg.header import Terms
-from client_sdk.tensors.roles import StatisticRole
+from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.aggregation.weights import times_of
 from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import NamedTensors, Small

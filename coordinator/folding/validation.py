@@ -44,8 +44,8 @@ from coordinator.engine.treatment import Treated
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """Of the updates of one run. Blocks are those of the flat vector, in its order (``tensors.roles``); a block may lie
-    across the place where the statistics begin."""
+    """Of the updates of one run. Blocks are those of the flat vector, in its order (``tensors.manifest``); a block may
+    lie across the place where the statistics begin."""
 
     parameters: int
     """Values of the vector that are of parameters: they come first."""

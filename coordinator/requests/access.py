@@ -9,7 +9,7 @@ from client_sdk.protocol.names import Route
 from coordinator.access import EVERYTHING, Operator, Role
 from coordinator.requests.entry import AfterRow, Audited, Direct, Entry, Limit, Permission
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.store.audit_chain import AuditHead
+from coordinator.store.chain import AuditHead
 
 LOGINS = "logins"
 """The key that is woken when credentials end."""

@@ -23,8 +23,7 @@ from coordinator.engine.plan import chosen
 from coordinator.engine.plan_file import PlanError
 from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
-from coordinator.folding.aggregator import Aggregator, MakeSums
-from coordinator.folding.sums import SpooledSums
+from coordinator.folding.aggregator import Aggregator, MakeSums, SpooledSums
 from coordinator.runtime.clock import Clock, SystemClock
 from coordinator.runtime.extensions import FindExtensions, installed, missing
 from coordinator.runtime.process_state import ProcessState

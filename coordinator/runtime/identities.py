@@ -24,11 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList
 from client_sdk.credentials.errors import BadCredential, CredentialError, NotValidNow, RevokedKey, refusal_of
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access.audit import Audit
 from coordinator.runtime.core import Core

@@ -20,10 +20,9 @@ from collections import OrderedDict
 from itertools import islice, takewhile
 from typing import Any, cast
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import CLOCKS_APART_S, Certificate, RevocationList, following
 from client_sdk.credentials.identity_keys import TrustedAuthority
 from client_sdk.credentials.request_signature import NonceWindow
-from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, following
 from client_sdk.protocol.devices import CheckpointRef
 from client_sdk.protocol.operators import RunClock
 from client_sdk.protocol.problems import problem

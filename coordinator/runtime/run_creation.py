@@ -35,7 +35,7 @@ from client_sdk.tensors import (
     shown,
     widen,
 )
-from client_sdk.tensors.roles import StatisticRole, by_name, digest_of, stated
+from client_sdk.tensors.manifest import StatisticRole, by_name, digest_of, stated
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import events as ev
 from coordinator.engine.plan import Plan, chosen, require_bits, require_combinable

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from client_sdk import codecs
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.header import AttemptHeader, Terms, agreed_digest
 from client_sdk.secagg.quantize import StatisticRange
 from client_sdk.secagg.roster import Vouching, vouched_by

@@ -33,7 +33,7 @@ from starlette.responses import Response
 from client_sdk.protocol.names import PROBLEM_MEDIA_TYPE, PROTOCOL_VERSION, message_of
 from client_sdk.protocol.problems import Problem, ProblemError, problem
 from coordinator.blobs.port import BlobError, Damaged, DigestMismatch, DiskFull, TooLarge
-from coordinator.store.errors import NoSuchValue
+from coordinator.store.gateway import NoSuchValue
 from coordinator.store.port import StoreError, StoreFull
 
 log = structlog.get_logger("coordinator.service")

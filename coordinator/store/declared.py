@@ -26,7 +26,7 @@ from graphlib import TopologicalSorter
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from coordinator.store.errors import StoreError
+from coordinator.store.gateway import StoreError
 
 T = TypeVar("T")
 Json = dict[str, object]

@@ -16,7 +16,7 @@ import sqlite3
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from coordinator.store.errors import Conflict, NoSuchValue, StoreError, StoreFull
+from coordinator.store.gateway import Conflict, NoSuchValue, StoreError, StoreFull
 
 _SENTENCES = {
     "SQLITE_BUSY": "The database was locked by another process for too long.",

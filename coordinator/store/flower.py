@@ -9,9 +9,8 @@ from typing import Any
 
 from coordinator.store.chain import flower_beginning, flower_end_link, flower_message_link, flower_reply_link
 from coordinator.store.declared import Json
-from coordinator.store.errors import Conflict, StoreError
 from coordinator.store.flower_rows import FlowerContentRow, FlowerMessageRow, FlowerRound, FlowerRunRow
-from coordinator.store.gateway import Query, Reads, Writes
+from coordinator.store.gateway import Conflict, Query, Reads, StoreError, Writes
 from coordinator.store.rows import DeviceRow, RunNameRow
 
 # Queries: each in SQL, and in Python over the reader

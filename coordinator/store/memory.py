@@ -25,8 +25,7 @@ from typing import Any, TypeVar, cast
 from client_sdk.identity import Signer
 from coordinator.store.chain import audit_beginning
 from coordinator.store.declared import TABLES, Declared, declared, from_text, to_text
-from coordinator.store.errors import Conflict
-from coordinator.store.gateway import ALL, Key, Query, Reads, Where, Writes
+from coordinator.store.gateway import ALL, Conflict, Key, Query, Reads, Where, Writes
 from coordinator.store.port import AuditHeadRow, Reader, Store, StoreError, Transaction
 from coordinator.store.rows import RunRow
 

@@ -17,7 +17,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, inspect
 
 from coordinator.store.driver_errors import translated
-from coordinator.store.errors import StoreError
+from coordinator.store.gateway import StoreError
 
 _LOCK = 0x51_55_4F_52_41_54_45
 """PostgreSQL's advisory lock of migrations: "QUORATE"."""

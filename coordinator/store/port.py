@@ -18,12 +18,10 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from client_sdk.identity import Signer
-from coordinator.store.audit_chain import chain_audit
-from coordinator.store.chain import by_run, chain_refusals, event_link, log_beginning
+from coordinator.store.chain import by_run, chain_audit, chain_refusals, event_link, log_beginning
 from coordinator.store.declared import Declared, Json, beginning_of, finite, parents_first, to_text
-from coordinator.store.errors import Conflict, FenceLost, StoreError, StoreFull
 from coordinator.store.flower import FlowerReader, FlowerWriter
-from coordinator.store.gateway import Changes, Query, R, Where
+from coordinator.store.gateway import Changes, Conflict, FenceLost, Query, R, StoreError, StoreFull, Where
 from coordinator.store.insight import InsightReader, InsightWriter, OnDisk
 from coordinator.store.rows import (
     ApiKeyRow,

@@ -352,7 +352,7 @@ class AuditRow:
     signed_by: str = field(default="", compare=False)
     """The Ed25519 public key of who signed it, 64 hexadecimal digits. Empty: the store was opened without a key."""
     signature: str = field(default="", compare=False)
-    """Over number, link and time (``audit_chain.AuditHead``), 128 hexadecimal digits. The store computes all three."""
+    """Over number, link and time (``chain.AuditHead``), 128 hexadecimal digits. The store computes all three."""
 
 
 @table("audit_head", key="id")

@@ -22,9 +22,8 @@ from sqlalchemy.sql import visitors
 
 from coordinator.store.declared import NUMBER, declared, from_text, to_text
 from coordinator.store.driver_errors import translated
-from coordinator.store.errors import StoreError
 from coordinator.store.flower_rows import FlowerRunRow
-from coordinator.store.gateway import ALL, Query, Reads, Where, Writes
+from coordinator.store.gateway import ALL, Query, Reads, StoreError, Where, Writes
 from coordinator.store.rows import RunRow
 from coordinator.store.tables import tables
 

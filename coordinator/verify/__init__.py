@@ -47,7 +47,7 @@ flower    of Flower runs: a reply came in its message's time and counts once, th
 
 from __future__ import annotations
 
-from coordinator.store.audit_chain import AuditHead, BadAuditHead, is_audit_head
+from coordinator.store.chain import AuditHead, BadAuditHead, is_audit_head
 from coordinator.verify.audit import AuditWitness
 from coordinator.verify.chains import BadHead, Head, of_history, parsed
 from coordinator.verify.database import verify

@@ -6,8 +6,7 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.store.audit_chain import AuditHead
-from coordinator.store.chain import audit_beginning, audit_link
+from coordinator.store.chain import AuditHead, audit_beginning, audit_link
 from coordinator.store.port import AuditHeadRow, AuditRow, Reader
 from coordinator.verify.kinds import fields_of_wrong_kind, shown
 from coordinator.verify.violation import Violation, printable

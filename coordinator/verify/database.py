@@ -10,7 +10,7 @@ from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.refold import Readable
 from coordinator.runtime.extensions import FindExtensions, installed
-from coordinator.store.audit_chain import AuditHead
+from coordinator.store.chain import AuditHead
 from coordinator.store.port import Reader, RunRow, Store
 from coordinator.store.rows import RunNameRow
 from coordinator.verify.audit import AuditChecks, AuditWitness

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from client_sdk.tensors import TensorError, TensorHeader, read_header
-from client_sdk.tensors.roles import digest_of
+from client_sdk.tensors.manifest import digest_of
 from coordinator.blobs import BlobError
 from coordinator.engine import selection
 from coordinator.engine.named_tensors import called

@@ -12,10 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList
 from client_sdk.credentials.errors import CredentialError
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.flower.work import node_id
 from coordinator.runtime.process_state import list_row
 from coordinator.store.port import AuditRow, DeviceRow, Reader

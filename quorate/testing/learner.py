@@ -10,7 +10,7 @@ import numpy as np
 from client_sdk.learners import Catalogue, LearnerTrainer, roles_of
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Task
 from client_sdk.tensors import FLOATING, Manifest, Tensors, to_bytes
-from client_sdk.tensors.roles import StatisticRole, by_name, digest_of
+from client_sdk.tensors.manifest import StatisticRole, by_name, digest_of
 from client_sdk.update import Update, encode_update
 
 NAME = "contract:learner"

@@ -15,7 +15,7 @@ import numpy as np
 
 from client_sdk.learners import LearnerError, roles_of, untied
 from client_sdk.tensors import Manifest, Roles, TensorError, Tensors, from_bytes
-from client_sdk.tensors.roles import StatisticRole, by_name, doubted, stated, told
+from client_sdk.tensors.manifest import StatisticRole, by_name, doubted, stated, told
 from simulation.simulator.options import InitLike
 
 

@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from client_sdk.tensors import Tensors
-from client_sdk.tensors.roles import StatisticRole
+from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.plan import Plan
 from simulation.clients import Clients
 from simulation.engines import EngineName, MakeEngine

@@ -25,7 +25,7 @@ from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import RoundView, rounding_words
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.tensors import Layout, Manifest, TensorError, Tensors, from_bytes, to_bytes
-from client_sdk.tensors.roles import StatisticRole
+from client_sdk.tensors.manifest import StatisticRole
 from client_sdk.update import Update
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.certificate import certify, sign_revocations
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import sign_revocations
 from client_sdk.device.record import AuthorityRef, Record
 from client_sdk.identity import DeviceKey, Entropy
 from client_sdk.protocol.devices import Registered

@@ -25,7 +25,7 @@ from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.secagg.actions import Primitives
 from client_sdk.tensors import Layout, Manifest, Roles, Tensors, digest, from_bytes, numpy_dtype, to_bytes
 from client_sdk.tensors.exact_sum import ExactSum
-from client_sdk.tensors.roles import digest_of
+from client_sdk.tensors.manifest import digest_of
 from coordinator.blobs import Blobs
 from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url, locked
 from coordinator.engine.effects import Contribution

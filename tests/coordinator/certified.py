@@ -6,9 +6,8 @@ import hashlib
 import os
 from collections.abc import Iterable
 
-from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList
 from client_sdk.credentials.request_signature import NONCE_BYTES, RequestSignature, sign_request
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import DeviceKey
 from coordinator.authority.issuer import AuthorityPolicy, Issuer
 from coordinator.runtime.coordinator import Coordinator

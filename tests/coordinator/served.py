@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import numpy as np
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.secure import SECURE_HEADER, SECURE_VERSION, SecureSigned, Stage

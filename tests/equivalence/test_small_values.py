@@ -13,7 +13,7 @@ from client_sdk.tensors import Layout, Manifest, Tensors
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import FileBlobs
 from coordinator.engine.effects import Contribution
-from coordinator.folding.sums import SpooledSums
+from coordinator.folding.aggregator import SpooledSums
 from simulation import simulate
 from simulation.engines import EngineName
 from tests.coordinator.engine.story import plan as plan_of

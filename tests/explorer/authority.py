@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import Problem, problem
 from simulation.virtual.agenda import Agenda
 from tests.explorer.chance import Chance

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import RevocationList
 from tests.explorer.device import CLOCKS_OFF_S, ExplorerDevice
 from tests.explorer.leaving import try_again
 from tests.explorer.replica import Replica

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from client_sdk.credentials.certificate import Certificate, HolderClass, certify
+from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList, certify, sign_revocations
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.identity_keys import TrustedAuthority, key_id
 from client_sdk.credentials.request_signature import LIFETIME_S, RequestSignature
-from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.device.record import AuthorityRef
 from client_sdk.http.exchange import LearntClock
 from client_sdk.identity import DeviceKey

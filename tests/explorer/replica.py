@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.errors import RolledBackList
 from client_sdk.credentials.request_signature import RequestSignature
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import Problem
 from coordinator.blobs import BlobError
 from coordinator.runtime import sweeping

@@ -111,7 +111,7 @@ def test_a_mutation_is_held_against_the_tests_that_call_its_function(tmp_path: P
     [
         ("tests/coordinator/engine/test_rounds.py", "coordinator/engine/plan.py", True),
         ("tests/coordinator/engine/test_rounds.py", "coordinator/engine/aggregation/rules.py", True),
-        ("tests/client_sdk/test_chance.py", "client_sdk/codecs/identity.py", True),
+        ("tests/client_sdk/test_chance.py", "client_sdk/codecs/port.py", True),
         ("tests/client_sdk/test_stochastic8.py", "client_sdk/codecs/stochastic8.py", True),
         ("tests/client_sdk/test_codecs.py", "client_sdk/tensors/floats.py", False),
     ],

@@ -5,8 +5,8 @@
     combine(parent, sources, tensors, small, settings, seed) -> (model, tensors, small)
 
 It is a function of its arguments, so that a commit can be repeated from the log. Vectors are flat, in the order of
-``client_sdk.tensors.roles`` (parameters first, then statistics), and are read by blocks; what is returned is computed
-as it is read. A plan names a rule and a server optimizer: ``registry.Chosen`` makes a ``Combine`` of the two.
+``client_sdk.tensors.manifest`` (parameters first, then statistics), and are read by blocks; what is returned is
+computed as it is read. A plan names a rule and a server optimizer: ``registry.Chosen`` makes a ``Combine`` of the two.
 
 The rows of ``Updates`` stand in the order of the devices' ids, so the order of arrival changes nothing.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from client_sdk import codecs
 from client_sdk.protocol.insight import CheckPlan, CostLine, PlanView
 from client_sdk.protocol.names import size_text
-from client_sdk.tensors.roles import told
+from client_sdk.tensors.manifest import told
 from coordinator.engine.aggregation.weights import said_of_cap
 from coordinator.engine.plan import Plan
 from coordinator.engine.secure import plan as secure_plan

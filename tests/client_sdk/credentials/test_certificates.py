@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from client_sdk.credentials.certificate import MOST_BYTES, Certificate, certify
+from client_sdk.credentials.certificate import (
+    CLOCKS_APART_S,
+    MOST_BYTES,
+    Certificate,
+    RevocationList,
+    certify,
+    following,
+)
 from client_sdk.credentials.errors import BadCredential, BadIdentityKey, NotValidNow, RevokedKey, RolledBackList
 from client_sdk.credentials.identity_keys import key_id
-from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList, following
 from tests.client_sdk.credentials.world import (
     AUTHORITY,
     DAY,

@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 
 from client_sdk.credentials import canonical
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement, rotation_statement
 from client_sdk.credentials.errors import BadCredential
 from client_sdk.credentials.request_signature import RequestSignature, sign_request, signature_base
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.secagg.errors import SecaggError
 from client_sdk.secagg.header import AttemptHeader
 from client_sdk.secagg.memory import Memory
 from client_sdk.secagg.roster import Roster
 from client_sdk.secagg.statement import DOMAIN as SECURE_ROUNDS
 from client_sdk.secagg.statement import statement
-from coordinator.store.audit_chain import AuditHead
+from coordinator.store.chain import AuditHead
 from tests.client_sdk.credentials.world import (
     BODY,
     DEVICE,

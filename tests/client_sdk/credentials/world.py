@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from client_sdk.credentials.certificate import Certificate, HolderClass, certify
+from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList, certify, sign_revocations
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.identity_keys import TrustedAuthority, key_id
-from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.identity import DeviceKey
 
 NOW = 1_790_000_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.credentials.revocations import sign_revocations
+from client_sdk.credentials.certificate import sign_revocations
 from client_sdk.device.actions import (
     Answered,
     Failed,

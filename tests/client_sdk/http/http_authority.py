@@ -12,8 +12,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from client_sdk.credentials.certificate import HolderClass
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import HolderClass, RevocationList
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import AuthorityRoute, CertificateRequest
 from client_sdk.protocol.problems import ProblemError

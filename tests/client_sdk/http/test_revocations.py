@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from client_sdk.credentials.certificate import RevocationList, sign_revocations
 from client_sdk.credentials.errors import BadCredential, CredentialError, RolledBackList
-from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.device.record import AuthorityRef, Record
 from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.http.client import Client, fetch_list, fetch_revocations

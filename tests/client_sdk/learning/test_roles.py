@@ -13,7 +13,7 @@ from client_sdk.learning import Learner
 from client_sdk.protocol.devices import Assignment, CheckpointRef, Task
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Manifest, Roles, Tensors
-from client_sdk.tensors.roles import digest_of
+from client_sdk.tensors.manifest import digest_of
 from client_sdk.update import Update
 from simulation import simulate
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk.credentials.certificate import certify
+from client_sdk.credentials.certificate import RevocationList, certify, sign_revocations
 from client_sdk.credentials.identity_keys import TrustedAuthority, key_id
-from client_sdk.credentials.revocations import RevocationList, sign_revocations
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.agreement import AgreementKey
 from client_sdk.secagg.device import coefficients

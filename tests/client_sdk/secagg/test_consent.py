@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk.credentials.certificate import certify
-from client_sdk.credentials.revocations import sign_revocations
+from client_sdk.credentials.certificate import certify, sign_revocations
 from client_sdk.identity import DeviceKey
 from client_sdk.secagg.actions import DeviceContribution, Keep, Transmit
 from client_sdk.secagg.consent import SecurePolicy, plain_refusal, require_terms, require_withstood, withstood

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from client_sdk.protocol import names
-from client_sdk.tensors import Layout, Manifest, ManifestMismatch, TensorSpec, roles
-from client_sdk.tensors.roles import Roles, by_name, digest_of, stated, told
+from client_sdk.tensors import Layout, Manifest, ManifestMismatch, TensorSpec, manifest
+from client_sdk.tensors.manifest import Roles, by_name, digest_of, stated, told
 
 F32 = TensorSpec("F32", (2,))
 MODEL = Manifest(
@@ -86,4 +86,4 @@ def test_roles_are_said_by_literal_names_and_patterns() -> None:
 
 
 def test_messages_and_tensors_know_the_same_roles() -> None:
-    assert get_args(names.StatisticRole) == get_args(roles.StatisticRole)
+    assert get_args(names.StatisticRole) == get_args(manifest.StatisticRole)

@@ -16,7 +16,7 @@ from coordinator.access import LOCAL_OWNER
 from coordinator.requests import TABLE, Body, Permission
 from coordinator.service import create_app
 from coordinator.settings import Settings
-from coordinator.store.audit_chain import AuditHead
+from coordinator.store.chain import AuditHead
 from coordinator.store.port import AuditRow, StoreError
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.certified import key_of

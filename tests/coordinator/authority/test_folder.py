@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import RevocationList
 from coordinator.authority import folder as folders
 from coordinator.authority.folder import AuthorityFolderError, make_authority, opened
 from coordinator.authority.issuer import AuthorityPolicy

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList, following
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.problems import ProblemError

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from client_sdk.credentials.certificate import CLOCKS_APART_S, following
 from client_sdk.credentials.errors import NotValidNow, RevokedKey
-from client_sdk.credentials.revocations import CLOCKS_APART_S, following
 from client_sdk.protocol.problems import ProblemError
 from coordinator.authority.answering import MOST_ROTATIONS
 from coordinator.authority.issuer import DAY_S, HOUR_S, AuthorityPolicy

@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from client_sdk.credentials.certificate import Certificate, HolderClass
+from client_sdk.credentials.certificate import Certificate, HolderClass, RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken, enrolment_statement, rotation_statement
 from client_sdk.credentials.identity_keys import key_id
 from client_sdk.credentials.request_signature import sign_request
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.identity import DeviceKey
 from client_sdk.protocol.authority import AuthorityRoute, CertificateAnswer, CertificateRequest, RotationRequest
 from coordinator.authority.answering import AuthorityAnswers, SignedRequest

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coordinator.blobs.memory import MemoryBlobs, MemorySpool
+from coordinator.blobs.port import MemoryBlobs, MemorySpool
 from coordinator.store.port import Store, Transaction
 
 

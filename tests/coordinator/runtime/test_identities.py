@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.errors import BadCredential, RolledBackList
-from client_sdk.credentials.revocations import RevocationList
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
 from coordinator.runtime.identities import SignedBy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.blobs import DiskFull, MemoryBlobs
-from coordinator.blobs.memory import MemorySpool
+from coordinator.blobs.port import MemorySpool
 from coordinator.engine.phases import opening
 from tests.coordinator.conftest import MakeWorld
 from tests.coordinator.world import LEARNER, World

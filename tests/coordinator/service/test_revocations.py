@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from client_sdk.credentials.certificate import RevocationList, following
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from client_sdk.credentials.revocations import RevocationList, following
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import problem

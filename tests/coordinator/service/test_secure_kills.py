@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.enrolment_token import EnrolmentToken
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.http.authority import AuthorityClient
 from client_sdk.protocol.devices import CheckIn, Policy, SecureBounds
 from client_sdk.protocol.names import Route

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from client_sdk.credentials.revocations import CLOCKS_APART_S, RevocationList
+from client_sdk.credentials.certificate import CLOCKS_APART_S, RevocationList
 from client_sdk.protocol.names import Route
 from client_sdk.secagg.actions import Transmit
 from client_sdk.secagg.header import AttemptHeader

@@ -9,7 +9,7 @@ import pytest
 
 from client_sdk.identity import DeviceKey
 from coordinator.store import chain
-from coordinator.store.audit_chain import AuditHead
+from coordinator.store.chain import AuditHead
 from coordinator.store.port import AuditHeadRow, Store, StoreError
 from tests.coordinator.store import rows
 

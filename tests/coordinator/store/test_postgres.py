@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 
 from client_sdk.identity import DeviceKey
 from coordinator.store import open_store
-from coordinator.store.errors import NoSuchValue
+from coordinator.store.gateway import NoSuchValue
 from coordinator.store.port import Conflict, ContributionRow, Store, StoreError
 from coordinator.store.sql import SqlStore
 from coordinator.store.tables import metadata

@@ -11,7 +11,7 @@ from client_sdk.identity import DeviceKey
 from coordinator.datafolder import AUDIT_KEY_FILE, DATABASE_FILE
 from coordinator.key_file import made_or_read
 from coordinator.store import chain, open_store
-from coordinator.store.audit_chain import AuditHead, signed
+from coordinator.store.chain import AuditHead, signed
 from coordinator.store.port import AuditRow, Store
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import rows

@@ -13,7 +13,7 @@ import pytest
 from client_sdk.identity import DeviceKey
 from coordinator.datafolder import DATABASE_FILE
 from coordinator.store import MemoryStore, chain, open_store
-from coordinator.store.audit_chain import chain_audit
+from coordinator.store.chain import chain_audit
 from coordinator.store.port import AuditHeadRow, AuditRow
 from coordinator.verify import AuditWitness, verify
 from tests.coordinator.store import rows

@@ -13,7 +13,7 @@ from client_sdk.identity import DeviceKey
 from coordinator.cli import app
 from coordinator.datafolder import AUDIT_KEY_FILE
 from coordinator.key_file import made_or_read
-from coordinator.store.audit_chain import AuditHead, BadAuditHead, signed
+from coordinator.store.chain import AuditHead, BadAuditHead, signed
 from tests.coordinator.store import rows
 from tests.coordinator.verify.audit_world import LAST, checked, cut, forged, goes_on, head_of, written
 from tests.coordinator.verify.history import doctored

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.credentials.certificate import Certificate
-from client_sdk.credentials.revocations import RevocationList, sign_revocations
+from client_sdk.credentials.certificate import Certificate, RevocationList, sign_revocations
 from client_sdk.protocol.access import CreateKey
 from coordinator.access import OperatorAccess
 from coordinator.access.roles import Grant, Operator, Role, Scope

@@ -18,9 +18,8 @@ from coordinator.engine.effects import Contribution
 from coordinator.engine.phases import collecting
 from coordinator.engine.state import RunState
 from coordinator.folding import aggregator as aggregators
-from coordinator.folding import named_tensors, sums, validation
-from coordinator.folding.aggregator import Aggregator, NewCheckpoint
-from coordinator.folding.sums import SpooledSums
+from coordinator.folding import named_tensors, validation
+from coordinator.folding.aggregator import Aggregator, NewCheckpoint, SpooledSums
 from coordinator.runtime import commits
 from tests.explorer.mutants.registry import mutant
 
@@ -81,7 +80,7 @@ def _stale_sum() -> Patches:
 
     def sum_of(self: SpooledSums, round: int) -> Any:
         if self._current is None:
-            self._current = sums._RoundSum(round, ExactSum(self._layout.elements))
+            self._current = aggregators._RoundSum(round, ExactSum(self._layout.elements))
         self._current.round = round
         self._current.folded.clear()
         return self._current

@@ -7,9 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from client_sdk.credentials.certificate import Certificate
+from client_sdk.credentials.certificate import Certificate, RevocationList
 from client_sdk.credentials.request_signature import NonceWindow, RequestSignature
-from client_sdk.credentials.revocations import RevocationList
 from client_sdk.protocol.problems import ProblemError
 from coordinator.engine import events as ev
 from coordinator.engine.phases import collecting

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from client_sdk.protocol.names import REPORT_KEY
-from coordinator.blobs import files, memory
+from coordinator.blobs import files, port
 from coordinator.blobs.port import check_complete, check_digest
 from coordinator.runtime import sweeping
 from coordinator.runtime.commits import Commits
@@ -50,12 +50,12 @@ def _folder_not_synced() -> Patches:
 @mutant("unfinished-blob", "ack-durable", "whole-blob", "no-bug")
 def _unfinished_blob() -> Patches:
     """An update is stored without its last byte."""
-    keep = memory.MemoryBlobs.add
+    keep = port.MemoryBlobs.add
 
-    def short(self: memory.MemoryBlobs, digest: str, data: bytes) -> None:
+    def short(self: port.MemoryBlobs, digest: str, data: bytes) -> None:
         keep(self, digest, data[:-1] if REPORT_KEY.encode() in data else data)
 
-    return [(memory.MemoryBlobs, "add", short)]
+    return [(port.MemoryBlobs, "add", short)]
 
 
 @mutant("refused-bytes-deleted", "ack-durable", "retention", focus=("lie", "collecting"), liars=3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client_sdk.credentials.revocations import RevocationList
+from client_sdk.credentials.certificate import RevocationList
 from client_sdk.device.actions import FetchList, Send
 from client_sdk.device.storage import MemoryStorage
 from client_sdk.identity import Signer
