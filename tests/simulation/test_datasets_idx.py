@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.datasets.errors import DataCorrupt
-from simulation.datasets.idx import decode_idx, idx_bytes
+from simulation.datasets.cache import DataCorrupt
+from simulation.datasets.mnist_images import decode_idx, idx_bytes
 
 SHAPES = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple)
 

@@ -20,7 +20,7 @@ from client_sdk.learning.data import as_examples
 from simulation.clients import Clients
 from simulation.datasets import Dataset as NamedData
 from simulation.datasets import LabelledExamples
-from simulation.datasets.examples import Windows
+from simulation.datasets.dataset import Windows
 from simulation.partitioning import By, label_skew, partition, split_indices
 
 N = 600
