@@ -13,7 +13,7 @@ from torch import nn
 
 from client_sdk.tensors import Tensors
 from simulation import Clients
-from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
+from simulation.demo.compare import LoopPart, LoopRecipe, fedavg
 from simulation.engines import CannotTrain, EngineName, Job, engine_called
 from simulation.simulator import checks as checked
 from simulation.simulator.first_model import first_model, first_roles
@@ -104,7 +104,7 @@ class Played:
 
 
 class Bare:
-    """The bare loop (``simulation.demo.bare_loop``) over the cohorts of ``played``, one in each ``play``."""
+    """The bare loop (``simulation.demo.compare``) over the cohorts of ``played``, one in each ``play``."""
 
     def __init__(self, module: type[nn.Module], clients: Clients, played: Played, initial: Tensors) -> None:
         self._clients, self._played = clients, played

@@ -15,8 +15,7 @@ from threading import Event
 from rich.console import Console
 from rich.text import Text
 
-from simulation.demo.command import closing_lines
-from simulation.demo.director import directed
+from simulation.demo.command import closing_lines, directed
 from simulation.demo.screen import Journal, Terminal, picture
 from simulation.demo.setting import Setting
 from simulation.fleet.split import Split

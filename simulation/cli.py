@@ -76,14 +76,15 @@ def fleet(
     """
     from client_sdk.commands.stopping import stopped_by_signals
     from client_sdk.data import with_target
-    from simulation.fleet.processes import FleetProcesses, split_of, worker_orders
+    from simulation.fleet.processes import FleetProcesses, worker_orders
+    from simulation.fleet.split import Split
     from simulation.fleet.trainer import FleetHabits
 
     token = enrolment_token(token_file)
     if token is None:
         fail(f"The devices of a fleet need an enrolment token: give --token-file FILE, or set {VARIABLE}.")
     orders = worker_orders(
-        split_of(data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
+        Split(data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
         FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
         coordinator=coordinator,
         enrolment_token=token,
@@ -150,11 +151,11 @@ def demo(
     from client_sdk.data import with_target
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
-    from simulation.fleet.processes import split_of
+    from simulation.fleet.split import Split
     from simulation.fleet.trainer import FleetHabits
 
     setting = Setting(
-        split=split_of(
+        split=Split(
             data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed
         ),
         habits=FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),

@@ -21,7 +21,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RunView
 from coordinator.engine.plan import Plan
 from simulation.demo.children import CommandChildren, StoppedByUser
-from simulation.demo.director import READY_S, Result, directed
+from simulation.demo.command import READY_S, Result, directed
 from simulation.demo.screen import Journal, Plain
 from simulation.demo.setting import Setting
 

@@ -158,7 +158,7 @@ def simulate(
     from simulation.errors import ClientFailed, SimulationError
     from simulation.partitioning import By
     from simulation.simulator import simulate as simulator
-    from simulation.simulator.options import SecureWay
+    from simulation.simulator.checks import SecureWay
     from simulation.virtual.behaviour import Behaviour
 
     if by is not None and by not in get_args(By):

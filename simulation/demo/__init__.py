@@ -4,9 +4,8 @@
 setting         the settings, and the plan made from them
 children        the commands as processes: started, watched, all ended
 screen          the rounds of a run, from the operators' API, on a terminal, in a file, or as JSON
-compare         the same cohorts in the bare loop of ``simulation.demo.bare_loop``
-command         from the options to the exit code, and a plot of accuracies in text
-director        the sequence of steps; waits for a run, and shows it
+compare         the same cohorts in a bare loop
+command         the sequence of steps, from the options to the exit code, and a plot of accuracies in text
 =============== ===============================================================================================
 
 It has no code path of its own: coordinator, devices and evaluator are the commands ``quorate serve``, ``fleet`` and

@@ -8,12 +8,93 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.protocol.devices import Score
-from client_sdk.tensors import ManifestMismatch, Tensors
+from client_sdk.tensors import ManifestMismatch, TensorError, Tensors
 from client_sdk.tensors.exact_sum import ExactSum
-from simulation.engines.kernel import Kernel
-from simulation.engines.partial import Partial
-from simulation.engines.port import Job, Meanwhile, Result, nothing
+from simulation.engines.kernel import Contributed, Kernel
+from simulation.engines.port import CannotTrain, Job, Meanwhile, Result, nothing
 from simulation.errors import SimulationError, not_scored
+
+# ------------------------------------------------------------ the part of a round that one thread trains
+# The part of a round that one thread trains: its running sum, and the devices in it.
+#
+# The serial engine has one of these; a pool has one in each worker.
+
+
+_COLUMNS = 1 << 20
+"""Elements of a block of columns, over all updates together: 4 MiB."""
+
+
+class Partial:
+    """``work`` trains a client and adds its update. Memory: one exact sum; where the plan's rule needs all updates at
+    once, the updates too."""
+
+    def __init__(self, kernel: Kernel, lanes: NDArray[np.int64] | None = None) -> None:
+        """``lanes``: the memory of the sum (int64 [elements], zeros); None: memory of its own."""
+        self.kernel = kernel
+        self._lanes = lanes
+        self._needs_all = kernel.needs_all
+        self._model: Tensors = {}
+        self._jobs: dict[str, Job] = {}
+        self._stored: dict[str, Contributed] = {}
+        self.weights: dict[str, int] = {}
+        """Device -> weight of the updates in the sum."""
+        self.sum = self._empty()
+
+    def begin(self, model: Tensors) -> None:
+        """The next round, from this model."""
+        self._model = model
+        self._jobs.clear()
+        self._stored.clear()
+        self.weights = {}
+        self.sum = self._empty()
+
+    def work(self, job: Job) -> Result:
+        """Trains the client. Its update is in the sum once, however often this is called."""
+        found = self.kernel.train(self._model, job)
+        if isinstance(found, CannotTrain):
+            return found
+        self._jobs[job.device] = job
+        if job.device not in self.weights:
+            try:
+                self._add(job.device, found)
+            except TensorError as error:
+                return CannotTrain(reason=f"The update cannot be counted: {error}.", bad_values=True)
+        return found.done
+
+    def restrict(self, weights: Mapping[str, int]) -> None:
+        """Removes all other devices from the sum. Where there are others, these devices are trained again: this is
+        rare, since the devices that count are known before training."""
+        if self.weights.items() <= weights.items():
+            return
+        jobs = [job for device, job in self._jobs.items() if self.weights.get(device) == weights.get(device, -1)]
+        self.begin(self._model)
+        for job in jobs:
+            self.work(job)
+
+    def columns(self, devices: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+        """See ``Engine.columns``; of updates that are stored here."""
+        if not self._needs_all:
+            raise ManifestMismatch("the plan's rule adds updates up: none of them is stored")
+        width = max(256, _COLUMNS // max(1, len(devices)))
+        for row in zip(*(self._stored[device].blocks(width) for device in devices), strict=True):
+            yield np.stack(row)
+
+    def take(self, device: str) -> Iterator[NDArray[np.float32]]:
+        """Removes a stored update and returns its blocks."""
+        return self._stored.pop(device).blocks()
+
+    def _add(self, device: str, found: Contributed) -> None:
+        if self._needs_all:
+            self._stored[device] = found
+        else:
+            self.sum.add_blocks(found.blocks(), found.done.weight, found.measures.peak)
+        self.weights[device] = found.done.weight
+
+    def _empty(self) -> ExactSum:
+        return ExactSum(0, self._lanes) if self._needs_all else ExactSum.of(self.kernel.layout.whole, self._lanes)
+
+
+# ------------------------------------------------------------ the engine
 
 
 class SerialEngine:

@@ -4,8 +4,8 @@
 split           the examples of each device
 trainer         one device's trainer with its habits, a function of (seed, device, round): slow, late by what is seen of
                 rounds, gone in an exchange
-worker          one process with many devices, a thread each, and one download of a checkpoint for all of them
-processes       the worker processes: ordered, started, counted, stopped
+processes       the worker processes: ordered, started, counted, stopped; in each many devices, a thread each, and one
+                download of a checkpoint for all of them
 =============== ===============================================================================================
 
 Devices reach the coordinator only by HTTP.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from client_sdk.data import Data, Examples, load_data, stem
 from simulation.partitioning import Indices, split_indices
@@ -17,16 +17,21 @@ FEWEST = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """A partition of one data set. Equal splits give equal shards, in every process."""
+    """A partition of one data set. Equal splits give equal shards, in every process. ValueError where there is no such
+    method."""
 
     data: str
     """Name of an installed data set, or a file: ``mine.npz``, ``mine.csv:outcome``."""
     devices: int
-    by: By = "dirichlet"
+    by: str = "dirichlet"
     alpha: float = 0.5
     size_sigma: float = 0.5
     """The last three: see ``simulation.partitioning.partition``. Methods that do not use one ignore it."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise ValueError(f"--by {self.by}: known are {', '.join(get_args(By))}.")
 
     def shards(self, train: Examples) -> list[Indices]:
         """The positions of each device's examples. ValueError where there are too few, or labels are no integers."""
@@ -36,7 +41,13 @@ class Split:
         alpha = self.alpha if self.by == "dirichlet" else None
         sigma = None if self.by == "shards" else self.size_sigma
         return split_indices(
-            train.y, self.devices, self.by, alpha=alpha, seed=self.seed, min_examples=fewest, size_sigma=sigma
+            train.y,
+            self.devices,
+            cast("By", self.by),
+            alpha=alpha,
+            seed=self.seed,
+            min_examples=fewest,
+            size_sigma=sigma,
         )
 
     def label(self, device: int) -> str:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from simulation.recipes.baselines import Baseline, centralized, local_only
 from simulation.recipes.compare import HasCurves, draw, rounds_to
 from simulation.recipes.federated import fedavg, fedprox_with_stragglers, fedsgd, plan
-from simulation.simulator.options import SimulateOptions
+from simulation.simulator.checks import SimulateOptions
 
 __all__ = [
     "Baseline",

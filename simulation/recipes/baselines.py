@@ -26,9 +26,8 @@ from simulation.history.recorded_run import curves_of
 from simulation.history.tables import newest_scores
 from simulation.recipes.federated import each_round, work_of
 from simulation.simulator import checks
-from simulation.simulator.checks import require_learner, require_whole
+from simulation.simulator.checks import ClassesLike, ClientsLike, InitLike, require_learner, require_whole
 from simulation.simulator.first_model import first_model
-from simulation.simulator.options import ClassesLike, ClientsLike, InitLike
 from simulation.simulator.scoring import CENTRAL, CLIENTS, HIGH, LOW, by_source
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import Any, Literal, Unpack
 
 from coordinator.engine.plan import Plan
 from simulation.history import History
-from simulation.simulator.checks import require_whole
-from simulation.simulator.options import ClientsLike, SimulateOptions
+from simulation.simulator.checks import ClientsLike, SimulateOptions, require_whole
 from simulation.simulator.simulate import simulate
 from simulation.virtual.behaviour import Behaviour
 

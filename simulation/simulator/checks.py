@@ -9,18 +9,64 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 from client_sdk.learning.budget import planned_steps
+from client_sdk.tensors import Tensors
+from client_sdk.tensors.manifest import StatisticRole
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
 from coordinator.runtime.insight.plan_check import said_of_plan
 from simulation.clients import Clients
-from simulation.simulator.options import BehaviourLike, ClassesLike, PlanLike, SecureWay
+from simulation.engines import EngineName, MakeEngine
 from simulation.simulator.scoring import BY_CLASS, CENTRAL, CLIENTS, DEVICES, HIGH, LOW
 from simulation.virtual.behaviour import Behaviour, Habits, work_done
+
+# ------------------------------------------------------------ options
+# The types of ``simulate``'s options, for every function that passes them on.
+#
+# Their meaning is in the documentation of ``simulate``.
+
+
+PlanLike = Plan | Mapping[str, Any] | str | PathLike[str]
+ClientsLike = Clients | Mapping[str, Any] | Sequence[Any]
+BehaviourLike = Behaviour | Mapping[str, Behaviour] | None
+ClassesLike = Mapping[str, str] | Callable[[str], str] | None
+Keep = int | Literal["all"] | None
+SecureWay = Literal["masked", "quantized"]
+InitLike = Tensors | str | PathLike[str] | None
+
+
+class SimulateOptions(TypedDict, total=False):
+    """The options of any run."""
+
+    test: Any
+    score_clients: int | Literal["all"]
+    score_every: int
+    behaviour: BehaviourLike
+    classes: ClassesLike
+    engine: EngineName | MakeEngine
+    workers: int | None
+    init: InitLike
+    statistics: Mapping[str, StatisticRole] | None
+    secure: SecureWay
+    seed: int
+    folder: str | PathLike[str] | None
+    keep_checkpoints: Keep
+    progress: bool | None
+
+
+class AllSimulateOptions(SimulateOptions, total=False):
+    """All options, with those that recipes set themselves."""
+
+    datacenter: Mapping[str, Any] | None
+    rounds: int | None
+
+
+# ------------------------------------------------------------ checks
+
 
 LONGEST_CERTIFIED = 40
 """The most letters of an id in a certificate."""

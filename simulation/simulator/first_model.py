@@ -16,7 +16,7 @@ import numpy as np
 from client_sdk.learners import LearnerError, roles_of, untied
 from client_sdk.tensors import Manifest, Roles, TensorError, Tensors, from_bytes
 from client_sdk.tensors.manifest import StatisticRole, by_name, doubted, stated, told
-from simulation.simulator.options import InitLike
+from simulation.simulator.checks import InitLike
 
 
 def first_model(init: InitLike, learner: Any, seed: int) -> tuple[Callable[[], Tensors], str]:

@@ -39,9 +39,7 @@ from simulation.engines.kernel import Kernel
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History
 from simulation.simulator import checks
-from simulation.simulator.checks import foreseen, require_whole
-from simulation.simulator.first_model import first_model, first_roles
-from simulation.simulator.options import (
+from simulation.simulator.checks import (
     AllSimulateOptions,
     BehaviourLike,
     ClassesLike,
@@ -50,7 +48,10 @@ from simulation.simulator.options import (
     Keep,
     PlanLike,
     SecureWay,
+    foreseen,
+    require_whole,
 )
+from simulation.simulator.first_model import first_model, first_roles
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.scoring import CENTRAL, CLIENTS, Inputs, score_devices, score_version, shown_scores
 from simulation.virtual.behaviour import work_done

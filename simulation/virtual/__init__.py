@@ -1,10 +1,13 @@
 """A fleet in virtual time: the real coordinator and the real sessions of devices, in a simulated world.
 
-======== ===========================================================================================================
-clock    the agenda's time, as the coordinator's clock
-device   one device: its ``participate`` session, driven against the coordinator without a network
-parts    what each device of a cohort will do, and until when
-sums     the coordinator's ``Sums`` over the updates in an engine
-world    the arrivals and events of each round
-======== ===========================================================================================================
+=============== ====================================================================================================
+agenda          the planned calls, and their time as the coordinator's clock
+behaviour       how fast devices train, which vanish, which finish only part of the work
+parts           what each device of a cohort will do, and until when
+device          one device: its ``participate`` session, driven against the coordinator without a network
+world           the arrivals and events of each round
+secure_world    the same with secure rounds: the authority, and devices that mask
+datacenter      a worker that takes datacenter rounds
+simulation      all of it assembled, with the data folder that follows it
+=============== ====================================================================================================
 """

@@ -8,7 +8,9 @@ virtual clock, performs what takes time: waiting and training.
 
 from __future__ import annotations
 
-from typing import Any, Never, Protocol, assert_never
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Never, assert_never
 
 from client_sdk.device.actions import (
     Action,
@@ -29,17 +31,26 @@ from client_sdk.device.actions import (
 )
 from client_sdk.device.record import Record
 from client_sdk.device.session import Session, participate
-from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Receipt, Registered, Wait
+from client_sdk.protocol.devices import Assignment, CheckIn, Noted, Policy, Receipt, Registered, SecureBounds, Wait
 from client_sdk.protocol.names import Message, Route
-from client_sdk.protocol.problems import ProblemError
+from client_sdk.protocol.problems import ProblemError, problem
+from client_sdk.protocol.secure import SECURE_VERSION
 from client_sdk.secagg.actions import Keep
 from coordinator.requests import TABLE, Body, Direct, Held, Request
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.devices import ArrivedUpdate
 from coordinator.store.port import DeviceRow
+from simulation.clients import Clients
 from simulation.engines.port import Done, Result
 
+if TYPE_CHECKING:
+    from simulation.virtual.world import SimulatedWorld
+
 URL = "simulation"
+
+
+LATER = object()
+"""The answer takes time, or never comes."""
 
 
 class _NoKey:
@@ -55,32 +66,13 @@ _NO_KEY: Any = _NoKey()
 _NOTED = Noted()
 
 
-class Surroundings(Protocol):
-    """The part of the world that a device needs."""
-
-    coordinator: Coordinator
-
-    @property
-    def now(self) -> float: ...
-
-    def size_of(self, report: str) -> int:
-        """Return the bytes of an update with this report."""
-
-    def begins_training(self, device: Device) -> None:
-        """The device begins to train; ``trained`` ends the training."""
-
-
-LATER = object()
-"""The answer takes time, or never comes."""
-
-
 class Device:
     """``arrive``, then what the world calls: ``answered``, ``started``, ``trained``, ``received``, ``vanish``. ``over``
     once its part has ended."""
 
     __slots__ = ("_made", "_session", "_world", "assignment", "number", "offer", "over", "row", "update")
 
-    def __init__(self, world: Surroundings, number: int, row: DeviceRow, offer: CheckIn) -> None:
+    def __init__(self, world: SimulatedWorld, number: int, row: DeviceRow, offer: CheckIn) -> None:
         self._world = world
         self.number = number
         self.row = row
@@ -188,19 +180,33 @@ class Device:
         return LATER if answer is None else Answered(answer, self._world.now)
 
     def _answer_of(self, send: Send) -> Message | None:
+        """The coordinator's answer, None where it is not there yet. ProblemError."""
         entry, coordinator = TABLE.find(send.method, send.route), self._world.coordinator
         request = Request(entry, self.row, send.message, send.path)
+        answer: Message | None
         match entry.shape:
             case Direct():
-                answer: Message = request.call(entry.shape.call, coordinator)
-                return answer
-            case Body():
-                request.call(entry.shape.limit, coordinator)
-                raise RuntimeError("an update that was never made would have been read")
+                answer = request.call(entry.shape.call, coordinator)
             case Held():
-                raise TypeError(f"a simulated device waits for no answer of {send.route}")
+                answer = request.call(entry.shape.again, coordinator)
+            case Body():
+                answer = _delivered(request, entry.shape, coordinator, send.octets or b"")
             case _:
                 assert_never(entry.shape)
+        return answer
+
+
+def _delivered(request: Request, body: Body, coordinator: Coordinator, octets: bytes) -> Any:
+    """The answer to a request with this body, which is stored as it would be. ProblemError."""
+    known = None if body.again is None else request.call(body.again, coordinator, sha256(octets).hexdigest())
+    if known is not None:
+        return known
+    most = request.call(body.limit, coordinator)
+    if len(octets) > most:
+        raise problem("too-large", f"the body has {len(octets)} bytes; at most {most} are read")
+    with coordinator.core.blobs.spool(most + body.room) as spool:
+        spool.write(octets)
+        return request.call(body.stored, coordinator, spool)
 
 
 def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:
@@ -214,3 +220,56 @@ def device_row(device: str, examples: int, label: str, at: float) -> DeviceRow:
         examples_cap=max(1, examples),
         enrolled_at=at,
     )
+
+
+# ------------------------------------------------------------ enrolment
+# Clients as the coordinator knows them: their rows, as if each had registered before the run, and what each offers.
+
+
+_LONGEST = 64
+"""Letters of a label."""
+
+
+def label_of(name: str, device_class: str) -> str:
+    """``class/id``, as real devices say their class; empty where there are no classes."""
+    return f"{device_class}/{name}"[:_LONGEST] if device_class else ""
+
+
+class SimulatedEnrolment:
+    """``enrol`` writes the rows of new devices to the coordinator's store. ``class_of``: device -> its class."""
+
+    def __init__(self, coordinator: Coordinator, run: str, clients: Clients, class_of: Callable[[str], str]) -> None:
+        self._coordinator = coordinator
+        self._clients = clients
+        self._class_of = class_of
+        plan = coordinator.core.state(run).plan
+        task, self._secure = plan.task, plan.secure
+        self._learners = {task.learner: task.learner_version or "simulated"}
+        self._rows: dict[int, DeviceRow] = {}
+
+    def row(self, number: int, now: float) -> DeviceRow:
+        """The row of this client's device, which it gets at ``now`` where it has none yet."""
+        name = self._clients.id(number)
+        examples = self._clients.holdings.examples(number)
+        return self._rows.get(number) or device_row(name, examples, label_of(name, self._class_of(name)), now)
+
+    def offer(self, number: int) -> CheckIn:
+        """What the device sends when it checks in. Its owner allows secure rounds as the plan asks for them, but for
+        what no owner can allow."""
+        examples = self._clients.holdings.examples(number)
+        if self._secure is None:
+            return CheckIn(examples=examples, learners=self._learners, hold_s=0)
+        bounds = SecureBounds(smallest_cohort=self._secure.minimum_cohort, smallest_sigma=self._secure.rule.sigma or 1)
+        policy = Policy(secure=bounds)
+        return CheckIn(examples=examples, learners=self._learners, policy=policy, secure=SECURE_VERSION, hold_s=0)
+
+    def enrol(self, devices: Sequence[Device]) -> None:
+        """Writes the rows of those devices that the coordinator does not know yet."""
+        new = [device for device in devices if device.number not in self._rows]
+        if not new:
+            return
+        with self._coordinator.core.store.transaction() as tx:
+            for device in new:
+                if tx.device(device.row.device) is None:
+                    tx.insert_device(device.row)
+        self._rows |= {device.number: device.row for device in new}

@@ -13,22 +13,216 @@ Devices really mask, or only quantize, by their primitives; the times, the event
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from client_sdk.credentials.certificate import certify, sign_revocations
+from client_sdk.credentials.identity_keys import TrustedAuthority
+from client_sdk.device.actions import (
+    Action,
+    FetchList,
+    ListFetched,
+    Load,
+    Save,
+    Send,
+    Sleep,
+    Trained,
+    perform_stored,
+)
 from client_sdk.device.contribution import ClearContribution
-from client_sdk.protocol.devices import Assignment
-from client_sdk.secagg.actions import Primitives
+from client_sdk.device.record import AuthorityRef, Record
+from client_sdk.device.session import Session, participate
+from client_sdk.device.storage import MemoryStorage
+from client_sdk.identity import DeviceKey, Entropy
+from client_sdk.protocol.devices import Assignment, CheckIn, Registered
+from client_sdk.protocol.names import Route
+from client_sdk.protocol.secure import Stage
+from client_sdk.secagg.actions import Keep, Primitives
+from client_sdk.secagg.agreement import derive
 from client_sdk.secagg.memory import Memory
+from client_sdk.secagg.quantize import ROUNDING_BYTES
 from client_sdk.tensors import Layout, canonical_digest, split
 from coordinator.engine.state import RunState
+from coordinator.runtime.identities import PinnedAuthority
+from coordinator.store.port import DeviceRow
 from simulation.engines.port import CannotTrain, Job
-from simulation.virtual.authority import SimulatedAuthority
-from simulation.virtual.device import Device
-from simulation.virtual.masking_device import MaskingDevice
-from simulation.virtual.unfinished import Unfinished
+from simulation.virtual.device import LATER, URL, Device
+from simulation.virtual.parts import Unfinished
 from simulation.virtual.world import SimulatedWorld
+
+# ------------------------------------------------------------ authority
+# The authority of a simulation, and what each device owns for secure rounds: keys, a certificate, a source of secrets.
+#
+# All of it follows from the simulation's seed by HKDF-SHA256, so that a simulation that is repeated sends the same
+# bytes. None of it is ever a real device's: a ``Client`` takes no entropy but the operating system's. Virtual time
+# begins at ``EPOCH`` where rounds are secure, because headers name times and devices round their values by the header.
+
+
+EPOCH = 1_767_225_600
+"""The first second of 2026, in Unix seconds."""
+_END = EPOCH + 2**36
+"""Two thousand years later: nothing expires in a simulation."""
+_DOMAIN = b"quorate simulation "
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SimulatedIdentity:
+    """What one device owns."""
+
+    key: DeviceKey
+    certificate: bytes
+    rounding_secret: bytes
+
+    def record(self, authority: TrustedAuthority, url: str, registered: Registered) -> Record:
+        """The record of the device, certified and registered at the coordinator of this URL."""
+        return Record(
+            key_seed=self.key.seed.hex(),
+            authority=AuthorityRef(url=url, digest=authority.digest.hex(), public_key=authority.public_key.hex()),
+            certificate=self.certificate.hex(),
+            coordinator=url,
+            registered=registered,
+            rounding_secret=self.rounding_secret.hex(),
+        )
+
+
+class SimulatedAuthority:
+    """``identity`` of each device, ``entropy`` for its attempts, and the one revocation list, with nobody on it."""
+
+    def __init__(self, seed: int) -> None:
+        self._secret = seed.to_bytes(max(32, (seed.bit_length() + 7) // 8), "big")
+        key = DeviceKey(self._derived("authority"))
+        self.trusted = TrustedAuthority(bytes.fromhex(key.public_hex))
+        self.revocations = sign_revocations(key, counter=1, issued=EPOCH, next_update=_END, revoked=())
+        self._key = key
+        self._known: dict[str, SimulatedIdentity] = {}
+
+    @property
+    def pinned(self) -> PinnedAuthority:
+        """The authority as a coordinator takes it."""
+        return PinnedAuthority(self.trusted)
+
+    def identity(self, device: str) -> SimulatedIdentity:
+        """The keys of a device: the same in all rounds."""
+        found = self._known.get(device)
+        if found is None:
+            key = DeviceKey(self._derived("device", device))
+            public = bytes.fromhex(key.public_hex)
+            certificate = certify(
+                self._key, id=device, holder="device", public_key=public, not_before=EPOCH, not_after=_END
+            )
+            rounding = self._derived("rounding", device, length=ROUNDING_BYTES)
+            found = self._known[device] = SimulatedIdentity(key, certificate.encoded, rounding)
+        return found
+
+    def entropy(self, device: str, round: int) -> Entropy:
+        """Where the secrets of a device's attempts in one round come from."""
+        return self._reader("attempts", device, round)
+
+    def _reader(self, *what: object) -> Callable[[int], bytes]:
+        reads = 0
+
+        def read(count: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            return self._derived(*what, reads, length=count)
+
+        return read
+
+    def _derived(self, *what: object, length: int = 32) -> bytes:
+        return derive(self._secret, salt=b"", info=_DOMAIN + "/".join(map(str, what)).encode(), length=length)
+
+
+# ------------------------------------------------------------ device
+# A simulated device in secure rounds: its whole session, with the primitives of its world. Those are the real ones, or
+# those that hide nothing (``null_primitives``).
+#
+# Where an answer is not there yet, the device waits until the world gives it another ``turn``.
+
+
+class MaskingDevice(Device):
+    """After ``contributed`` it takes ``turn``s, until it is ``over``. ``memory``: of secure rounds, before and after
+    this one."""
+
+    __slots__ = ("_asked", "_storage", "vanishes_before")
+
+    _world: SecureWorld
+
+    def __init__(
+        self,
+        world: SecureWorld,
+        number: int,
+        row: DeviceRow,
+        offer: CheckIn,
+        memory: Memory,
+    ) -> None:
+        self._storage = MemoryStorage()
+        self._storage.keep(lambda _: memory)
+        self._asked: Action | None = None
+        self.vanishes_before: Stage | None = None
+        """The exchange before which it vanishes, in this round; None: it stays."""
+        super().__init__(world, number, row, offer)
+
+    def contributed(self, *, complete: bool) -> None:
+        """Its training has ended."""
+        contribution = self._world.contribution(self.row.device)
+        self._go_on(Trained(contribution.encoded, complete, self._world.now))
+
+    def turn(self) -> None:
+        """Asks again for the answer that was not there, or goes on after a rest."""
+        asked, self._asked = self._asked, None
+        if self.over or asked is None:
+            return
+        reply = None if isinstance(asked, Sleep) else self._performed(asked)
+        if reply is not LATER:
+            self._go_on(reply)
+
+    @property
+    def memory(self) -> Memory:
+        """What it remembers of secure rounds. Nothing of this one is left to be sent."""
+        return self._storage.load_secure().marks
+
+    # ------------------------------------------------------------ the session
+
+    def _begun(self) -> Session:
+        authority, name = self._world.authority, self.row.device
+        return participate(
+            authority.identity(name).record(authority.trusted, URL, self._registered),
+            coordinator=URL,
+            offer=lambda: self.offer,
+            rounds=1,
+            label=self.row.label,
+            entropy=authority.entropy(name, self._world.state.round_number),
+            primitives=self._world.primitives,
+            at=self._world.now,
+        )
+
+    def _performed(self, action: Action) -> Any:
+        if isinstance(action, Save | Keep | Load):
+            return perform_stored(self._storage, action, self._world.now)
+        if isinstance(action, FetchList):
+            return ListFetched(self._world.authority.revocations, self._world.now)
+        if isinstance(action, Sleep) and self.assignment is not None:
+            self._asked = action
+            self._world.rests(self, action.max_s)
+            return LATER
+        return super()._performed(action)
+
+    def _sent(self, send: Send) -> Any:
+        if send.route in (Route.CHECK_IN, Route.STARTED):
+            return super()._sent(send)
+        if send.method == "PUT" and send.path.get("stage") == self.vanishes_before is not None:
+            self.vanish()
+            return LATER
+        answer = super()._sent(send)
+        if answer is LATER:
+            self._asked = send
+        return answer
+
+
+# ------------------------------------------------------------ the world
 
 
 class SecureWorld(SimulatedWorld):

@@ -44,7 +44,7 @@ from coordinator.store.memory import Layer
 from coordinator.store.port import AuditRow
 from simulation.clients import Clients
 from simulation.engines import CannotTrain, Job, Kernel, MakeEngine
-from simulation.engines.checked import CheckedEngine, is_deterministic
+from simulation.engines.checked import CheckedEngine, is_deterministic, note, noted
 from simulation.engines.port import Engine
 from simulation.errors import SimulationWarning
 from simulation.history import History
@@ -52,15 +52,13 @@ from simulation.history.ledger import copy_run, follow
 from simulation.history.recorded_run import NOT_DETERMINISTIC, RESUMED_UNCHECKED, UNMASKED
 from simulation.history.rounds import current_state
 from simulation.virtual.agenda import Agenda, VirtualClock
-from simulation.virtual.authority import EPOCH, SimulatedAuthority
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
 from simulation.virtual.datacenter import SimulatedDatacenter
-from simulation.virtual.enrolment import label_of
-from simulation.virtual.noted import note, noted
+from simulation.virtual.device import label_of
 from simulation.virtual.null_primitives import NULL
-from simulation.virtual.secure_world import SecureWorld
-from simulation.virtual.unfinished import unfinished
+from simulation.virtual.parts import unfinished
+from simulation.virtual.secure_world import EPOCH, SecureWorld, SimulatedAuthority
 from simulation.virtual.world import SimulatedWorld
 
 _LISTED = 100_000

@@ -36,10 +36,8 @@ from simulation.engines.port import CannotTrain, Engine, Job
 from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
-from simulation.virtual.device import Device
-from simulation.virtual.enrolment import SimulatedEnrolment
-from simulation.virtual.parts import OUT_OF_TIME, Part, Planned, parts_of
-from simulation.virtual.unfinished import Unfinished
+from simulation.virtual.device import Device, SimulatedEnrolment
+from simulation.virtual.parts import OUT_OF_TIME, Part, Planned, Unfinished, parts_of
 
 _ASKS_AGAIN_S = 600.0
 """Virtual seconds after which waiting devices check in again, before their place in the pool expires."""

@@ -58,7 +58,7 @@ def test_an_enrolment_token_is_in_its_file_only(tmp_path: Path, monkeypatch: pyt
         for command in commands.values():
             places.add_processes(psutil.Process(command.process.pid))
         lines = [content.decode() for place, content in places.found if place == "command line"]
-        assert sum("simulation.fleet.worker" in line for line in lines) == 2, "the fleet's children are looked at"
+        assert sum("simulation.fleet.processes" in line for line in lines) == 2, "the fleet's children are looked at"
         assert sum("--token-file" in line for line in lines) == len(commands)
     finally:
         for name, command in commands.items():
@@ -95,7 +95,7 @@ def test_nor_in_a_group_or_the_demo(tmp_path: Path) -> None:
         group: subprocess.Popen[str] | None = None
         try:
             seen = psutil.Process(demo.pid)
-            until(lambda: any("simulation.fleet.worker" in line for line in lines_of_children(seen)))
+            until(lambda: any("simulation.fleet.processes" in line for line in lines_of_children(seen)))
             places.add_processes(seen)
             url = json.loads((tmp_path / "demo" / "logs" / "serve.out").read_text().splitlines()[0])["url"]
             joining = ["--url", url, "--token-file", str(token_file), "--data", "data.npz", "--learner", NAME]

@@ -25,7 +25,7 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.learning import Learner, batch_order
 from client_sdk.tensors import Tensors, from_bytes, to_bytes, widen
 from simulation import History, simulate
-from simulation.demo.bare_loop import LoopPart, LoopRecipe, fedavg
+from simulation.demo.compare import LoopPart, LoopRecipe, fedavg
 from simulation.engines import EngineName
 from tests.coordinator.service.conftest import Server
 from tests.equivalence.test_deployed_functions import train_over_http

@@ -21,7 +21,14 @@ from client_sdk.protocol.devices import Assignment, CheckpointRef, Task, Work
 from client_sdk.protocol.secure import SecureTask
 from client_sdk.tensors import Tensors, digest
 from client_sdk.update import Update
-from simulation.fleet.processes import FleetFailed, FleetProcesses, split_of, worker_orders
+from simulation.fleet.processes import (
+    FleetFailed,
+    FleetProcesses,
+    FleetWorker,
+    SharedCheckpoints,
+    WorkerOrders,
+    worker_orders,
+)
 from simulation.fleet.split import Split, cut
 from simulation.fleet.trainer import (
     FIRST_GUESS_S,
@@ -32,7 +39,6 @@ from simulation.fleet.trainer import (
     RoundTimes,
     Vanished,
 )
-from simulation.fleet.worker import SharedCheckpoints, WorkerOrders, catalogue_of
 from tests.simulation import synthetic
 
 TINY = {"w": np.zeros(3, np.float32)}
@@ -78,7 +84,7 @@ def test_a_device_is_called_by_its_shards_number():
 
 def test_a_way_to_split_that_is_not_known_is_refused():
     with pytest.raises(ValueError, match="known are iid, dirichlet, shards"):
-        split_of(data="mnist", devices=4, by="alphabet", alpha=1, size_sigma=0, seed=0)
+        Split(data="mnist", devices=4, by="alphabet")
 
 
 # ------------------------------------------------------------ habits
@@ -340,12 +346,6 @@ def test_a_late_device_that_hears_nothing_gives_up_waiting():
 # ------------------------------------------------------------ learners and processes
 
 
-def test_a_learner_that_is_not_there_is_named():
-    with pytest.raises(LearnerError, match=r"nowhere"):
-        catalogue_of("nowhere:nothing")
-    assert "simulation.learners:mnist_mlp" in catalogue_of("simulation.learners:mnist_mlp").versions
-
-
 TOKEN = EnrolmentToken("http://127.0.0.1:9", bytes(32), bytes(16)).text
 
 
@@ -361,6 +361,11 @@ def orders(folder: Path, data: str, **more: object) -> WorkerOrders:
         "workers": 1,
     }
     return WorkerOrders.model_validate(given | more)
+
+
+def test_a_learner_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(LearnerError, match=r"nowhere"):
+        FleetWorker(orders(tmp_path, "mnist", learner="nowhere:nothing"), Event())
 
 
 def test_no_fleet_without_a_coordinator(tmp_path: Path):
@@ -418,7 +423,7 @@ def test_a_worker_that_is_killed_ends_the_fleet(tmp_path: Path, data: str):
 OWNER = """
 import sys, time
 from simulation.fleet.processes import FleetProcesses
-from simulation.fleet.worker import WorkerOrders
+from simulation.fleet.processes import WorkerOrders
 with FleetProcesses([WorkerOrders.model_validate_json(sys.argv[1])]) as running:
     print(running._children._children[0].pid, flush=True)
     time.sleep(60)

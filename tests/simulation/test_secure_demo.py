@@ -20,8 +20,7 @@ from client_sdk.protocol.operators import ExchangeView, Funnel, MetricView, Roun
 from coordinator.datafolder import DATABASE_FILE
 from coordinator.engine.plan import Plan
 from simulation.demo import screen as screens
-from simulation.demo.command import closing_lines
-from simulation.demo.director import Result
+from simulation.demo.command import Result, closing_lines
 from simulation.demo.screen import Journal, read
 from simulation.demo.setting import Setting
 from simulation.fleet.split import Split

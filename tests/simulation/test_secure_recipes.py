@@ -15,7 +15,7 @@ from client_sdk.update import Update
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 from coordinator.engine.plan_file import PlanError
 from simulation import History, recipes, simulate
-from simulation.simulator.options import SecureWay
+from simulation.simulator.checks import SecureWay
 
 SECURE = {"max_norm": 10.0, "max_abs": 2.0, "minimum_cohort": 5}
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {"fedadam": {"tau": 0.01}, "fedyogi": {"tau": 0.01}}

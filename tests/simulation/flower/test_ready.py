@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Event, Thread
 
-from simulation.flower.simulated import ReadyNodes
+from simulation.flower import ReadyNodes
 
 
 def test_the_lowest_is_next_in_whatever_order_they_were_woken() -> None:

@@ -22,8 +22,7 @@ from client_sdk.protocol.flower import (
     PullReplies,
     PushMessages,
 )
-from simulation.flower import simulated
-from simulation.flower.simulated import SimulatedLink
+from simulation.flower import SimulatedLink, simulated
 from tests.client_sdk.commands.run_cli import quorate
 from tests.client_sdk.flower.apps import write_app
 

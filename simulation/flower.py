@@ -1,8 +1,9 @@
-"""``quorate flower run --simulation N``: a coordinator in this process, with N nodes."""
+"""Flower apps in one process, ``quorate flower run --simulation N``: a coordinator, its table of requests without
+sockets, and N nodes whose ClientApps work in resident processes, one for each core. Needs the extras ``simulation`` and
+``flower``."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,18 +49,9 @@ from coordinator.runtime.core import Core
 from coordinator.runtime.signals import Signals
 from coordinator.store import MemoryStore, Store
 from coordinator.store.port import DeviceRow
+from simulation.engines.processes import cores
 from simulation.history.folder import writing
 from simulation.virtual.device import device_row
-
-# ------------------------------------------------------------ nodes
-# Simulated nodes: each has a row, a port and a journal; a few threads, each with a process of the ClientApp, do their
-# work.
-#
-# ::
-#
-#     push -> the coordinator wakes devices -> ReadyNodes -> a thread takes the lowest node
-#          -> poll -> the ClientApp works in the thread's process -> reply -> the node's next message, or the next node
-
 
 # ------------------------------------------------------------ requests
 # Serves the table of requests in this process: no socket, no signature, no audit; the caller is known.
@@ -129,6 +121,13 @@ class InProcess:
 
 
 # ------------------------------------------------------------ nodes
+# Simulated nodes: each has a row, a port and a journal; a few threads, each with a process of the ClientApp, do their
+# work.
+#
+# ::
+#
+#     push -> the coordinator wakes devices -> ReadyNodes -> a thread takes the lowest node
+#          -> poll -> the ClientApp works in the thread's process -> reply -> the node's next message, or the next node
 
 
 SEEN_S = 20.0
@@ -145,8 +144,7 @@ def device_names(count: int) -> list[str]:
 
 def default_workers(count: int) -> int:
     """One process for each core that this process may use, and no more than there are nodes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(count, cores))
+    return max(1, min(count, cores()))
 
 
 class SimulatedNodes:
