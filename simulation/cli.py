@@ -6,40 +6,60 @@ runs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.commands.joining import FILES, Target
+from client_sdk.commands.joining import FILES, Target, takes_options
 from client_sdk.commands.threads import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json
 from simulation.commands.new import new
 from simulation.commands.simulate import simulate
 
+if TYPE_CHECKING:
+    from simulation.fleet.split import Split
+    from simulation.fleet.trainer import FleetHabits
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-Data = Annotated[
-    str,
-    typer.Option("--data", metavar=FILES, help="The data to partition: an installed data set, or a file."),
-]
-Devices = Annotated[int, typer.Option(min=1, max=100_000, help="How many devices.")]
 Processes = Annotated[int, typer.Option(min=1, max=256, help="Worker processes; each trains one device at a time.")]
-How = Annotated[str, typer.Option("--by", help="How the data is split: dirichlet, iid or shards.")]
-Alpha = Annotated[float, typer.Option(help="For dirichlet: the smaller, the fewer labels a device has.")]
-SizeSigma = Annotated[float, typer.Option(help="How unequal the devices' sizes are; 0: equal.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the split and of the devices' habits.")]
 LearnerName = Annotated[
     str, typer.Option("--learner", metavar="PACKAGE:NAME", help="The installed learner of all devices.")
 ]
-Slow = Annotated[float, typer.Option(min=0, max=1, help="Share of devices that take up to four times as long.")]
-Vanish = Annotated[float, typer.Option(min=0, max=1, help="Share that stops in the middle of a round.")]
-SmallestCohort = Annotated[
-    int | None,
-    typer.Option(min=2, help="The owners' smallest cohort of secure rounds (default: 64, of the SDK)."),
-]
-Late = Annotated[float, typer.Option(min=0, max=1, help="Share that sends after the round has closed.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """The options of a fleet: its data, how it is split, and what its devices are like."""
+
+    data: Annotated[
+        str, typer.Option("--data", metavar=FILES, help="The data to partition: an installed data set, or a file.")
+    ] = "mnist"
+    target: Target = None
+    devices: Annotated[int, typer.Option(min=1, max=100_000, help="How many devices.")] = 400
+    by: Annotated[str, typer.Option("--by", help="How the data is split: dirichlet, iid or shards.")] = "dirichlet"
+    alpha: Annotated[float, typer.Option(help="For dirichlet: the smaller, the fewer labels a device has.")] = 0.5
+    size_sigma: Annotated[float, typer.Option(help="How unequal the devices' sizes are; 0: equal.")] = 0.5
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of the devices' habits.")] = 0
+    slow: Annotated[float, typer.Option(min=0, max=1, help="Share of devices that take up to four times as long.")] = (
+        0.1
+    )
+    vanish: Annotated[float, typer.Option(min=0, max=1, help="Share that stops in the middle of a round.")] = 0.05
+    late: Annotated[float, typer.Option(min=0, max=1, help="Share that sends after the round has closed.")] = 0.03
+
+    def made(self) -> tuple[Split, FleetHabits]:
+        """ValueError for values that do not fit together."""
+        from client_sdk.data import with_target
+        from simulation.fleet.split import Split
+        from simulation.fleet.trainer import FleetHabits
+
+        data = with_target(self.data, self.target)
+        more: dict[str, Any] = {"by": self.by, "alpha": self.alpha, "size_sigma": self.size_sigma, "seed": self.seed}
+        habits = FleetHabits(slow=self.slow, vanish=self.vanish, late=self.late, seed=self.seed)
+        return Split(data=data, devices=self.devices, **more), habits
 
 
 @app.callback()
@@ -48,25 +68,19 @@ def _commands() -> None:
 
 
 @app.command(epilog="Example: quorate fleet --token-file device.token --data mnist --devices 400")
+@takes_options
 def fleet(
     token_file: TokenFile = None,
     coordinator: Url = DEFAULT_URL,
-    data: Data = "mnist",
-    target: Target = None,
-    devices: Devices = 400,
+    options: FleetOptions = FleetOptions(),
     processes: Processes = 2,
-    by: How = "dirichlet",
-    alpha: Alpha = 0.5,
-    size_sigma: SizeSigma = 0.5,
-    seed: Seed = 0,
     learner: LearnerName = "quorate:mnist-mlp",
     folder: Annotated[
         Path, typer.Option(help="Folder of the devices' keys and records: started again, they continue.")
     ] = Path("quorate-fleet"),
-    slow: Slow = 0.1,
-    vanish: Vanish = 0.05,
-    late: Late = 0.03,
-    smallest_cohort: SmallestCohort = None,
+    smallest_cohort: Annotated[
+        int | None, typer.Option(min=2, help="The owners' smallest cohort of secure rounds (default: 64, of the SDK).")
+    ] = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -75,17 +89,13 @@ def fleet(
     Some are slow, some vanish in the middle of a round, some send too late. Runs until Ctrl-C.
     """
     from client_sdk.commands.stopping import stopped_by_signals
-    from client_sdk.data import with_target
     from simulation.fleet.processes import FleetProcesses, worker_orders
-    from simulation.fleet.split import Split
-    from simulation.fleet.trainer import FleetHabits
 
     token = enrolment_token(token_file)
     if token is None:
         fail(f"The devices of a fleet need an enrolment token: give --token-file FILE, or set {VARIABLE}.")
     orders = worker_orders(
-        Split(data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed),
-        FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
+        *options.made(),
         coordinator=coordinator,
         enrolment_token=token,
         folder=folder,
@@ -98,22 +108,21 @@ def fleet(
         while (tally := running.watch(stop)) is not None:
             if as_json:
                 say_json({**tally.model_dump(exclude={"worker", "fatal"})})
-            elif not complete and tally.enrolled == devices:
+            elif not complete and tally.enrolled == options.devices:
                 complete = True
                 where = f"{len(orders)} process" + ("" if len(orders) == 1 else "es")
                 say(
-                    f"{devices} devices with {tally.examples} examples of {data} are enrolled at {coordinator}, "
-                    f"in {where}. Ctrl-C stops them."
+                    f"{options.devices} devices with {tally.examples} examples of {options.data} are enrolled at "
+                    f"{coordinator}, in {where}. Ctrl-C stops them."
                 )
     if not as_json:
         say("Stopped. " + running.total().sentence)
 
 
 @app.command(epilog="Example: quorate demo --compare")
+@takes_options
 def demo(
-    data: Data = "mnist",
-    target: Target = None,
-    devices: Devices = 400,
+    options: FleetOptions = FleetOptions(),
     select: Annotated[int, typer.Option(min=1, help="Devices selected for a round.")] = 300,
     goal: Annotated[int, typer.Option(min=1, help="Reports that close a round.")] = 256,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to commit, before the secure ones.")] = 15,
@@ -124,14 +133,7 @@ def demo(
     learning_rate: Annotated[float, typer.Option(help="Of the devices' SGD.")] = 0.3,
     server_learning_rate: Annotated[float, typer.Option(help="How many times the mean update is taken.")] = 1.8,
     processes: Processes = 2,
-    by: How = "dirichlet",
-    alpha: Alpha = 0.5,
-    size_sigma: SizeSigma = 0.5,
-    seed: Seed = 0,
     learner: LearnerName = "quorate:mnist-mlp",
-    slow: Slow = 0.1,
-    vanish: Vanish = 0.05,
-    late: Late = 0.03,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of the demo: new or empty. (default: a temporary one)")
     ] = None,
@@ -148,17 +150,13 @@ def demo(
 
     Every command that it runs is shown, to be copied. Ctrl-C ends all of them.
     """
-    from client_sdk.data import with_target
     from simulation.demo.command import run_demo
     from simulation.demo.setting import Setting
-    from simulation.fleet.split import Split
-    from simulation.fleet.trainer import FleetHabits
 
+    split, habits = options.made()
     setting = Setting(
-        split=Split(
-            data=with_target(data, target), devices=devices, by=by, alpha=alpha, size_sigma=size_sigma, seed=seed
-        ),
-        habits=FleetHabits(slow=slow, vanish=vanish, late=late, seed=seed),
+        split=split,
+        habits=habits,
         learner=learner,
         processes=processes,
         select=select,

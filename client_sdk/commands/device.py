@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_joining
+from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_options
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
@@ -131,7 +131,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     "Its state is stored in the folder: started again, the device continues where it was. Ctrl-C stops it.",
     epilog="Example: quorate device --token-file device.token --data mnist --shard 3/400 --coordinator " + DEFAULT_URL,
 )
-@takes_joining
+@takes_options
 def device(
     context: typer.Context,
     joining: Joining,

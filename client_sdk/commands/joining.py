@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from threading import Event
@@ -220,27 +220,25 @@ class Joining:
         say_json({"device": self.name, **asdict(notice)})
 
 
-def takes_joining(command: Callable[..., R]) -> Callable[..., R]:
-    """A command whose parameter ``joining`` becomes the options of ``Joining``."""
+def takes_options(command: Callable[..., R]) -> Callable[..., R]:
+    """A command in which the fields of each parameter that is a dataclass, such as ``Joining``, become options."""
     own = get_type_hints(command, include_extras=True)
-    joining = get_type_hints(Joining, include_extras=True)
-    names = [field.name for field in fields(Joining)]
+    groups: dict[str, Any] = {name: kind for name, kind in own.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
-        if parameter.name == "joining":
-            parameters += [
-                inspect.Parameter(
-                    field.name, parameter.KEYWORD_ONLY, default=field.default, annotation=joining[field.name]
-                )
-                for field in fields(Joining)
-            ]
-        else:
+        if parameter.name not in groups:
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=own[parameter.name]))
+            continue
+        hints = get_type_hints(groups[parameter.name], include_extras=True)
+        parameters += [
+            inspect.Parameter(one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+            for one in fields(groups[parameter.name])
+        ]
 
     @wraps(command)
     def taking(**given: Any) -> R:
-        options = Joining(**{name: given.pop(name) for name in names})
-        return command(joining=options, **given)
+        taken = {name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
+        return command(**taken, **given)
 
     taking.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return taking

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client_sdk.commands.joining import Joining, takes_joining
+from client_sdk.commands.joining import Joining, takes_options
 from client_sdk.commands.long_running import log_plainly, say_stopped
 from client_sdk.commands.stopping import stopped_by_signals
 from client_sdk.commands.threads import use_threads
@@ -33,7 +33,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     "--token-file device.token --data mine.npz --coordinator " + DEFAULT_URL,
 )
 @errors_as_sentences
-@takes_joining
+@takes_options
 def group(
     joining: Joining,
     device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a process), or auto.")] = "auto",

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from client_sdk.data import Examples, installed, is_file, load_data
 from simulation.clients import Clients
+from simulation.commands.simulate import ShareOptions
 from simulation.partitioning import By, partition
 
 MOST_CLIENTS_BY_DEFAULT = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShareOptions:
-    """The options of a partition on the command line; None: not given."""
-
-    clients: int | None = None
-    by: By | None = None
-    alpha: float | None = None
-    seed: int = 0
-    min_examples: int | None = None
-    size_sigma: float | None = None
-    shards_per_client: int | None = None
-    labels_per_client: int | None = None
-    noise_sigma: float | None = None
-    held_out: float | None = None
-
-
-def shared_out(data: str, options: ShareOptions) -> tuple[Clients, Any | None]:
+def shared_out(data: str, options: ShareOptions, seed: int = 0) -> tuple[Clients, Any | None]:
     """(the clients, the data set's test part or None).
 
     Data with users is partitioned by user unless a method or a number of clients is given; other data by Dirichlet
@@ -45,9 +29,9 @@ def shared_out(data: str, options: ShareOptions) -> tuple[Clients, Any | None]:
     made = partition(
         found,
         options.clients if options.clients is not None or by == "natural" else MOST_CLIENTS_BY_DEFAULT,
-        by=by,
+        by=cast("By", by),
         alpha=options.alpha,
-        seed=options.seed,
+        seed=seed,
         min_examples=1 if options.min_examples is None else options.min_examples,
         size_sigma=options.size_sigma,
         shards_per_client=options.shards_per_client,

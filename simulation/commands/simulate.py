@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-from client_sdk.commands.joining import FILES, Target
+from client_sdk.commands.joining import FILES, Target, takes_options
 from client_sdk.terminal import Json, fail, note, say, say_json
 from coordinator.commands.plans import Changes
 
@@ -28,6 +28,42 @@ _SCORES = "Scores"
 _ONE = "One client again"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShareOptions:
+    """The options of a partition; None: not given."""
+
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_SPREAD, help="How many. (default: one for each user, or 100)"),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SPREAD,
+            help="natural, dirichlet, iid, shards, labels, quantity, noise, or NIID-Bench's niid-labels, "
+            "niid-dirichlet, niid-quantity. (default: natural where the data has users, else dirichlet)",
+        ),
+    ] = None
+    alpha: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet and quantity: the smaller, the more uneven."),
+    ] = None
+    size_sigma: Annotated[
+        float | None, typer.Option(rich_help_panel=_SPREAD, help="How unequal sizes are; 0: equal.")
+    ] = None
+    shards_per_client: Annotated[int | None, typer.Option(rich_help_panel=_SPREAD, help="Of shards: 2.")] = None
+    labels_per_client: Annotated[int | None, typer.Option(rich_help_panel=_SPREAD, help="Of labels: 2.")] = None
+    noise_sigma: Annotated[float | None, typer.Option(rich_help_panel=_SPREAD, help="Of noise: 0.1.")] = None
+    min_examples: Annotated[
+        int | None, typer.Option(min=0, rich_help_panel=_SPREAD, help="How few a client may have.")
+    ] = None
+    held_out: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_SPREAD, help="Share of its examples that a client holds out for scoring."),
+    ] = None
+
+
+@takes_options
 def simulate(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan; its task.learner names the learner.")],
     data: Annotated[
@@ -64,35 +100,7 @@ def simulate(
             "(default: the data that the plan names)",
         ),
     ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_SPREAD, help="How many. (default: one for each user, or 100)"),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_SPREAD,
-            help="natural, dirichlet, iid, shards, labels, quantity, noise, or NIID-Bench's niid-labels, "
-            "niid-dirichlet, niid-quantity. (default: natural where the data has users, else dirichlet)",
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_SPREAD, help="Of dirichlet and quantity: the smaller, the more uneven."),
-    ] = None,
-    size_sigma: Annotated[
-        float | None, typer.Option(rich_help_panel=_SPREAD, help="How unequal sizes are; 0: equal.")
-    ] = None,
-    shards_per_client: Annotated[int | None, typer.Option(rich_help_panel=_SPREAD, help="Of shards: 2.")] = None,
-    labels_per_client: Annotated[int | None, typer.Option(rich_help_panel=_SPREAD, help="Of labels: 2.")] = None,
-    noise_sigma: Annotated[float | None, typer.Option(rich_help_panel=_SPREAD, help="Of noise: 0.1.")] = None,
-    min_examples: Annotated[
-        int | None, typer.Option(min=0, rich_help_panel=_SPREAD, help="How few a client may have.")
-    ] = None,
-    held_out: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_SPREAD, help="Share of its examples that a client holds out for scoring."),
-    ] = None,
+    shares: ShareOptions = ShareOptions(),
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg", rich_help_panel=_SPREAD, help="Draw who holds what."),
@@ -152,7 +160,7 @@ def simulate(
     from client_sdk.data import load_data, with_target
     from client_sdk.learners import catalogue_for
     from coordinator.engine.plan import Plan
-    from simulation.commands.data import ShareOptions, shared_out, some_of
+    from simulation.commands.data import shared_out, some_of
     from simulation.commands.rerun import again, hint
     from simulation.engines import EngineName
     from simulation.errors import ClientFailed, SimulationError
@@ -161,8 +169,8 @@ def simulate(
     from simulation.simulator.checks import SecureWay
     from simulation.virtual.behaviour import Behaviour
 
-    if by is not None and by not in get_args(By):
-        fail(f"There is no partition method {by}; there are {', '.join(get_args(By))}.")
+    if shares.by is not None and shares.by not in get_args(By):
+        fail(f"There is no partition method {shares.by}; there are {', '.join(get_args(By))}.")
     if engine not in get_args(EngineName):
         fail(f"There is no engine {engine}; there are {', '.join(get_args(EngineName))}.")
     if secure not in get_args(SecureWay):
@@ -185,19 +193,7 @@ def simulate(
         network_s=network_s,
     )
     whole = Plan.from_toml(plan, changes or ())
-    options = ShareOptions(
-        clients=clients,
-        by=cast("By | None", by),
-        alpha=alpha,
-        seed=seed,
-        min_examples=min_examples,
-        size_sigma=size_sigma,
-        shards_per_client=shards_per_client,
-        labels_per_client=labels_per_client,
-        noise_sigma=noise_sigma,
-        held_out=held_out,
-    )
-    fleet, test_part = shared_out(with_target(data, target), options)
+    fleet, test_part = shared_out(with_target(data, target), shares, seed)
     learner = catalogue_for([whole.task.learner]).load(whole.task.learner)  # after the data: torch takes seconds
     if only is not None and round_ is not None:
         again(

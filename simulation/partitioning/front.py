@@ -193,7 +193,7 @@ def partition(
     | `natural`   | its user's                                       | its user's                 |                  |
 
     `niid-labels`, `niid-dirichlet` and `niid-quantity` follow the code of NIID-Bench (arXiv:2102.02079) to the letter:
-    see `simulation.partitioning.niid_bench`.
+    see `simulation.partitioning.methods`.
 
     - `dataset`: `(x, y)`, an object with `.x` and `.y`, a map-style torch `Dataset`, a list of pairs, or an object
       whose `.train` is one of these (its test part is left alone). Nothing is copied: clients gather theirs when used.

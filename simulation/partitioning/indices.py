@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from simulation.partitioning import methods, niid_bench
+from simulation.partitioning import methods
 from simulation.partitioning.methods import Indices
 
 # ------------------------------------------------------------ options
@@ -197,7 +197,7 @@ def owners(n: int, y: Indices | None, clients: int, options: PartitionOptions) -
     elif options.by == "quantity" and options.size_sigma is None:
         owner_N = methods.quantity(n, clients, least, options.value("alpha"), rng)
     elif options.by == "niid-quantity":
-        owner_N = niid_bench.quantity(n, clients, least, options.value("alpha"), rng)
+        owner_N = methods.niid_quantity(n, clients, least, options.value("alpha"), rng)
     else:
         owner_N = methods.iid(n, clients, least, options.value("size_sigma"), rng)
     if (smallest := int(np.bincount(owner_N, minlength=clients).min())) < least:
@@ -230,9 +230,9 @@ def _by_labels(y: Indices, clients: int, options: PartitionOptions, rng: np.rand
             sizes_K = methods.log_normal_sizes(len(y), clients, options.min_examples, options.value("size_sigma"), rng)
             return methods.dirichlet(y, sizes_K, options.value("alpha"), rng)
         case "niid-dirichlet":
-            return niid_bench.dirichlet(y, clients, options.min_examples, options.value("alpha"), rng)
+            return methods.niid_dirichlet(y, clients, options.min_examples, options.value("alpha"), rng)
         case "niid-labels":
-            return niid_bench.labels(y, clients, int(options.value("labels_per_client")), rng)
+            return methods.niid_labels(y, clients, int(options.value("labels_per_client")), rng)
         case "shards":
             return methods.shards(y, clients, int(options.value("shards_per_client")), rng)
         case _:

@@ -17,7 +17,8 @@ import pytest
 
 from client_sdk import cli
 from simulation import History, partition, simulate
-from simulation.commands.data import ShareOptions, shared_out, some_of
+from simulation.commands.data import shared_out, some_of
+from simulation.commands.simulate import ShareOptions
 from simulation.learners import mnist_mlp
 from tests.simulation import synthetic
 
