@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.imports.lazy import load
+from client_sdk.imports import load
 
 if TYPE_CHECKING:
     from client_sdk.commands.stopping import stopped_by_signals as stopped_by_signals

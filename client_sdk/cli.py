@@ -27,7 +27,7 @@ from client_sdk.commands.secagg import app as secagg_app
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
 from client_sdk.extensions import installed_version
-from client_sdk.imports.shadowing import Shadowed, check
+from client_sdk.imports import Shadowed, check
 from client_sdk.terminal import (
     ErrorsAsSentences,
     errors_as_sentences,

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from client_sdk.data import count, held_out_part, training_part
 from client_sdk.extensions import extensions
-from client_sdk.imports.shadowing import Shadowed, check
+from client_sdk.imports import Shadowed, check
 from client_sdk.isolation import generator, private, reads_only, seeded
 from client_sdk.metrics import pooled, undefined
 from client_sdk.protocol.devices import Assignment, Score, Task

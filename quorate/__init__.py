@@ -43,8 +43,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"quorate has no {name!r}; it has {', '.join(__all__)}")
     check_client_sdk()
-    from client_sdk.imports.lazy import load
-    from client_sdk.imports.shadowing import check
+    from client_sdk.imports import check, load
 
     if not _HOMES[name].startswith("client_sdk."):  # the SDK imports no other room
         check()

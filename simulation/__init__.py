@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.imports.lazy import load
+from client_sdk.imports import load
 
 if TYPE_CHECKING:
     from coordinator.engine.plan import Plan as Plan

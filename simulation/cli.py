@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.commands.joining import FILES, Target, takes_options
-from client_sdk.commands.threads import Threads
+from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import VARIABLE, TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, say, say_json
 from simulation.commands.new import new

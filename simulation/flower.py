@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from threading import Condition, Event, Thread, local
 from typing import Any, BinaryIO, assert_never
 
-from client_sdk.commands.threads import thread_variables
+from client_sdk.commands.long_running import thread_variables
 from client_sdk.flower.answer_file import AnswerFile
 from client_sdk.flower.app import AppFolder
 from client_sdk.flower.app_process import AppNotLoaded, AppProcess

@@ -8,7 +8,10 @@ This file prints lines, and imports what it needs when a command runs. The optio
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_sdk.commands.joining import DEFAULT_FOLDER, Folder, Joining, takes_options
-from client_sdk.commands.long_running import log_plainly, say_stopped
+from client_sdk.commands.long_running import log_plainly, say_stopped, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
-from client_sdk.commands.threads import use_threads
+from client_sdk.protocol.flower import ConfigValue
 from client_sdk.terminal import DEFAULT_URL, Json, fail, note, say, say_json, say_table, speak_as, spoken_by
 
 if TYPE_CHECKING:
@@ -26,6 +29,60 @@ if TYPE_CHECKING:
     from client_sdk.device.record import Joined, Record
     from client_sdk.flower.work import FlowerNotice
     from client_sdk.http.driver import Notice
+
+
+# ------------------------------------------------------------ node config
+# ``--node-config "partition-id=0 num-partitions=4"``: what ``Context.node_config`` has, typed as Flower types it.
+
+
+_PAIR = re.compile(r"""\s*([^\s=]+)=('[^']*'|"[^"]*"|[^\s'"]\S*)(?=\s|$)""")
+
+
+def parse_node_config(texts: Iterable[str]) -> dict[str, ConfigValue]:
+    """The values of ``key=value`` pairs, which stand in one text or in several. A value is written as in TOML: ``4``,
+    ``0.5``, ``true``, ``"text"``. The same key again replaces its value.
+
+    ValueError, in one sentence, for anything else.
+    """
+    found: dict[str, ConfigValue] = {}
+    for text in texts:
+        position = 0
+        while text[position:].strip():
+            pair = _PAIR.match(text, position)
+            if pair is None:
+                raise ValueError(f"{text[position:].strip()!r} is no key=value; {_EXAMPLE}")
+            found |= _values(pair[1], pair[2])
+            position = pair.end()
+    return found
+
+
+_EXAMPLE = """write for example --node-config 'partition-id=0 num-partitions=4 name="ward 7"'."""
+
+
+def _values(key: str, value: str) -> dict[str, ConfigValue]:
+    try:
+        return _flat(tomllib.loads(f"{key} = {value}"))
+    except tomllib.TOMLDecodeError:
+        raise ValueError(f"{key}={value} has no value of TOML (a text needs quotes); {_EXAMPLE}") from None
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, ConfigValue]:
+    """A table's values by their dotted names."""
+    found: dict[str, ConfigValue] = {}
+    for key, value in table.items():
+        name = f"{before}{key}"
+        if isinstance(value, dict):
+            found |= _flat(value, f"{name}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which cannot travel; {_EXAMPLE}")
+        elif isinstance(value, bool | int | float | str):
+            found[name] = value
+        else:
+            raise ValueError(f"{name} is a {type(value).__name__}, not a number, a text, true or false; {_EXAMPLE}")
+    return found
+
+
+# ------------------------------------------------------------ taking part
 
 
 AppDir = Annotated[
@@ -55,7 +112,6 @@ def serve_flower(joining: Joining, app_dir: Path, node_config: Sequence[str], as
         if field.name not in TAKEN and getattr(joining, field.name) != field.default:
             option = field.name.replace("_", "-")
             fail(f"--{option} has no meaning with --flower: the app decides about its data and its work. Leave it out.")
-    from client_sdk.flower.node_config import parse_node_config
     from client_sdk.flower.work import require_flwr
 
     config = parse_node_config(node_config)
@@ -165,8 +221,7 @@ def device(
     epilog="Example: quorate device history --folder quorate-device",
 )
 def history(folder: Folder = DEFAULT_FOLDER, as_json: Json = False) -> None:
-    if not folder.is_dir():
-        fail(f"There is no device in {folder}; name its folder with --folder.")
+    _require(folder)
     from client_sdk.device.storage import read_history
 
     joined = read_history(folder)
@@ -189,8 +244,7 @@ def allow_plain(
     folder: Folder = DEFAULT_FOLDER,
     as_json: Json = False,
 ) -> None:
-    if not folder.is_dir():
-        fail(f"There is no device in {folder}; name its folder with --folder.")
+    _require(folder)
     from client_sdk.device.storage import FileStorage
 
     with FileStorage(folder) as storage:

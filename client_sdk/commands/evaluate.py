@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from client_sdk.commands.joining import FILES, Learners, Share, Target
+from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
-from client_sdk.commands.threads import Threads, use_threads
 from client_sdk.terminal import DEFAULT_URL, Json, KeyFile, Url, fail, note, say, say_json
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from client_sdk.commands.threads import Threads
+from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import TokenFile, enrolment_token
 from client_sdk.terminal import DEFAULT_URL, Url, fail, say, say_json
 

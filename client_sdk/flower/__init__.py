@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from client_sdk.imports import lazy
+from client_sdk.imports import load
 
 if TYPE_CHECKING:
     from client_sdk.flower.learner_app import client_app
@@ -21,4 +21,4 @@ _HOMES = {"client_app": "client_sdk.flower.learner_app"}
 
 
 def __getattr__(name: str) -> object:
-    return lazy.load(__name__, name, _HOMES, extra="flower")
+    return load(__name__, name, _HOMES, extra="flower")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.imports.lazy import load
+from client_sdk.imports import load
 from client_sdk.learning.errors import (
     CheckpointMismatch,
     DataError,
@@ -23,12 +23,12 @@ from client_sdk.learning.errors import (
 if TYPE_CHECKING:
     from client_sdk.learning.classification import accuracy as accuracy
     from client_sdk.learning.learner import Learner as Learner
+    from client_sdk.learning.local_sgd import PlainSGD as PlainSGD
     from client_sdk.learning.local_sgd import batch_order as batch_order
-    from client_sdk.learning.optimizer import PlainSGD as PlainSGD
 
 _HOMES = {
     "Learner": "client_sdk.learning.learner",
-    "PlainSGD": "client_sdk.learning.optimizer",
+    "PlainSGD": "client_sdk.learning.local_sgd",
     "accuracy": "client_sdk.learning.classification",
     "batch_order": "client_sdk.learning.local_sgd",
 }

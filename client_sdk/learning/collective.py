@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from client_sdk.commands.joining import Joining, takes_options
-from client_sdk.commands.long_running import log_plainly, say_stopped
+from client_sdk.commands.long_running import log_plainly, say_stopped, use_threads
 from client_sdk.commands.stopping import stopped_by_signals
-from client_sdk.commands.threads import use_threads
 from client_sdk.commands.token_file import SENTENCE as TOKEN_IS_SHOWN
 from client_sdk.commands.token_file import token_is_shown
 from client_sdk.terminal import DEFAULT_URL, Json, errors_as_sentences, print_error, speak_as, start

@@ -41,9 +41,8 @@ from client_sdk.learning.errors import OutOfTime
 from client_sdk.learning.evaluation import defined, explained
 from client_sdk.learning.group import Group, GroupLost, Unreached
 from client_sdk.learning.learner import Learner
-from client_sdk.learning.local_sgd import LocalResult, batch_order
+from client_sdk.learning.local_sgd import LocalResult, OptimizerFactory, PlainSGD, add_proximal, batch_order, clip
 from client_sdk.learning.measures import Measurement
-from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD, add_proximal, clip
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.protocol.devices import Assignment, Task, Work
 from client_sdk.tensors import Tensors, from_bytes, to_bytes

@@ -27,9 +27,8 @@ from client_sdk.learning.budget import Clock, Deadline, TimeLimit
 from client_sdk.learning.data import as_examples
 from client_sdk.learning.errors import Diverged, LearnerFailed, LearningError, NoExamples
 from client_sdk.learning.evaluation import explained, score
-from client_sdk.learning.local_sgd import LocalResult, local_sgd, private_chance
+from client_sdk.learning.local_sgd import LocalResult, OptimizerFactory, PlainSGD, local_sgd, private_chance
 from client_sdk.learning.measures import number
-from client_sdk.learning.optimizer import OptimizerFactory, PlainSGD
 from client_sdk.metrics import UNDEFINED
 from client_sdk.protocol.devices import MOST_STATE, Score, Task
 from client_sdk.protocol.names import METRIC_PATTERN

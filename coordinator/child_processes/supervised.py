@@ -20,7 +20,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import IO, Any
 
-from client_sdk.commands.threads import thread_variables
+from client_sdk.commands.long_running import thread_variables
 from coordinator.child_processes.family import how_it_ended, kill_family, kill_marked, marked
 from coordinator.child_processes.parent_pipe import ENV_PARENT_PIPE
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from client_sdk.commands.threads import use_threads
+from client_sdk.commands.long_running import use_threads
 from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
 from coordinator.commands.secret_file import refuse_password
 

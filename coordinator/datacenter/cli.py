@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from client_sdk.commands.joining import FILES, Target
-from client_sdk.commands.threads import Threads, use_threads
+from client_sdk.commands.long_running import Threads, use_threads
 from client_sdk.terminal import Json, TimeLeft, fail, print_error, say, say_json
 from coordinator.datacenter import agent, follower_agent
 

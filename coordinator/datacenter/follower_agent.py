@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_sdk.commands.threads import Threads
+from client_sdk.commands.long_running import Threads
 from client_sdk.terminal import Json, say, say_json
 from coordinator.datacenter.agent import LOST_S, note_leftovers, preflight_request
 

@@ -9,7 +9,7 @@ from typing import IO
 
 import psutil
 
-from client_sdk.commands.threads import thread_variables
+from client_sdk.commands.long_running import thread_variables
 from coordinator.child_processes import SupervisedChild
 from coordinator.datacenter.spec import SHUTDOWN_S, JobSpec, Place
 

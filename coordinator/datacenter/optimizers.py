@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from client_sdk.learning.errors import LearnerFailed
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.learner import Learner
-from client_sdk.learning.optimizer import PlainSGD
+from client_sdk.learning.local_sgd import PlainSGD
 from coordinator.datacenter.recipe import Recipe
 
 

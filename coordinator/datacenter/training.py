@@ -27,7 +27,7 @@ from client_sdk.learning.errors import CheckpointMismatch, DataError, Diverged, 
 from client_sdk.learning.evaluation import explained
 from client_sdk.learning.group import Group, Unreached
 from client_sdk.learning.learner import Learner, floating_of, freeze
-from client_sdk.learning.optimizer import clip, dense_gradient
+from client_sdk.learning.local_sgd import clip, dense_gradient
 from client_sdk.learning.sync_sgd import GlobalGradient, for_group
 from client_sdk.tensors import Manifest, Tensors, digest, to_bytes
 from coordinator.datacenter.optimizers import make_optimizer, set_learning_rate

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_sdk.imports.lazy import load
+from client_sdk.imports import load
 
 if TYPE_CHECKING:
     from quorate.testing.aggregation import ColumnRuleContract as ColumnRuleContract

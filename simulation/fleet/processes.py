@@ -18,7 +18,7 @@ from threading import Condition, Event, Lock, Thread
 
 from pydantic import BaseModel, ConfigDict
 
-from client_sdk.commands.threads import thread_variables
+from client_sdk.commands.long_running import thread_variables
 from client_sdk.credentials.enrolment_token import EnrolmentToken
 from client_sdk.data import Examples
 from client_sdk.device.checkpoint_cache import CheckpointCache, Download, MemoryCheckpoints

@@ -46,7 +46,7 @@ DEVICE = ("device", "--data", "mine.npz", "--token-file", "t")
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("client_sdk.imports.shadowing", ("--help",)),
+        ("client_sdk.imports", ("--help",)),
         ("client_sdk.cli", ("--help",)),
         ("typer", ("--help",)),
         ("pydantic", ("status",)),

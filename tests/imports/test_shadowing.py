@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from client_sdk.imports.shadowing import PACKAGES, Shadowed, check
+from client_sdk.imports import PACKAGES, Shadowed, check
 from client_sdk.learners import LearnerError, catalogue_for
 from quorate.__main__ import _keep_folder_from_children
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flwr.common.config import parse_config_args
 
-from client_sdk.flower.node_config import parse_node_config
+from client_sdk.commands.device import parse_node_config
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.commands.threads import VARIABLES, thread_variables, use_threads
+from client_sdk.commands.long_running import VARIABLES, thread_variables, use_threads
 from coordinator.datacenter import job_start
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec
