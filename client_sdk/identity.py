@@ -42,11 +42,6 @@ class DeviceKey:
         """A new key from 32 bytes of ``entropy``."""
         return cls(entropy(SEED_BYTES))
 
-    @classmethod
-    def from_bytes(cls, seed: bytes) -> DeviceKey:
-        """The key of a saved ``seed``. ValueError where it is not 32 bytes."""
-        return cls(seed)
-
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
 

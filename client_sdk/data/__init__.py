@@ -296,20 +296,21 @@ def are_pairs(data: Any) -> bool:
 def training_part(data: Any) -> Any:
     """``data.train`` where there is one, else ``data``. A torch Dataset is a part itself, with any attributes: some
     have a flag ``.train``."""
-    part = None if _is_dataset(data) else getattr(data, "train", None)
+    part = None if is_torch_dataset(data) else getattr(data, "train", None)
     return part if _is_data(part) else data
 
 
 def held_out_part(data: Any) -> Any | None:
     """``data.held_out`` or ``data.test``; None where there is neither."""
-    for name in () if _is_dataset(data) else ("held_out", "test"):
+    for name in () if is_torch_dataset(data) else ("held_out", "test"):
         part = getattr(data, name, None)
         if _is_data(part):
             return part
     return None
 
 
-def _is_dataset(data: Any) -> bool:
+def is_torch_dataset(data: Any) -> bool:
+    """Whether ``data`` is a torch Dataset. Torch is not imported: where nothing else has, no object can be one."""
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and isinstance(data, torch_data.Dataset)
 
@@ -319,7 +320,7 @@ def _is_data(part: Any) -> bool:
     if part is None:  # of most data; the kinds below take twenty times as long to tell
         return False
     plain = isinstance(part, bool | int | float | str | bytes | PathLike | np.generic)
-    return _is_dataset(part) or not (plain or callable(part))
+    return is_torch_dataset(part) or not (plain or callable(part))
 
 
 def names() -> list[str]:

@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from pydantic import ValidationError
@@ -114,39 +113,6 @@ def explained(folder: Path) -> Iterator[None]:
 # ------------------------------------------------------------ storage
 
 
-class SecureFile:
-    """``secure.bin`` of one folder. The folder's lock excludes other processes, the one here other threads."""
-
-    def __init__(self, files: DurableFolder) -> None:
-        self._files = files
-        self._path = files.folder / "secure.bin"
-        self._lock = Lock()
-
-    def load(self) -> Memory:
-        """The newest memory; empty where there is no file. StorageError where the file is damaged."""
-        with explained(self._files.folder):
-            if not self._path.exists():
-                return Memory()
-            stored = self._path.read_bytes()
-        try:
-            return Memory.parse(stored)
-        except SecaggError as error:
-            raise StorageError(
-                f"{self._path} cannot be read, so this device cannot know what it signed in secure rounds: {error}. "
-                "Enrol it anew in another folder."
-            ) from error
-
-    def keep(self, change: Callable[[Memory], Memory]) -> Memory:
-        """See ``Storage.keep``."""
-        with self._lock:
-            newest = self.load()
-            changed = change(newest)
-            if changed is not newest:
-                with explained(self._files.folder):
-                    self._files.replace_erasing(self._path, changed.encoded)
-            return changed
-
-
 class MemoryStorage:
     """Storage for simulations and tests: survives a crashed session, not the process."""
 
@@ -222,7 +188,9 @@ class FileStorage:
             for leftover in self.folder.glob("*.tmp"):
                 self._files.erase(leftover)
         self._checkpoints = FileCheckpoints(self.folder / "checkpoints")
-        self._secure = SecureFile(self._files)
+        self._secure_path = self.folder / "secure.bin"
+        self._keeping = Lock()
+        """Excludes other threads from the memory of secure rounds, as the folder's lock does other processes."""
 
     @property
     def checkpoints(self) -> CheckpointCache:
@@ -246,10 +214,26 @@ class FileStorage:
                     self._files.erase(old)
 
     def load_secure(self) -> Memory:
-        return self._secure.load()
+        with explained(self.folder):
+            if not self._secure_path.exists():
+                return Memory()
+            stored = self._secure_path.read_bytes()
+        try:
+            return Memory.parse(stored)
+        except SecaggError as error:
+            raise StorageError(
+                f"{self._secure_path} cannot be read, so this device cannot know what it signed in secure rounds: "
+                f"{error}. Enrol it anew in another folder."
+            ) from error
 
     def keep(self, change: Callable[[Memory], Memory]) -> Memory:
-        return self._secure.keep(change)
+        with self._keeping:
+            newest = self.load_secure()
+            changed = change(newest)
+            if changed is not newest:
+                with explained(self.folder):
+                    self._files.replace_erasing(self._secure_path, changed.encoded)
+            return changed
 
     def load_revocations(self) -> RevocationList | None:
         path = self.folder / "revocations.bin"
@@ -293,9 +277,7 @@ class FileStorage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _update_path(self, digest: str) -> Path:

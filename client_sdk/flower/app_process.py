@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from client_sdk.flower.work import AppFailed, AppReady, AppWork, ErrorCode, NotLoaded, Said, Worked, error, read_said
 from client_sdk.http.transport import Interrupted
@@ -120,9 +119,7 @@ class AppProcess:
     def __enter__(self) -> AppProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -312,14 +312,6 @@ def _read_value(value: Any, body: _Body) -> Any:
     return value
 
 
-def _read_metrics(items: list[Any], body: _Body) -> MetricRecord:
-    return MetricRecord(_values(items, body))
-
-
-def _read_config(items: list[Any], body: _Body) -> ConfigRecord:
-    return ConfigRecord(_values(items, body))
-
-
 def _values(items: list[Any], body: _Body) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in items:
@@ -331,6 +323,6 @@ def _values(items: list[Any], body: _Body) -> dict[str, Any]:
 
 _READ: dict[str, Callable[[list[Any], _Body], ArrayRecord | MetricRecord | ConfigRecord]] = {
     "arrays": _read_arrays,
-    "metrics": _read_metrics,
-    "config": _read_config,
+    "metrics": lambda items, body: MetricRecord(_values(items, body)),
+    "config": lambda items, body: ConfigRecord(_values(items, body)),
 }

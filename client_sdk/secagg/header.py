@@ -61,9 +61,8 @@ class GraphRule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Terms:
-    """A plan's terms of its secure rounds: the same in every header of the run, and known before training. A device
-    compares each header with the terms to which it agreed."""
+class PlanNumbers:
+    """The numbers that a plan gives its secure rounds, as its terms and each header have them."""
 
     q: int
     """Bits of a value."""
@@ -75,12 +74,20 @@ class Terms:
     """The largest weight of a device."""
     rule: GraphRule
     minimum_cohort: int
+    """Fewest devices in the roster, and among the survivors."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms(PlanNumbers):
+    """A plan's terms of its secure rounds: the same in every header of the run, and known before training. A device
+    compares each header with the terms to which it agreed."""
+
     statistics: tuple[float, ...] = ()
     """The range of each statistic of the model, in the order of their names: see ``quantize.StatisticRange``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptHeader:
+class AttemptHeader(PlanNumbers):
     """The header of one attempt of one round. Digests are SHA-256, 32 bytes."""
 
     run: str
@@ -100,17 +107,6 @@ class AttemptHeader:
     codec_version: int
     codec_seed: bytes
     """The 32-byte seed of a randomized codec, the same for all devices; zeros where the codec draws nothing."""
-    q: int
-    """Bits of a value."""
-    max_norm: float
-    """L2 norm to which a delta is clipped."""
-    max_abs: float
-    """The largest magnitude of a coordinate; larger ones are cut."""
-    weight_cap: int
-    """The largest weight of a device."""
-    rule: GraphRule
-    minimum_cohort: int
-    """Fewest devices in the roster, and among the survivors."""
     revocations: int
     """Counter of the authority's revocation list; a device accepts none lower than it has seen."""
     revocations_digest: bytes

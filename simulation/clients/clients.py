@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulation.clients.holdings import ClientData, Given, Holdings, Shares, is_torch_dataset, parts_of
+from client_sdk.data import is_torch_dataset
+from simulation.clients.holdings import ClientData, Given, Holdings, Shares, parts_of
 from simulation.clients.naming import Listed, Names, Numbered
 from simulation.clients.picture import Picture, View, draw, view_of
 

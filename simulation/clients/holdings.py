@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,12 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from client_sdk import data as parts
-from client_sdk.data import Examples
+from client_sdk.data import Examples, is_torch_dataset
 
 # ------------------------------------------------------------ pool
 # The pool of examples that all clients of a partition share: arrays or a torch dataset.
-#
-# Torch is not imported here. If nothing else has imported it, no object can be a torch dataset.
 
 
 Indices = npt.NDArray[np.int64]
@@ -85,12 +82,6 @@ def as_given(thing: Any) -> Any:
     from simulation.clients.torch_datasets import ListDataset
 
     return ListDataset(thing)
-
-
-def is_torch_dataset(thing: Any) -> bool:
-    """Whether ``thing`` is a torch Dataset."""
-    module = sys.modules.get("torch.utils.data")
-    return module is not None and isinstance(thing, module.Dataset)
 
 
 def labels_of(part: Any) -> Indices | None:
@@ -163,9 +154,6 @@ def _array(values: Any) -> Any:
         return values.detach()
     like = all(hasattr(values, name) for name in ("dtype", "ndim", "shape", "__len__", "__getitem__"))
     return values if like and not isinstance(values, np.ndarray) else np.asarray(values)
-
-
-# ------------------------------------------------------------ holdings
 
 
 # ------------------------------------------------------------ noise

@@ -9,9 +9,7 @@ import base64
 import os
 from collections.abc import Callable
 from html import escape
-from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from coordinator.blobs import Missing
@@ -68,9 +66,7 @@ class History(RecordedRun):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> Any:
@@ -157,9 +153,7 @@ def _picture(history: RecordedRun) -> str:
         from simulation.history.figure import draw
     except ModuleNotFoundError:
         return ""
-    image = BytesIO()
-    draw(history).savefig(image, format="png", dpi=110)
-    content = base64.b64encode(image.getvalue()).decode()
+    content = base64.b64encode(draw(history)._repr_png_()).decode()
     panels = "Funnel, metrics and participation" if history.plan.secure is None else _WITH_EXCHANGES
     description = f"{panels} of run {history.run}"
     return f'<img alt="{escape(description)}" style="max-width:100%" src="data:image/png;base64,{content}">'

@@ -103,12 +103,16 @@ def read_rounds(
 ) -> Iterator[RoundSummary]:
     """All rounds in order, without one that was open and not needed when a score finished the run. ``wall``: seconds by
     round, for the measured ones."""
+    for view in _views(reader, run, now):
+        if not view.reason.startswith(NOT_NEEDED):
+            yield _round(view, (wall or {}).get(view.round))
+
+
+def _views(reader: Reader, run: str, now: RunState) -> Iterator[RoundView]:
     after = 0
     while page := reader.rounds(run, after):
         for row in page:
-            if row.reason.startswith(NOT_NEEDED):
-                continue
-            yield _round(views.round_view(reader, row, now), (wall or {}).get(row.round))
+            yield views.round_view(reader, row, now)
         after = page[-1].round
 
 
@@ -193,21 +197,17 @@ class RoundExchange:
 
 def read_exchanges(reader: Reader, run: str, now: RunState) -> Iterator[RoundExchange]:
     """Those of all rounds, in order; none of rounds that are not secure, or never had a cohort."""
-    after = 0
-    while page := reader.rounds(run, after):
-        for row in page:
-            view = views.round_view(reader, row, now)
-            if view.secure is None:
-                continue
-            for one in view.secure.exchanges:
-                yield RoundExchange(
-                    round=view.round,
-                    status=view.status,
-                    attempt=view.secure.attempts - 1,
-                    exchange=one.exchange,
-                    expected=one.expected,
-                    came=one.came,
-                    needed=one.needed,
-                    bytes=one.bytes,
-                )
-        after = page[-1].round
+    for view in _views(reader, run, now):
+        if view.secure is None:
+            continue
+        for one in view.secure.exchanges:
+            yield RoundExchange(
+                round=view.round,
+                status=view.status,
+                attempt=view.secure.attempts - 1,
+                exchange=one.exchange,
+                expected=one.expected,
+                came=one.came,
+                needed=one.needed,
+                bytes=one.bytes,
+            )

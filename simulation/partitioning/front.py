@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from client_sdk.data import is_torch_dataset
 from simulation.clients import Clients
 from simulation.clients.holdings import (
     ArrayPool,
@@ -25,7 +26,6 @@ from simulation.clients.holdings import (
     TorchPool,
     as_given,
     check_features,
-    is_torch_dataset,
     labels_of,
     labels_of_items,
 )

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
+from client_sdk.data import is_torch_dataset
 from client_sdk.learners import evaluate, train
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score, Task
 from client_sdk.tensors import Tensors
 from client_sdk.update import Update
 from simulation.clients import Clients
-from simulation.clients.holdings import as_given, is_torch_dataset
+from simulation.clients.holdings import as_given
 from simulation.history import Curve, HistoryError, WithCurves
 from simulation.history.recorded_run import curves_of
 from simulation.history.tables import newest_scores

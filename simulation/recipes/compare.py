@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from simulation.history import Curve, HistoryError
+from simulation.history import Curve, HistoryError, WithCurves
 
 if TYPE_CHECKING:
     from simulation.history.figure import HistoryFigure
 
 
-class HasCurves(Protocol):
-    """An object with curves: a ``History`` or a ``Baseline``."""
-
-    def metric(self, name: str, source: str = "evaluator") -> Curve:
-        """(versions, values) of one metric."""
-
-
 def draw(
-    runs: Mapping[str, HasCurves],
+    runs: Mapping[str, WithCurves],
     metric: str = "accuracy",
     source: str = "evaluator",
     *,

@@ -16,7 +16,7 @@ SIGNATURE = bytes.fromhex(
 
 
 def test_the_known_answer_of_rfc_8032() -> None:
-    key = DeviceKey.from_bytes(SEED)
+    key = DeviceKey(SEED)
     assert key.public_hex == PUBLIC
     assert key.sign(b"\x72") == SIGNATURE
     assert verify(PUBLIC, b"\x72", SIGNATURE)
