@@ -333,13 +333,12 @@ class NodePort:
         return self._fetching.replace(self._fetched)
 
     def reply(self, answer: AnswerFile) -> ReplyReceipt | Problem:
-        header = answer.header
-        if header.error is not None or header.reply is None:
-            return self.error(header.run, header.message, header.error or FlowerError(code=0))
-        path = {"run": header.run, "message": header.message}
+        run, message, digest = answer.header.run, answer.header.message, answer.header.reply or ""
         try:
             with answer.open_reply() as file:
-                found: ReplyReceipt = self._requests.send("PUT", Route.FLOWER_REPLY, _parts(file), header.reply, **path)
+                found: ReplyReceipt = self._requests.send(
+                    "PUT", Route.FLOWER_REPLY, _parts(file), digest, run=run, message=message
+                )
         except ProblemError as error:
             return error.problem
         self._fetched.unlink(missing_ok=True)

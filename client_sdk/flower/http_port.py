@@ -26,22 +26,17 @@ from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE, FlowerError, FlowerPol
 from client_sdk.protocol.names import Message, Route
 from client_sdk.protocol.problems import Problem, problem
 
-# ------------------------------------------------------------ flower session
-# The requests of a device that serves Flower runs, as generators of actions: repeated until they are answered.
-#
-# A driver performs them one after another. Becoming known, renewing and registering again are those of every device
-# (``enrolling``); what is done with a message is decided by ``client_sdk.flower.serving``.
-
-
 OTHER_WORK = (
     "This folder is that of a device in a round of {run}: let it finish without --flower, or give this one a folder of "
     "its own."
 )
+R = TypeVar("R")
 Asked = Generator[Action, Reply, Message | Problem]
 
 
 class FlowerSession(Enrolling):
-    """A device's requests to one coordinator."""
+    """A device's requests to one coordinator, as generators of actions: repeated until they are answered. Becoming
+    known, renewing and registering again are those of every device."""
 
     def start(self, coordinator: str) -> Generator[Action, Reply, None]:
         """Be known to the coordinator of this URL. ProblemError where this device is refused, or is in a round."""
@@ -52,26 +47,7 @@ class FlowerSession(Enrolling):
     def poll(self, poll: FlowerPoll) -> Asked:
         """FlowerTask or FlowerWait; Problem where the coordinator has no Flower runs."""
         yield from self.renew_in_time()
-        send = Send(method="POST", route=Route.FLOWER_TASKS, answers=(FlowerTask, FlowerWait), message=poll)
-        return (yield from self.ask(send))
-
-    def reply(self, run: str, message: str, digest: str) -> Asked:
-        """ReplyReceipt, for the stored reply of this digest."""
-        send = Send(
-            method="PUT",
-            route=Route.FLOWER_REPLY,
-            answers=(ReplyReceipt,),
-            path={"run": run, "message": message},
-            update=digest,
-            media_type=FLOWER_MEDIA_TYPE,
-        )
-        return (yield from self.ask(send))
-
-    def error(self, run: str, message: str, error: FlowerError) -> Asked:
-        """ReplyReceipt, for an error in place of a reply."""
-        path: dict[str, str | int] = {"run": run, "message": message}
-        send = Send(method="POST", route=Route.FLOWER_ERROR, answers=(ReplyReceipt,), path=path, message=error)
-        return (yield from self.ask(send))
+        return (yield from self.ask(_polling(poll)))
 
     def fetch(self, task: FlowerTask) -> Generator[Action, Reply, Problem | None]:
         """Have the content of the task's message; the problem where it cannot be had."""
@@ -84,12 +60,6 @@ class FlowerSession(Enrolling):
         if isinstance(found, Failed):
             return problem("disk-full", found.reason).problem
         return found.problem if isinstance(found, RequestRefused) else None
-
-
-# ------------------------------------------------------------ http port
-
-
-R = TypeVar("R")
 
 
 class FlowerFiles:
@@ -144,12 +114,6 @@ class HttpFlowerPort(DeviceDriver):
         """Be certified and registered. ProblemError; Interrupted."""
         self._ask(self._session.start(self.coordinator))
 
-    @property
-    def device(self) -> str | None:
-        """The id of this device, once it is registered."""
-        registered = self._record.registered
-        return registered.device if registered is not None else None
-
     # ------------------------------------------------------------ the port
 
     def poll(self, poll: FlowerPoll) -> FlowerTask | FlowerWait | Problem:
@@ -159,9 +123,8 @@ class HttpFlowerPort(DeviceDriver):
         return answer
 
     def here(self, poll: FlowerPoll) -> FlowerWait | None:
-        send = Send(method="POST", route=Route.FLOWER_TASKS, answers=(FlowerTask, FlowerWait), message=poll)
         with until(self._stop.is_set):
-            reply = self._exchange.send(send)
+            reply = self._exchange.send(_polling(poll))
         return reply.message if isinstance(reply, Answered) and isinstance(reply.message, FlowerWait) else None
 
     def fetch(self, task: FlowerTask) -> Path | Problem:
@@ -175,19 +138,32 @@ class HttpFlowerPort(DeviceDriver):
 
     def reply(self, answer: AnswerFile) -> ReplyReceipt | Problem:
         header = answer.header
-        if header.error is not None or header.reply is None:
-            return self.error(header.run, header.message, header.error or FlowerError(code=0))
         self._files.sending = answer
-        return _receipt(self._ask(self._session.reply(header.run, header.message, header.reply)))
+        send = Send(
+            method="PUT",
+            route=Route.FLOWER_REPLY,
+            answers=(ReplyReceipt,),
+            path={"run": header.run, "message": header.message},
+            update=header.reply,
+            media_type=FLOWER_MEDIA_TYPE,
+        )
+        return self._receipt(send)
 
     def error(self, run: str, message: str, error: FlowerError) -> ReplyReceipt | Problem:
-        return _receipt(self._ask(self._session.error(run, message, error)))
+        path: dict[str, str | int] = {"run": run, "message": message}
+        return self._receipt(
+            Send(method="POST", route=Route.FLOWER_ERROR, answers=(ReplyReceipt,), path=path, message=error)
+        )
+
+    def _receipt(self, send: Send) -> ReplyReceipt | Problem:
+        answer = self._ask(self._session.ask(send))
+        if not isinstance(answer, ReplyReceipt | Problem):
+            raise TypeError(f"a reply was answered with {answer!r}")
+        return answer
 
     def _ask(self, asked: Generator[Action, Reply, R]) -> R:
         return self._drive(asked, self._perform)
 
 
-def _receipt(answer: object) -> ReplyReceipt | Problem:
-    if not isinstance(answer, ReplyReceipt | Problem):
-        raise TypeError(f"a reply was answered with {answer!r}")
-    return answer
+def _polling(poll: FlowerPoll) -> Send:
+    return Send(method="POST", route=Route.FLOWER_TASKS, answers=(FlowerTask, FlowerWait), message=poll)

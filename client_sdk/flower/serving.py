@@ -71,10 +71,10 @@ class FlowerPort(Protocol):
         """A file with the content of a task's message, checked against its digest."""
 
     def reply(self, answer: AnswerFile) -> ReplyReceipt | Problem:
-        """Send the reply, or the error that the ClientApp itself has replied."""
+        """Send the reply."""
 
     def error(self, run: str, message: str, error: FlowerError) -> ReplyReceipt | Problem:
-        """Say that there is no reply, and why."""
+        """Send an error in place of a reply: the one that the ClientApp itself has replied, or why there is none."""
 
 
 class FlowerDevice:
@@ -214,16 +214,19 @@ class FlowerDevice:
     # ------------------------------------------------------------ sending
 
     def _send(self, answer: AnswerFile, task: FlowerTask | None = None, worked_s: float | None = None) -> bool:
-        run = answer.header.run
-        receipt = self._port.reply(answer)
+        header, run = answer.header, answer.header.run
+        if header.reply is None:
+            receipt = self._port.error(run, header.message, header.error or FlowerError(code=0))
+        else:
+            receipt = self._port.reply(answer)
         if isinstance(receipt, Problem):
-            return self._refused(receipt, RunKey(run, answer.header.number), task)
+            return self._refused(receipt, RunKey(run, header.number), task)
         self._journal.acknowledged(answer)
-        if receipt.digest != answer.header.reply:
+        if receipt.digest != header.reply:
             self._notify("refused", "Another answer to this message counts.", run, task)
             return True
         took = "" if worked_s is None else f" after {worked_s:.1f} s"
-        self._notify("replied", f"Replied{took}, {size_text(answer.header.reply_bytes)}.", run, task)
+        self._notify("replied", f"Replied{took}, {size_text(header.reply_bytes)}.", run, task)
         return True
 
     def _send_error(self, task: FlowerTask, found: FlowerError) -> bool:

@@ -82,8 +82,6 @@ class ScriptedPort:
         refused = self.refuse(message)
         with answer.open_reply() as file:
             self.replies.setdefault(message, []).append(file.read())
-        if answer.header.error is not None:
-            self.errors[message] = answer.header.error
         self._done(message)
         return refused or ReplyReceipt(message=message, digest=answer.header.reply)
 
