@@ -288,20 +288,10 @@ class Quantizer:
         behind[-self.weight_lanes - 1 :] = *((weight >> self.q * j) & mask for j in range(self.weight_lanes)), 1
         return cast("Lanes", lanes)
 
-    def mean(self, total: Lanes, survivors: int) -> tuple[npt.NDArray[np.float64], int]:
-        """The weighted mean of the survivors' clipped values (float64, 1-d) and their total weight.
-
-        ``total``: the sum of their lanes, unmasked and reduced. The mean is sum_k w_k x_k / sum_k w_k, with
-        sum_k (w_k / w_cap) x_k = (total - survivors * L / 2) * 2 R / L. BadVector for a sum that honest survivors
-        cannot have: its canary, weight, a lane or its norm is impossible. The device at fault cannot be identified.
-        """
-        weight = self.require_possible(total, survivors)
-        if weight == 0:
-            raise BadVector("the survivors' weights sum to nothing, which has no mean")
-        return self.mean_of(total[: -self.extra_lanes], survivors, weight), weight
-
     def mean_of(self, lanes: Lanes, survivors: int, weight: int) -> npt.NDArray[np.float64]:
-        """The mean of some of the values, from their lanes in a sum that was found possible. ``weight``: above 0."""
+        """The weighted mean of some of the survivors' clipped values, from their lanes in a sum that was found possible
+        (``require_possible``). ``weight``: above 0. The mean is sum_k w_k x_k / sum_k w_k, with
+        sum_k (w_k / w_cap) x_k = (lanes - survivors * L / 2) * 2 R / L."""
         values = lanes.astype(np.float64)
         values -= survivors * self.levels / 2
         values *= 2 * self.max_abs / self.levels * (self.weight_cap / weight)
@@ -317,7 +307,8 @@ class Quantizer:
         return min(1.0, math.sqrt(moved * survivors / (4 if self.q == 1 else 6) / squares)) if moved else 0.0
 
     def require_possible(self, total: Lanes, survivors: int) -> int:
-        """The total weight W, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise.
+        """The total weight W, where ``total`` can be the sum of ``survivors`` vectors. BadVector otherwise: its canary,
+        weight, a lane or its norm is impossible, and the device at fault cannot be identified.
 
         S survivors' canaries sum to S, each digit of their weights to at most S (2^q - 1), their weights to
         W <= S w_cap. Their sum in a lane is within L / 2 (S +- W / w_cap), and S for their rounding. So a mean

@@ -23,6 +23,7 @@ from coordinator.store import open_store
 from coordinator.store.port import Json, Store
 from tests.client_sdk.http.operated import create, model_of, wait_for_end
 from tests.client_sdk.http.secure_clients import LEARNER, Network, SecureFleet
+from tests.client_sdk.secagg.lanes_of_sums import mean_of_sum
 from tests.coordinator.service.conftest import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.service]
@@ -141,7 +142,7 @@ def require_exact(server: Server, run: str, fleet: SecureFleet, slots: list[int]
         delta = fleet.learners[slot].delta
         total += header.quantizer.lanes(delta, 10 + slot, header.lane_bits(n), key)
     assert weight == sum(10 + slot for slot in slots)
-    mean, _ = header.quantizer.mean(total, len(slots))
+    mean, _ = mean_of_sum(header.quantizer, total, len(slots))
     assert committed.tobytes() == mean.astype(np.float32).tobytes()
 
 

@@ -15,6 +15,7 @@ from client_sdk.tensors import Manifest, Tensors, from_bytes, narrow, to_bytes, 
 from coordinator.blobs import MemoryBlobs
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate
 from coordinator.secure.committing import advance, commit_sum
+from tests.client_sdk.secagg.lanes_of_sums import mean_of_sum
 from tests.coordinator.engine.story import plan
 
 UNIT = 2.0**-32
@@ -65,7 +66,7 @@ def test_a_server_optimizer_steps_by_the_mean_of_the_lanes() -> None:
     aggregator_, blobs, parent = aggregator({"w": np.array([1.0, 2.0], np.float32)}, aggregation=momentum)
     quantizer = Quantizer(q=8, max_norm=1e3, max_abs=1.0, weight_cap=9)
     total = lanes([500, 300], 27, 3, lane_bits(3, 8))
-    mean = quantizer.mean(total, 3)[0].astype(np.float32)
+    mean = mean_of_sum(quantizer, total, 3)[0].astype(np.float32)
     first = commit_sum(aggregator_, 1, parent, quantizer, total, 3)
     second = commit_sum(aggregator_, 2, first.digest, quantizer, total, 3, first.named_tensors)
     one = np.array([1.0, 2.0], np.float32) + mean
@@ -81,7 +82,7 @@ def test_a_model_of_several_blocks() -> None:
     quantizer = Quantizer(q=16, max_norm=1e6, max_abs=1.0, weight_cap=9)
     total = lanes(list(range(size)), 27, 3)
     digest, *_ = commit_sum(aggregator_, 1, parent, quantizer, total, 3)
-    whole, _ = quantizer.mean(total, 3)
+    whole, _ = mean_of_sum(quantizer, total, 3)
     assert np.array_equal(from_bytes(blobs.open(digest).read())["w"], whole.astype(np.float32))
 
 
