@@ -7,7 +7,7 @@ the report.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,7 +24,6 @@ from client_sdk.tensors.floats import Float32, as_array, widen
 from client_sdk.tensors.manifest import (
     Array,
     Manifest,
-    ManifestMismatch,
     NotFinite,
     OutOfRange,
     TensorError,
@@ -180,18 +179,6 @@ class Update:
     def __radd__(self, other: object) -> Update:
         """``sum(updates)`` starts from 0."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
-
-    @classmethod
-    def total(cls, updates: Iterable[Update]) -> Update:
-        """The sum of at least one update, in one accumulator: what ``+`` gives, without a copy for each. Errors as
-        ``+``.
-        """
-        result: Update | None = None
-        for update in updates:
-            result = update._as_sum() if result is None else result._absorb(update)
-        if result is None:
-            raise ManifestMismatch("there is no update to sum")
-        return result
 
     def _exact(self) -> ExactSum:
         return self._sum if self._sum is not None else self._folded_into(ExactSum.of(self.manifest))
