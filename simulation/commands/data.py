@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from client_sdk.data import Examples, installed, is_file, load_data
 from simulation.clients import Clients
-from simulation.commands.simulate import ShareOptions
 from simulation.partitioning import By, partition
+
+if TYPE_CHECKING:
+    from simulation.commands.simulate import ShareOptions
 
 MOST_CLIENTS_BY_DEFAULT = 100
 

@@ -26,12 +26,13 @@ The two baselines train with the same learner and return a ``Baseline``, which h
 from __future__ import annotations
 
 from simulation.recipes.baselines import Baseline, centralized, local_only
-from simulation.recipes.compare import draw, rounds_to
+from simulation.recipes.compare import HasCurves, draw, rounds_to
 from simulation.recipes.federated import fedavg, fedprox_with_stragglers, fedsgd, plan
 from simulation.simulator.checks import SimulateOptions
 
 __all__ = [
     "Baseline",
+    "HasCurves",
     "SimulateOptions",
     "centralized",
     "draw",

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from simulation.history import Curve, HistoryError, WithCurves
+from simulation.history import Curve, HistoryError
 
 if TYPE_CHECKING:
     from simulation.history.figure import HistoryFigure
 
 
+class HasCurves(Protocol):
+    """An object with curves: a ``History``, a ``Baseline``, or one of the caller's own."""
+
+    def metric(self, name: str, source: str = "evaluator") -> Curve:
+        """(versions, values) of one metric."""
+
+
 def draw(
-    runs: Mapping[str, WithCurves],
+    runs: Mapping[str, HasCurves],
     metric: str = "accuracy",
     source: str = "evaluator",
     *,
