@@ -24,8 +24,8 @@ from client_sdk.protocol.access import GrantView, LinkCreated, LoginWay, Me
 from client_sdk.protocol.problems import problem
 from coordinator.access.api_keys import ApiKeys, hash_of
 from coordinator.access.audit import Audit
-from coordinator.access.buckets import TokenBuckets
 from coordinator.access.roles import Operator
+from coordinator.limits.admission import TokenBuckets
 from coordinator.store.port import Store, Transaction
 from coordinator.store.rows import LoginRow
 

@@ -37,6 +37,7 @@ from coordinator.authority.issuer import DAY_S, AuthorityPolicy, Issuer, make_to
 from coordinator.authority.ledger import LedgerRows
 from coordinator.authority.proofs import EnrolmentProof
 from coordinator.datafolder import locked, write_private
+from coordinator.service.core import Serving
 from coordinator.service.edge import Edge
 from coordinator.service.errors import problem_of, problem_response
 from coordinator.service.observe import Meters
@@ -49,7 +50,6 @@ from coordinator.service.process import (
     raise_file_limit,
 )
 from coordinator.service.route import LeanRoute, json_response, read_body
-from coordinator.service.serving import Serving
 from coordinator.service.sockets import HttpServer
 from coordinator.settings import Settings
 

@@ -22,7 +22,7 @@ from client_sdk.protocol.problems import Problem, ProblemError
 from coordinator.requests import TABLE, Permission, Table
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.driver import Driver
-from coordinator.service.core import Service
+from coordinator.service.core import Service, Serving
 from coordinator.service.declaring import declared, require_declarations
 from coordinator.service.downloads import checkpoint_routes, content_routes
 from coordinator.service.edge import Edge
@@ -31,11 +31,10 @@ from coordinator.service.issuer_login import issuer_login_routes
 from coordinator.service.openapi import complete
 from coordinator.service.process_routes import DOCS_PATH, MeterReport, keep_noting, process_routes
 from coordinator.service.revocations import FetchList, ListKeeper, revocation_routes
+from coordinator.service.route import Uploads
 from coordinator.service.routes import table_routes
-from coordinator.service.serving import Serving
 from coordinator.service.stream import stream_routes
 from coordinator.service.stream_viewers import live_routes
-from coordinator.service.uploads import Uploads
 from coordinator.settings import Settings
 
 _ABOUT = """\

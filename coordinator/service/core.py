@@ -1,33 +1,103 @@
-"""What the routes of a coordinator share: the coordinator itself, its signals, and what any service has.
+"""What the routes of any service of ours share, a coordinator's or an authority's (``Serving``), and what those of a
+coordinator share too (``Service``).
 
-Held check-ins and event streams need no thread.
+The event loop only moves bytes and waits. Code that reads the database, touches a file, hashes or validates runs in a
+thread by ``Serving.work``. Held check-ins and event streams need no thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never
 
 from starlette.types import Receive
 
+from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.access import Operator
+from coordinator.limits import Admission, InFlight
+from coordinator.limits.admission import LOCAL, Sender, spread
 from coordinator.requests import Caller, PendingCommit
 from coordinator.runtime import log_context
 from coordinator.runtime.group_commit import GroupCommit
 from coordinator.runtime.identities import Registrant
 from coordinator.runtime.signals import Signals
-from coordinator.service.limits.admission import LOCAL, Sender
+from coordinator.service.edge import Hosts
 from coordinator.service.observe import Meters
-from coordinator.service.serving import Serving
-from coordinator.service.stream_slots import stream_slots
+from coordinator.service.sockets.protocol import Limits, most_connections
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, WorkerRow
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Routes that a proxy's own health checks read."""
+OVERLOAD = 4096
+"""Requests that may queue for a thread before new ones are refused as *busy*: some seconds of work."""
+
+
+class Serving:
+    """One process's HTTP side. Lives as ``app.state.service``."""
+
+    def __init__(self, settings: Settings, meters: Meters) -> None:
+        self.settings = settings
+        self.meters = meters
+        self.limits = Limits.of(settings)
+        self.most_connections = most_connections(settings)
+        self.admission = Admission(settings, self.most_connections)
+        self.hosts = Hosts(settings.public, PROBES)
+        self.stopping = False
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="quorate")
+        self._queued = 0
+        self._closed = False
+
+    async def work(self, task: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``task`` in a thread and returns its result or raises its error. CancelledError where the service is
+        closed before a thread is free."""
+        self._queued += 1
+        try:
+            context = copy_context()
+            return await self._in_thread(lambda: context.run(task, *args, **kwargs))
+        finally:
+            self._queued -= 1
+
+    def _in_thread(self, task: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._threads, task)
+        except RuntimeError:
+            if not self._closed:
+                raise
+            raise asyncio.CancelledError from None
+
+    def admit(self) -> None:
+        """ProblemError *busy* where too many requests wait for a thread: a new one would only wait longer."""
+        if self._queued >= OVERLOAD:
+            raise problem("busy", f"{self._queued} requests wait for a thread already.", retry_after_s=spread(5))
+
+    def stop(self) -> None:
+        """Answers all held requests and holds no more. Requests still arrive until the sockets close."""
+        self.stopping = True
+
+    def close(self) -> None:
+        """Cancels the work that waits for a thread, and waits until the threads have finished. It is called beside the
+        event loop, which sends the answers of what runs meanwhile."""
+        self._closed = True
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+# ------------------------------------------------------------ of a coordinator
+
+
+OF_ONE = 8
+"""One operator has this part of all slots of event streams, so that nobody who opens streams without end takes those of
+others. The tabs of a browser share one stream."""
+AGAIN_S = 30.0
 _Waiting = tuple[Context, Callable[[], Any], asyncio.Future[tuple[Any, Exception | None]]]
 
 
@@ -91,6 +161,19 @@ class Service(Serving):
                 for _, _, future in batch:
                     future.cancel()
                 batch, _ = commits.take()
+
+
+def stream_slots(most: int, what: str) -> InFlight:
+    """The slots of one kind of stream: so many at a time, of which one operator has a part. ``what`` names it in a
+    refusal, which is *busy*."""
+    of_one = max(1, most // OF_ONE)
+
+    def refused(of_all: bool) -> ProblemError:
+        connected = f"{most} {what} are connected already."
+        own = f"This operator has {of_one} {what} already, an eighth of all."
+        return problem("busy", connected if of_all else own, retry_after_s=AGAIN_S)
+
+    return InFlight(refused, each=of_one, total=most)
 
 
 def at_once(answer: Any) -> Any:

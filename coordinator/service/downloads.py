@@ -21,14 +21,13 @@ from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route, RunId
 from client_sdk.protocol.problems import problem
 from coordinator.access import Operator
 from coordinator.blobs import Blobs
+from coordinator.limits.admission import Sender
 from coordinator.requests import Permission, check_credentials, identify
 from coordinator.runtime import log_context
 from coordinator.runtime.identities import Arrived
 from coordinator.service.core import Service, until_gone
-from coordinator.service.declaring import declared
-from coordinator.service.describing import BINARY, security
+from coordinator.service.declaring import BINARY, declared, security
 from coordinator.service.errors import plain, problem_response
-from coordinator.service.limits.admission import Sender
 from coordinator.service.route import Endpoint, LeanRoute, arrived, note_arrival, sender_of
 from coordinator.store.port import DeviceRow
 

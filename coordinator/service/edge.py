@@ -1,6 +1,6 @@
 """The outermost layer of each request: host, origin, protocol version, problems, meters. Raw ASGI, no tasks.
 
-What a request costs its address: ``limits``.
+What a request costs its address: ``coordinator.limits``.
 
 Every web page in a browser can reach a service on loopback, and a page of any name can be made to point to it: a Host
 that is neither the public one nor, on this machine, a loopback name means that a name was rebound. A write from another
@@ -24,11 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from client_sdk.http.urls import is_loopback
 from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_OLDEST, PROTOCOL_VERSION
 from client_sdk.protocol.problems import Problem, problem
+from coordinator.limits import Admission
+from coordinator.limits.admission import COSTLY, LOCAL, Sender
 from coordinator.public_url import PublicUrl
 from coordinator.runtime import log_context
 from coordinator.service.errors import plain, problem_of, problem_response
-from coordinator.service.limits import Admission
-from coordinator.service.limits.admission import COSTLY, LOCAL, Sender
 from coordinator.service.observe import Meters
 
 MALFORMED = "malformed-request"

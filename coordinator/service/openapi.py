@@ -24,7 +24,7 @@ from client_sdk.protocol import (
 )
 from client_sdk.protocol.field_docs import field_docs
 from coordinator.requests import Body, Table
-from coordinator.service.describing import SCHEMES
+from coordinator.service.declaring import SCHEMES
 
 _KEY = "3f8a61c0d7be4925a1f4c6088d2b97e5" * 2
 _DIGEST = "9b1c0f52e6d84a73b0a95e1d47c3f86a" * 2

@@ -32,7 +32,7 @@ from coordinator.engine import events as ev
 from coordinator.runtime import log_context
 from coordinator.runtime.core import Task
 from coordinator.runtime.tracing import NAMES, names_of
-from coordinator.service.serving import PROBES
+from coordinator.service.core import PROBES
 
 _HINTS = (fx.Wake, fx.Offer)
 """Actions that are performed at once, where they are handed out."""

@@ -42,8 +42,8 @@ from coordinator.runtime.extensions import MissingExtension
 from coordinator.runtime.identities import PinnedAuthority
 from coordinator.runtime.sweeping import sweep
 from coordinator.service.app import create_app
+from coordinator.service.core import Serving
 from coordinator.service.revocations import fetch_from
-from coordinator.service.serving import Serving
 from coordinator.service.sockets import HttpServer
 from coordinator.service.sockets.tls import TlsCertificate, Unusable
 from coordinator.service.tracing import traces_of_process

@@ -20,8 +20,7 @@ from coordinator.access import Operator
 from coordinator.requests import Permission, identify
 from coordinator.runtime.insight.insight import Insight
 from coordinator.service.core import Service
-from coordinator.service.declaring import declared
-from coordinator.service.describing import security
+from coordinator.service.declaring import declared, security
 from coordinator.service.route import bearer
 from coordinator.store.port import StoreError
 

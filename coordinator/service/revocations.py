@@ -24,8 +24,7 @@ from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.requests import Permission
 from coordinator.runtime.identities import Identities, PinnedAuthority
 from coordinator.service.core import Service
-from coordinator.service.declaring import declared
-from coordinator.service.describing import REVOCATIONS
+from coordinator.service.declaring import REVOCATIONS, declared
 from coordinator.service.route import LeanRoute
 from coordinator.store.port import StoreError
 

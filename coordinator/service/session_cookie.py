@@ -23,7 +23,7 @@ from coordinator.access.sessions import NewSession
 from coordinator.service.errors import plain
 
 if TYPE_CHECKING:
-    from coordinator.service.serving import Serving
+    from coordinator.service.core import Serving
 
 _READS = frozenset({"GET", "HEAD"})
 _PORT = re.compile(r":([0-9]+)$")

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from fastapi import Header, Query, Request
 from fastapi.routing import APIRoute
-from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from client_sdk.protocol.names import Route, RunId
 from client_sdk.protocol.operators import EventView
@@ -31,10 +32,8 @@ from coordinator.access import Operator
 from coordinator.requests import Permission, identify
 from coordinator.runtime import log_context
 from coordinator.service.core import Service
-from coordinator.service.declaring import declared
-from coordinator.service.describing import security
+from coordinator.service.declaring import declared, security
 from coordinator.service.route import bearer
-from coordinator.service.stream_slots import SlottedStream
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -146,3 +145,18 @@ def frame(event: EventView) -> bytes:
     at U+2028 and U+0085, which a text of a device may contain.
     """
     return format_sse_event(data_str=event.model_dump_json(ensure_ascii=True), event=event.kind, id=str(event.seq))
+
+
+class SlottedStream(EventSourceResponse):
+    """A stream of events that has a slot, taken before the answer begins. ``over`` is called when the answer is over,
+    however it ended: also where the reader went before its first byte."""
+
+    def __init__(self, frames: AsyncIterator[bytes], over: Callable[[], None]) -> None:
+        super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._over()

@@ -1,4 +1,4 @@
-"""Requests that a replica holds open until there is an answer, as ``service.holds`` does with connections.
+"""Requests that a replica holds open until there is an answer, as ``service.routes.Holds`` does with connections.
 
 A held request is called again when its signal is woken, on a timer, and when its sender's certificate expires. It ends
 when its hold has expired, when its sender is served no more, when a newer request of the same peer arrives, or when the

@@ -13,7 +13,7 @@ a check-in instead of 711. The acceptor is our own since at the limit of file ha
 attempt, uvloop closes each new connection, and neither leaves a handle for the disk. A refusal waits until the
 requests before it are answered, and ends with a half-close, whose rest is dropped for 5 s: closing a socket with
 unread bytes resets it, and the peer could lose the answer. The time of a body is the application's
-(``coordinator/service/route.py``), since an upload that waits for a slot is not slow.
+(``service/route.py``), since an upload that waits for a slot is not slow.
 """
 
 from coordinator.service.sockets.server import HttpServer

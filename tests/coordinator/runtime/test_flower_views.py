@@ -7,7 +7,7 @@ import pytest
 from client_sdk.protocol.flower import FlowerApp, FlowerError
 from client_sdk.protocol.operators import FlowerSummary, Funnel
 from client_sdk.protocol.problems import ProblemError
-from coordinator.service.stream_feeds import RunBoard
+from coordinator.service.stream_viewers import RunBoard
 from tests.coordinator.runtime.flower_world import APP, FlowerWorld
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.access.buckets import TokenBuckets
+from coordinator.limits.admission import Admission, InFlight, Sender, TokenBuckets, spread
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.admission import Admission, InFlight, Sender, spread
 
 FORWARDED = [(b"x-forwarded-for", b"192.0.2.1"), (b"x-forwarded-proto", b"https")]
 

@@ -38,7 +38,7 @@ from coordinator.runtime.process_state import StorageErrors
 from coordinator.runtime.signals import Signals
 from coordinator.service import create_app
 from coordinator.service.core import Service
-from coordinator.service.holds import Holds
+from coordinator.service.routes import Holds
 from coordinator.settings import Settings
 from coordinator.store.port import DeviceRow, StoreError, StoreFull
 from tests.coordinator.certified import signature

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from client_sdk.protocol.names import Route
+from coordinator.limits import Admission
 from coordinator.service.errors import problem_of
-from coordinator.service.limits import Admission
-from coordinator.service.sockets.accepting import Acceptor
-from coordinator.service.sockets.limits import most_connections
+from coordinator.service.sockets.protocol import most_connections
+from coordinator.service.sockets.server import Acceptor
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device

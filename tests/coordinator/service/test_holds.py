@@ -19,7 +19,7 @@ from coordinator.requests.workers import POLL
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.identities import Arrived
 from coordinator.service.core import Service
-from coordinator.service.holds import Holds
+from coordinator.service.routes import Holds
 from coordinator.settings import Settings
 from coordinator.store.port import StoreError, WaitingRow
 from tests.coordinator.certified import signature

@@ -19,9 +19,8 @@ from benchmarks._wire import rss_bytes
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import Problem
 from client_sdk.tensors import to_bytes
-from coordinator.service.limits import Admission, AdmittedConnection
-from coordinator.service.sockets.limits import Limits
-from coordinator.service.sockets.protocol import BoundedHttp
+from coordinator.limits import Admission, AdmittedConnection
+from coordinator.service.sockets.protocol import BoundedHttp, Limits
 from coordinator.service.sockets.server import SmallReads
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from client_sdk.protocol.names import Route
-from coordinator.access.buckets import MOST_KEYS
+from coordinator.limits.admission import MOST_KEYS, SMALL
 from coordinator.network_settings import NetworkSettings
-from coordinator.service.limits.admission import SMALL
 from coordinator.settings import Settings
 from tests.coordinator.service.conftest import Server
 from tests.coordinator.service.devices import Device

@@ -15,7 +15,7 @@ from coordinator.engine import events as ev
 from coordinator.requests.secure import SECURE, SECURE_ANSWER
 from coordinator.secure.requests import SecureRequests
 from coordinator.service.core import Service
-from coordinator.service.holds import Holds
+from coordinator.service.routes import Holds
 from coordinator.settings import Settings
 from tests.coordinator.served import RUN, Served
 from tests.coordinator.service.test_holds import Connection, arrived

@@ -15,7 +15,7 @@ import pytest
 from client_sdk.protocol.names import Route
 from coordinator.service import stream_viewers
 from coordinator.service.sockets.server import HttpServer
-from coordinator.service.stream_feeds import RING
+from coordinator.service.stream_viewers import RING
 from tests.coordinator.service.test_scopes import Served, served  # noqa: F401
 
 RUNS = 150

@@ -14,9 +14,8 @@ from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError
 from coordinator.access import Grant, Operator
 from coordinator.service import stream_viewers
-from coordinator.service.stream_feeds import RING, Feed
-from coordinator.service.stream_slots import stream_slots
-from coordinator.service.stream_viewers import Viewers, scope_of
+from coordinator.service.core import stream_slots
+from coordinator.service.stream_viewers import RING, Feed, Viewers, scope_of
 from tests.coordinator.service.test_scopes import Served
 
 

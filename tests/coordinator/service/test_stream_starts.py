@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.service import stream_viewers
-from coordinator.service.stream_feeds import Feed
-from coordinator.service.stream_viewers import Viewers
+from coordinator.service.stream_viewers import Feed, Viewers
 from tests.coordinator.service.test_scopes import Served
 from tests.coordinator.service.test_stream_all import Screen, served, talk, truth
 

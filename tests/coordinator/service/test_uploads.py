@@ -10,7 +10,7 @@ from fastapi import Request
 
 from client_sdk.protocol.problems import ProblemError
 from coordinator.service.core import Service
-from coordinator.service.uploads import Uploads
+from coordinator.service.route import Uploads
 from tests.coordinator.world import World
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from client_sdk.credentials.request_signature import RequestSignature
 from client_sdk.protocol.devices import Receipt
 from coordinator.runtime.signals import Signals
-from coordinator.service import holds, uploads
-from coordinator.service.uploads import Uploads
+from coordinator.service import route, routes
+from coordinator.service.route import Uploads
 from tests.explorer.mutants.registry import mutant
 
 Patches = list[tuple[Any, str, Any]]
@@ -31,7 +31,7 @@ def _disconnection_not_noticed() -> Patches:
     async def never(receive: Any) -> None:
         await asyncio.Event().wait()
 
-    return [(holds, "until_gone", never)]
+    return [(routes, "until_gone", never)]
 
 
 @mutant("answered-before-stored", "ack-durable", http=True)
@@ -75,4 +75,4 @@ def _answered_before_stored() -> Patches:
 @mutant("digest-not-compared", "receipt", http=True, focus=("corrupt", "collecting"), storm_s=60.0)
 def _digest_not_compared() -> Patches:
     """Bytes that changed on the way are stored, though their sender has announced another digest."""
-    return [(uploads, "announced_digest", lambda request: None)]
+    return [(route, "announced_digest", lambda request: None)]

@@ -16,6 +16,6 @@ is drawn from one to two times the wait, so they do not return together. 127.0.0
 fleet has one address. Bandwidth and floods of handshakes are left to a proxy or the kernel.
 """
 
-from coordinator.service.limits.admission import Admission, AdmittedConnection, InFlight
+from coordinator.limits.admission import Admission, AdmittedConnection, InFlight
 
 __all__ = ["Admission", "AdmittedConnection", "InFlight"]
