@@ -26,8 +26,7 @@ from urllib.parse import quote_plus, urlencode
 import httpx2
 
 from client_sdk.protocol.problems import ProblemError, problem
-from coordinator.access.issuer import LEEWAY_S, Person, TokenIssuer
-from coordinator.access.issuer_keys import IssuerKeys, IssuerUnreachable, read_url
+from coordinator.access.issuer import LEEWAY_S, IssuerKeys, IssuerUnreachable, Person, TokenIssuer, read_url
 
 BEGUN_S = 600.0
 """How long a person may take at the issuer, in seconds."""

@@ -48,8 +48,7 @@ def issuer_of(settings: Settings, now: Callable[[], float]) -> tuple[TokenIssuer
     if settings.oidc_issuer is None:
         return None, None
     from coordinator.access.code_flow import CodeFlow, IssuerClient
-    from coordinator.access.issuer import IssuerSettings, TokenIssuer
-    from coordinator.access.issuer_keys import IssuerKeys
+    from coordinator.access.issuer import IssuerKeys, IssuerSettings, TokenIssuer
 
     keys = IssuerKeys(settings.oidc_issuer)
     issuer = TokenIssuer(

@@ -16,9 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import ValidationError
 
 from client_sdk.protocol.problems import ProblemError
-from coordinator.access import issuer_keys
-from coordinator.access.issuer import LEEWAY_S, IssuerSettings, TokenIssuer
-from coordinator.access.issuer_keys import COOLDOWN_S, LIFESPAN_S, IssuerKeys
+from coordinator.access import issuer as issuers
+from coordinator.access.issuer import COOLDOWN_S, LEEWAY_S, LIFESPAN_S, IssuerKeys, IssuerSettings, TokenIssuer
 from coordinator.access.roles import Grant
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.core import Core
@@ -195,7 +194,7 @@ def test_one_thread_at_a_time_waits_for_the_issuer(served: LocalIssuer, monkeypa
         answers.append(trusting.refusal(served.token()))
         return json.dumps(served.document(url.removeprefix(served.url))).encode()
 
-    monkeypatch.setattr(issuer_keys, "read_url", fetch)
+    monkeypatch.setattr(issuers, "read_url", fetch)
     assert keys.find("first", "RS256")
     assert {(answer.status, answer.problem.retry_after_s) for answer in answers} == {(503, 1.0)}
 
