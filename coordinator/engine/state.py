@@ -143,24 +143,6 @@ class Round:
         found = list(map(_STATUS, self.members.values()))  # of hundreds of members, at each update
         return sum(map(found.count, statuses))
 
-    @property
-    def contributions(self) -> tuple[Contribution, ...]:
-        """The updates that were acknowledged, by device id; of a secure round the masked vectors, whose weights
-        are unknown."""
-        if self.secure is not None:
-            masked = sorted(self.secure.masked.items())
-            return tuple(Contribution(device=device, digest=digest, weight=0) for device, digest in masked)
-        return tuple(
-            Contribution(device=device, digest=member.digest, weight=member.weight)
-            for device, member in sorted(self.members.items())
-            if member.digest is not None
-        )
-
-    @property
-    def blobs(self) -> tuple[str, ...]:
-        """All that was sent and made in a secure round, to be deleted when it ends; of other rounds nothing."""
-        return () if self.secure is None else self.secure.blobs
-
     def is_due(self, at: float) -> bool:
         """Whether the phase's time is up, or that of the whole round."""
         return any(until is not None and at >= until for until in (self.deadline, self.give_up_at))

@@ -237,7 +237,7 @@ class AnswerWakes:
         before, here = self._last.get(state.run), KINDS[state.plan.kind].place(state)
         if here is None or (before is not None and before[0] == here):
             return []
-        members = () if state.secure is None else tuple(state.current.members)
+        members = () if state.round is None else tuple(state.round.members)
         self._last[state.run] = (here, members)
         return [secure_key(device) for device in sorted({*members, *(before[1] if before is not None else ())})]
 

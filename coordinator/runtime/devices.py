@@ -193,7 +193,7 @@ class DeviceRequests:
             return None
         log = self._core.log(claim.run)
         state = log.state
-        lasting = state.plan.secure is not None  # such a claim outlasts the roster, which another replica may close
+        lasting = KINDS[state.plan.kind].keeps_claims  # another replica may have ended the phase
         if lasting or state.round_number != claim.round or state.phase != "collecting":  # another one drew this cohort
             state = log.catch_up()
         if state.round_number != claim.round or state.phase != "collecting" or (ends_at := state.deadline) is None:
@@ -360,12 +360,8 @@ class DeviceRequests:
 
 def _terms(state: RunState) -> SecureTask | None:
     """The plan's terms of secure rounds; None: it has plain ones."""
-    secure = state.plan.secure
-    if secure is None:
-        return None
-    aggregation = state.plan.aggregation
-    terms = secure.terms(aggregation, state.roles)
-    return task_of(terms, weighting=aggregation.weighting)
+    terms = state.terms
+    return None if terms is None else task_of(terms, weighting=state.plan.aggregation.weighting)
 
 
 def _reported(arrived: ArrivedUpdate, at: float) -> ev.Reported:

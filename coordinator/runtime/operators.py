@@ -23,6 +23,7 @@ from client_sdk.protocol.operators import (
 from client_sdk.protocol.problems import problem
 from coordinator.blobs import Spool
 from coordinator.engine import events as ev
+from coordinator.engine.rounds import kind_of
 from coordinator.engine.state import RunState
 from coordinator.runtime import run_creation, views
 from coordinator.runtime.core import Core
@@ -111,7 +112,7 @@ class OperatorRequests:
 
     def _of_run(self, state: RunState, digests: list[str]) -> tuple[str, ...]:
         """Those that are checkpoints of the run, updates of its round, or its newest named tensors."""
-        items = () if state.round is None else state.round.contributions
+        items = () if state.round is None else kind_of(state.round).contributions(state.round)
         mine = {*state.named_tensors.values(), *(item.digest for item in items)} if digests else set()
         runs_with = self._core.store.runs_with_checkpoint
         return tuple(digest for digest in digests if digest in mine or state.run in runs_with(digest))

@@ -14,7 +14,7 @@ from coordinator.engine.named_tensors import called
 from coordinator.engine.phases import opening
 from coordinator.engine.phases.lifecycle import failures_in_a_row
 from coordinator.engine.reasons import printable
-from coordinator.engine.rounds import KINDS
+from coordinator.engine.rounds import KINDS, kind_of
 from coordinator.engine.secure.exhausted import why_unspendable
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
@@ -130,9 +130,7 @@ class Standstill:
 
     def _no_authority(self, state: RunState) -> str:
         """Why a secure round has no header, or no roster: nobody vouches for its devices now."""
-        secure = state.secure
-        wants = secure is not None and (not secure.header or (state.phase == "sharing" and not secure.roster))
-        return self._identities.trouble() if wants else ""
+        return self._identities.trouble() if kind_of(state.current).awaits_authority(state) else ""
 
     def _too_few(self, state: RunState) -> str:
         """How many devices the round waits for, and why others are not eligible."""

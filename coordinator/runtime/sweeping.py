@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from client_sdk.tensors import HEADER_LIMIT
 from coordinator.blobs import Gone
+from coordinator.engine.rounds import kind_of
 from coordinator.runtime.core import Core
 from coordinator.runtime.named_tensors import needed
 from coordinator.store.port import RoundRow
@@ -81,7 +82,11 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     state, store = core.state(run), core.store
     named: set[str | None] = set()
     if state.round is not None:
-        named = {state.round.pool, *(member.digest for member in state.round.members.values()), *state.round.blobs}
+        named = {
+            state.round.pool,
+            *(member.digest for member in state.round.members.values()),
+            *kind_of(state.round).blobs(state.round),
+        }
     line = store.checkpoints(run)
     named |= {checkpoint.digest for checkpoint in line}
     named |= needed(line, state.round_number - 1 - state.plan.retention.rounds)

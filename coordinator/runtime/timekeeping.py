@@ -192,7 +192,7 @@ class Timekeeping:
         of the database. Each retry waits longer, so that replicas do not take one long commit from each other for ever,
         nor open one sum side by side.
         """
-        waits = state.phase == "committing" or state.secure is not None  # elsewhere devices and workers do the work
+        waits = state.round is not None and state.phase in rounds.kind_of(state.round).coordinator_works
         pending = rounds.pending(state) if waits else []
         wanted = next((action for action in pending if isinstance(action, _WORK)), None)
         if wanted is None:

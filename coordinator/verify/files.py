@@ -18,7 +18,7 @@ from coordinator.blobs import BlobError
 from coordinator.engine import selection
 from coordinator.engine.named_tensors import called
 from coordinator.engine.plan import Plan
-from coordinator.engine.rounds import KINDS
+from coordinator.engine.rounds import KINDS, kind_of
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable, hashed, short
 from coordinator.runtime.named_tensors import needed
@@ -131,9 +131,10 @@ def _updates(run: str, replay: Replay, forgotten: int, devices: dict[str, Device
     state = replay.state
     retained: list[tuple[int, str, str]] = []
     if state.round is not None:
-        if KINDS[state.round.kind].single_updates:
-            retained += [(state.round.number, item.device, item.digest) for item in state.round.contributions]
-        for digest in state.round.blobs:
+        kind = kind_of(state.round)
+        if kind.single_updates:
+            retained += [(state.round.number, item.device, item.digest) for item in kind.contributions(state.round)]
+        for digest in kind.blobs(state.round):
             still = _is_open(run, state.round.number)
             yield WantedBlob(digest, state.round.number, f"a message of the round, {short(digest)},", still=still)
     for row in replay.store.rounds(run, forgotten, state.round_number):

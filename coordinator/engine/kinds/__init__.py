@@ -29,9 +29,18 @@ class RoundKind(ABC, Generic[KindEvent]):
     """Those that only this kind has. It answers them whatever round is under way."""
     of_devices: ClassVar[bool] = True
     """Whether a cohort of devices makes the model; False: a worker does."""
-    single_updates: ClassVar[bool] = True
-    """Whether the coordinator has the update of each device, which it keeps for the plan's retention, and people see
-    counts that depend on the data of devices. In other rounds these are not known."""
+    masked: ClassVar[bool] = False
+    """Whether the devices mask their updates, so that the coordinator sees the sum alone."""
+    keeps_claims: ClassVar[bool] = False
+    """Whether a device may hold its claim when the round collects no more."""
+    coordinator_works: ClassVar[frozenset[RoundPhase]] = frozenset({"committing"})
+    """The phases in which the round waits for an action of a coordinator; in others for devices or workers."""
+
+    @property
+    def single_updates(self) -> bool:
+        """Whether the coordinator has the update of each device, which it keeps for the plan's retention, and people
+        see counts that depend on the data of devices. In other rounds these are not known."""
+        return self.of_devices and not self.masked
 
     @abstractmethod
     def happened(self, state: RunState, event: KindEvent) -> Step:
@@ -62,9 +71,28 @@ class RoundKind(ABC, Generic[KindEvent]):
         value wherever there may be one for all of them, or the round has ended. None: answers are not waited for."""
         return None
 
+    def awaits_authority(self, state: RunState) -> bool:
+        """Whether the round goes on only once the authority vouches for its devices."""
+        return False
+
+    def contributions(self, round: Round) -> tuple[fx.Contribution, ...]:
+        """The updates that were acknowledged, by device id."""
+        return tuple(
+            fx.Contribution(device=device, digest=member.digest, weight=member.weight)
+            for device, member in sorted(round.members.items())
+            if member.digest is not None
+        )
+
+    def blobs(self, round: Round) -> tuple[str, ...]:
+        """All that was sent and made in the round and is deleted when it ends, whatever the plan's retention."""
+        return ()
+
     def forget(self, state: RunState) -> list[fx.Effect]:
         """The blobs that are no longer needed when the round ends."""
-        ended = state.current.number - state.plan.retention.rounds
+        ended = state.current.number
+        if blobs := self.blobs(state.current):
+            return [fx.Discard(round=ended, blobs=blobs)]
+        ended -= state.plan.retention.rounds
         return [fx.Discard(round=ended)] if ended >= 1 else []
 
 

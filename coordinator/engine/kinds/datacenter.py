@@ -18,7 +18,6 @@ class Datacenter(RoundKind[ev.DeviceEvent | ev.WorkerEvent]):
     first_phase = "leasing"
     events = get_args(ev.WorkerEvent)
     of_devices = False
-    single_updates = False
 
     def happened(self, state: RunState, event: ev.DeviceEvent | ev.WorkerEvent) -> Step:
         """Devices have no place in the round: what they send gets the reason."""

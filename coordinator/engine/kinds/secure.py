@@ -34,7 +34,8 @@ Performed = ev.Announced | ev.Rostered | ev.Opened | ev.OpeningFailed
 class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
     first_phase = "selecting"
     events = get_args(ev.SecureEvent)
-    single_updates = False
+    masked = keeps_claims = True
+    coordinator_works = frozenset({"collecting", "sharing", "unmasking", "committing"})
 
     def happened(self, state: RunState, event: ev.DeviceEvent | ev.SecureEvent) -> Step:
         match event:
@@ -155,11 +156,18 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
         made = (False, False) if secure is None else (bool(secure.header), bool(secure.roster))
         return (state.round_number, phase, attempt, *made)
 
-    def forget(self, state: RunState) -> list[fx.Effect]:
-        """All of a round that had a cohort."""
-        if state.secure is None:
-            return super().forget(state)
-        return [fx.Discard(round=state.round_number, blobs=state.secure.blobs)]
+    def awaits_authority(self, state: RunState) -> bool:
+        """For the header, and for the roster."""
+        secure = state.secure
+        return secure is not None and (not secure.header or (state.phase == "sharing" and not secure.roster))
+
+    def contributions(self, round: Round) -> tuple[fx.Contribution, ...]:
+        """The masked vectors, whose weights are unknown."""
+        masked = {} if round.secure is None else round.secure.masked
+        return tuple(fx.Contribution(device=one, digest=digest, weight=0) for one, digest in sorted(masked.items()))
+
+    def blobs(self, round: Round) -> tuple[str, ...]:
+        return () if round.secure is None else round.secure.blobs
 
 
 def _performed(state: RunState, event: Performed) -> Step:

@@ -11,6 +11,7 @@ from typing import TypedDict
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.aggregation.weights import is_capped, reason_against, weight_of
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.committing import close
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
@@ -136,7 +137,7 @@ def time_is_up(state: RunState, at: float) -> Step:
 def pending(state: RunState) -> list[fx.Action]:
     current = state.current
     awaited = tuple(device for device, member in current.members.items() if member.status in _AWAITED)
-    folds = [fx.Fold(round=current.number, contribution=item) for item in current.contributions]
+    folds = [fx.Fold(round=current.number, contribution=item) for item in kind_of(current).contributions(current)]
     return [fx.Wake(devices=awaited), *folds]
 
 

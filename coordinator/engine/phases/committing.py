@@ -55,7 +55,7 @@ def commit_failed(state: RunState, event: ev.CommitFailed) -> Step:
 def pending(state: RunState) -> list[fx.Action]:
     """Of a plain round: a running sum that was lost is folded again before it is committed."""
     current = state.current
-    folds = [fx.Fold(round=current.number, contribution=item) for item in current.contributions]
+    folds = [fx.Fold(round=current.number, contribution=item) for item in kind_of(current).contributions(current)]
     return [*folds, commit_action(state)]
 
 
@@ -63,7 +63,7 @@ def commit_action(state: RunState) -> fx.Commit:
     return fx.Commit(
         round=state.round_number,
         parent=state.checkpoint,
-        contributions=state.current.contributions,
+        contributions=kind_of(state.current).contributions(state.current),
         named_tensors=state.named_tensors,
         small=state.small,
         settings=state.plan.settings_at(state.version),
@@ -114,7 +114,7 @@ def advance(
             round=current.number,
             bytes=size,
             named_tensors=state.named_tensors,
-            contributions=current.contributions,
+            contributions=kind_of(current).contributions(current),
             origin=origin,
         ),
         *refusals(state, current.lost, "its stored bytes were damaged or gone; another update of its device counts"),

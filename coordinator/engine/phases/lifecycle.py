@@ -42,7 +42,9 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
     refusal recorded. ``failed``: the round counts towards ``finish.abandoned``."""
     ended = state.current
     effects: list[fx.Effect] = []
-    effects += refusals(state, (*ended.lost, *ended.contributions), f"the round was abandoned: {reason}")
+    effects += refusals(
+        state, (*ended.lost, *kind_of(ended).contributions(ended)), f"the round was abandoned: {reason}"
+    )
     effects += [
         fx.Release(round=ended.number, devices=None),
         record(state, "abandoned", reason=reason, closed_at=at),
@@ -128,7 +130,7 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
 def retired(state: RunState) -> RunState:
     """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
     current = state.current
-    blobs = current.blobs
+    blobs = kind_of(current).blobs(current)
     return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from coordinator.engine import effects as fx
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
@@ -106,7 +107,7 @@ def fresh(state: RunState, at: float, reason: str, silent: tuple[str, ...] = ())
             kind="abandoned",
             reason=f"attempt {current.attempt} of the round was given up: {reason}",
         )
-        for item in current.contributions
+        for item in kind_of(current).contributions(current)
     ]
     current = replace(
         current,

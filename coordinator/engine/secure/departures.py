@@ -5,7 +5,6 @@ continues without it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
@@ -110,10 +109,8 @@ def _without(state: RunState, at: float, device: str, *, unmask: bool) -> Step:
             return agreeing.agree_if_complete(state, at)
         case "unmasking":
             return unmasking.open_if_complete(state, at)
-        case "idle" | "selecting" | "leasing" | "training" | "committing":
-            return state, []
         case _:
-            assert_never(state.phase)
+            return state, []
 
 
 def _without_vector(state: RunState, secure: SecureRound, device: str) -> RunState:

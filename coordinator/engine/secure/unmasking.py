@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.kinds import kind_of
 from coordinator.engine.phases.lifecycle import abandon
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
@@ -100,7 +101,7 @@ def commit_sum_action(state: RunState) -> fx.CommitSum:
         parent=state.checkpoint,
         sum=secure.sum,
         weight=secure.weight,
-        contributions=state.current.contributions,
+        contributions=kind_of(state.current).contributions(state.current),
         named_tensors=state.named_tensors,
         small=state.small,
         settings=state.plan.settings_at(state.version),

@@ -24,6 +24,7 @@ from client_sdk.protocol.insight import (
 )
 from client_sdk.protocol.operators import DeviceState, DeviceView
 from client_sdk.protocol.problems import problem
+from coordinator.engine.rounds import KINDS
 from coordinator.runtime.core import Core
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.flower.eligibility import said_by, serves_no_run
@@ -293,7 +294,7 @@ def _rounds(reader: Reader, device: str, runs: list[str] | None) -> list[DeviceR
     rounds = []
     for row in reader.counted_in(device, _ROUNDS, runs):
         found = reader.round(row.run, row.round)
-        at, secure = (found.closed_at, found.kind == "secure") if found is not None else (None, False)
+        at, secure = (found.closed_at, KINDS[found.kind].masked) if found is not None else (None, False)
         rounds.append(
             DeviceRound(run=row.run, round=row.round, at=at, result="counted", version=row.version, secure=secure)
         )
@@ -307,7 +308,7 @@ def _rounds(reader: Reader, device: str, runs: list[str] | None) -> list[DeviceR
                     at=refusal.at,
                     result="late" if refusal.kind == "late" else "refused",
                     reason=refusal.reason,
-                    secure=found is not None and found.kind == "secure",
+                    secure=found is not None and KINDS[found.kind].masked,
                 )
             )
     return sorted(rounds, key=lambda one: -(one.at or 0.0))

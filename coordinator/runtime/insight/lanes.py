@@ -108,7 +108,7 @@ class Lanes:
                 raise problem("unknown-round", f"run {run} has no round {round}")
             cohort = _cohort(row, state)
             if not KINDS[row.kind].single_updates:
-                return LanesView(secure=_SECURE if KINDS[row.kind].of_devices else "", devices=len(cohort))
+                return LanesView(secure=_SECURE if KINDS[row.kind].masked else "", devices=len(cohort))
             with self._lock:
                 fold = self._fold(reader, row)
                 refused = first_refusals(reader.refusals(run, round))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from client_sdk.protocol.insight import DeviceParticipation, RunParticipation
+from coordinator.engine.rounds import KINDS
 from coordinator.runtime.core import Core
 from coordinator.runtime.insight.fleet_views import class_of
 from coordinator.runtime.insight.lateness import by_class, lateness
@@ -39,7 +40,6 @@ class _Round:
     """Device -> how its part ended: a count of ``DeviceParticipation``."""
     times: dict[str, float] = field(default_factory=dict)
     """Device -> seconds until its update came, in time."""
-    plain: bool = True
 
 
 class ParticipationLog:
@@ -64,10 +64,11 @@ class ParticipationLog:
                 if found is None or row.status == "open":
                     continue
                 counted = {one.device for one in reader.contributions(self._run, row.round)}
-                refusals = first_refusals(reader.refusals(self._run, row.round)) if row.kind == "federated" else {}
+                kind = KINDS[row.kind]
+                refusals = first_refusals(reader.refusals(self._run, row.round)) if kind.single_updates else {}
                 for device, ended in found.ends.items():
                     end, refusal = ended, refusals.get(device)
-                    if not found.plain and row.status == "committed":
+                    if kind.masked and row.status == "committed":
                         end = "reported" if device in counted else "dropped" if end == "reported" else end
                     if end == "dropped" and refusal is not None:
                         end = "late" if refusal.kind == "late" else "refused"
@@ -107,7 +108,6 @@ class ParticipationLog:
         if found is None:
             return
         if row.kind == "Announced":
-            found.plain = False
             # what was masked in the attempt before is in no sum
             found.ends = {one: "dropped" if end == "reported" else end for one, end in found.ends.items()}
         elif device in found.ends and row.kind == "UpdateLost":

@@ -77,6 +77,11 @@ class Story:
         return effects
 
     @property
+    def contributions(self) -> tuple[fx.Contribution, ...]:
+        current = self.state.current
+        return rounds.kind_of(current).contributions(current)
+
+    @property
     def attempt(self) -> int:
         """Of the round under way."""
         return attempt_of(self.state)

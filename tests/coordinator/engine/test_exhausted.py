@@ -131,7 +131,7 @@ def test_the_owner_is_a_way_out_and_it_is_audited() -> None:
     assert SAYS in audit.detail
     assert only(effects, fx.Advance) == fx.Advance(round=2, parent=START)
     assert (story.state.phase, story.state.current.kind, story.state.deadline) == ("committing", "secure", None)
-    assert story.state.current.contributions == ()
+    assert story.contributions == ()
     committed = story.committed()
     row = only(committed, fx.RecordCheckpoint)
     assert row.contributions == ()

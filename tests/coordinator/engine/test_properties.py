@@ -188,7 +188,7 @@ class Ledger:
     def check(self, story: Story) -> None:
         state, number = story.state, story.state.round_number
         members = {} if state.round is None else state.round.members
-        acknowledged = () if state.round is None else state.round.contributions
+        acknowledged = () if state.round is None else rounds.kind_of(state.round).contributions(state.round)
         assert self.line == list(range(state.version + 1)), "the versions are a line without gap or fork"
         assert all(count == 1 for count in self.ended.values()), "a round ends once"
         assert set(self.ended) == set(range(1, number + (state.phase == "idle"))), "each round but the open one"
@@ -235,7 +235,7 @@ def check_round(state: states.RunState, round: states.Round) -> None:
         assert round.attempt >= 1
     assert (round.deadline is None) == (round.phase == "committing")
     assert (round.members == {}) == (round.phase in ("selecting", "leasing", "training"))
-    counted = round.contributions
+    counted = rounds.kind_of(round).contributions(round)
     assert len(counted) <= state.plan.cohort.goal
     if round.phase == "committing":
         assert len(counted) >= state.plan.cohort.quorum_count

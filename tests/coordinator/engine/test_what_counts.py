@@ -68,7 +68,7 @@ def test_a_second_different_update_is_refused_and_the_first_counts() -> None:
     effects = story.reported("a", digest=digest_of("changed my mind"))
     assert refusal(effects) == "duplicate"
     assert only(effects, fx.RecordRefusal).digest == digest_of("changed my mind")
-    assert story.state.current.contributions[0].digest == digest_of("a", 1)
+    assert story.contributions[0].digest == digest_of("a", 1)
 
 
 def test_a_device_that_was_not_selected_is_refused() -> None:
@@ -86,14 +86,14 @@ def test_who_withdrew_cannot_report() -> None:
     effects = story.reported("a")
     assert refusal(effects) == "withdrawn"
     assert only(effects, fx.RecordRefusal).kind == "withdrawn"
-    assert story.state.current.contributions == ()
+    assert story.contributions == ()
 
 
 def test_who_reported_cannot_withdraw() -> None:
     story = Story().collecting()
     story.reported("a")
     assert refusal(story.withdrew("a")) == "conflict"
-    assert [item.device for item in story.state.current.contributions] == ["a"]
+    assert [item.device for item in story.contributions] == ["a"]
 
 
 def test_started_is_recorded_once() -> None:

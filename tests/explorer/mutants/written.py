@@ -11,7 +11,6 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine import rounds
 from coordinator.engine.kinds import RoundKind
-from coordinator.engine.kinds.secure import Secure
 from coordinator.engine.phases import collecting, committing, public_record, refusing
 from coordinator.engine.state import Round, RunState
 from coordinator.runtime.devices import Outcomes
@@ -69,7 +68,7 @@ def _retention_one_too_short() -> Patches:
         ended = state.current.number - max(0, state.plan.retention.rounds - 1)
         return [fx.Discard(round=ended)] if ended >= 1 else []
 
-    return [(kind, "forget", forget) for kind in (RoundKind, Secure)]
+    return [(RoundKind, "forget", forget)]
 
 
 @mutant(
