@@ -134,12 +134,7 @@ def local_only(
     made = Baseline("local only")
 
     def score(version: int) -> None:
-        data = {client: whole[client].test for client in members}
-        own = [
-            part if part is None else evaluate(learner, NAME, models[name], part, device=name)
-            for name, part in data.items()
-        ]
-        found = by_source(members, own, of, learner)
+        found = by_source(members, _on_their_own(learner, whole, models), of, learner)
         if test is not None:
             found_on_all = [evaluate(learner, NAME, models[client], test, device=client) for client in members]
             # A mean over models: their states, or weights, say nothing together.
@@ -202,11 +197,7 @@ def centralized(
     def score(version: int) -> None:
         if test is not None:
             made.scores[version, CENTRAL] = evaluate(learner, NAME, model, test)
-        parts = {client: whole[client].test for client in members}
-        own: list[Score | None] = [
-            None if part is None else evaluate(learner, NAME, model, part, device=client)
-            for client, part in parts.items()
-        ]
+        own = _on_their_own(learner, whole, dict.fromkeys(members, model))
         made.scores.update({(version, source): found for source, found in by_source(members, own, of, learner).items()})
 
     def train(round: int) -> None:
@@ -234,6 +225,15 @@ def pooled(clients: Clients) -> Any:
 def trained_by(learner: Any, model: Tensors, data: Any, task: Task, client: str, round: int) -> Update:
     """The learner's update, as ``simulate`` would have it."""
     return train(learner, model, data, task, device=client, round=round, deadline=None, seeds=True)
+
+
+def _on_their_own(learner: Any, whole: Clients, models: Mapping[str, Tensors]) -> list[Score | None]:
+    """The score of each client's model on its held-out examples; None where it holds none out."""
+    parts = {client: whole[client].test for client in models}
+    return [
+        None if part is None else evaluate(learner, NAME, models[client], part, device=client)
+        for client, part in parts.items()
+    ]
 
 
 def moved(model: Tensors, update: Update) -> Tensors:
