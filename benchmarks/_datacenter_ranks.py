@@ -25,8 +25,7 @@ from client_sdk.learning import Learner
 from client_sdk.learning.group import Group, joined
 from client_sdk.protocol.devices import CheckpointRef, Task
 from client_sdk.protocol.workers import DatacenterTask, Lease
-from coordinator.datacenter.lease_recipe import recipe_of
-from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.recipe import Recipe, recipe_of
 from coordinator.datacenter.training import train
 
 EXAMPLES = 4096

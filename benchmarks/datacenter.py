@@ -31,8 +31,9 @@ import psutil
 from benchmarks import _datacenter_ranks as ranks
 from benchmarks._progress import counted
 from benchmarks.harness import Pairs, Row, Spread, main
-from coordinator.datacenter.job import JobSpec, launch
+from coordinator.datacenter.job import launch
 from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import JobSpec
 
 AIM = 0.98
 SIZES = {"cnn": (128, 80), "transformer": (64, 24), "mlp": (256, 600)}

@@ -7,19 +7,23 @@ the training processes load torch.
 
 from __future__ import annotations
 
+import math
 import re
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_sdk.commands.long_running import Threads
 from client_sdk.commands.token_file import TokenFile, enrolment_token
-from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note
+from client_sdk.terminal import DEFAULT_URL, Json, Url, fail, note, say, say_json
+from coordinator.datacenter.progress import ProgressThrottle, plain_line
 
 if TYPE_CHECKING:
-    from coordinator.datacenter.preflight import PreflightRequest
+    from client_sdk.http.client import Notice
+    from client_sdk.protocol.workers import Lease
+    from coordinator.datacenter.preflight import PreflightReport, PreflightRequest
 
 DEFAULT_FOLDER = Path("quorate-worker")
 LOST_S = 30.0
@@ -43,7 +47,8 @@ def join(
         typer.Option(
             metavar="NAME[=SOURCE]",
             help="Data held here, by the name that plans use: an installed data set, or NAME=FILE.npz with x and y, or "
-            "NAME=FILE.csv:COLUMN with the column to predict (.parquet likewise). May be given several times.",
+            "NAME=FILE.csv:COLUMN or NAME=FILE.parquet:COLUMN with the column to predict. The option may be given "
+            "several times.",
         ),
     ] = None,
     learner: Annotated[
@@ -91,9 +96,8 @@ def join(
     from client_sdk.commands.stopping import stopped_by_signals
     from client_sdk.http.urls import check_url
     from coordinator.datacenter.agent_folder import AgentFolder, end_leftovers
-    from coordinator.datacenter.agent_output import AgentOutput
-    from coordinator.datacenter.follower_pool import FollowerPool
     from coordinator.datacenter.machines import Leader
+    from coordinator.datacenter.multi_machine import FollowerPool
     from coordinator.datacenter.preflight import look
     from coordinator.datacenter.trainer import JobTrainer, Machine
     from coordinator.datacenter.worker.client import DatacenterWorker
@@ -164,7 +168,7 @@ def _check_endpoint(endpoint: str | None) -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         fail(f"--rdzv-endpoint: {endpoint!r} is no HOST:PORT.")
-    from coordinator.datacenter.job_start import interface_towards
+    from coordinator.datacenter.job import interface_towards
 
     if interface_towards(endpoint) is None:
         fail(f"--rdzv-endpoint: this machine finds no way to {host}.")
@@ -198,3 +202,54 @@ def preflight_request(data: list[str], learners: list[str], nproc: int, device: 
             fail(str(error))
         sources[name] = source
     return PreflightRequest.model_validate({"learners": learners, "data": sources, "nproc": nproc, "device": device})
+
+
+class AgentOutput:
+    """Prints events as text or JSON; the progress of a training only after an interval."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._throttle = ProgressThrottle()
+
+    def of_worker(self, notice: Notice) -> None:
+        """Print an event of the worker. ``of_job`` prints the events of training."""
+        if notice.kind not in ("training", "progress"):
+            self._print(notice.kind, notice.text, notice.run, notice.round)
+
+    def of_job(self, lease: Lease, message: dict[str, Any]) -> None:
+        """Print a message of a training, in the thread that trains."""
+        if message["event"] not in ("started", "progress", "saved", "restarted") or not self._throttle.allows(message):
+            return
+        about = {name: _finite(value) for name, value in message.items() if name not in ("event", "reason")}
+        with suppress(BrokenPipeError):  # a closed output must not lose the round
+            self._print(str(message["event"]), plain_line(message), lease.run, lease.round, about)
+
+    def _print(
+        self, kind: str, text: str, run: str | None, round: int | None, about: dict[str, Any] | None = None
+    ) -> None:
+        if self._as_json:
+            say_json({"kind": kind, "run": run, "round": round, "text": text, **(about or {})})
+        else:
+            say(f"{run} round {round}: {text}" if about is not None else text[:1].upper() + text[1:])
+
+    def ready(self, url: str, ready: PreflightReport, nproc: int) -> None:
+        if self._as_json:
+            say_json({"kind": "ready", "coordinator": url, "nproc": nproc, **ready.model_dump()})
+            return
+        held = ", ".join(f"{name} ({count:,} examples)" for name, count in ready.examples.items())
+        on = f"{ready.gpus} GPU{'s' if ready.gpus > 1 else ''}" if ready.gpus else "CPUs"
+        group = f"up to {nproc} processes" if nproc > 1 else "one process"
+        say(f"This worker holds {held}, trains with {group} on {on}, and talks to {url}. Ctrl-C stops it.")
+
+    def of_group(self, text: str) -> None:
+        """Print that a machine of the group came, went, or is excluded."""
+        self._print("group", text, None, None)
+
+    def stopped(self, ended: int) -> None:
+        from client_sdk.commands.long_running import say_stopped
+
+        say_stopped(ended, self._as_json)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

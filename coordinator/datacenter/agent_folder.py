@@ -4,7 +4,7 @@
 
     lock, checkpoints/            as of a device (client_sdk.device.storage)
     record.json                   the worker's key and certificate, for its owner only (the same)
-    installation                  a random id of this folder (datacenter.worker.jobs)
+    installation                  a random id of this folder
     jobs/RUN-DIGESTS/             one for each run, checkpoint that training started from, and plan
         steps/                    saved steps: private to this machine, see datacenter.checkpoints
         result.safetensors        the trained model
@@ -13,18 +13,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
+from client_sdk.device.storage import FileStorage
 from coordinator.child_processes.family import with_environment
-from coordinator.datacenter.job_start import ENV_JOB, ENV_NODE
-from coordinator.datacenter.worker.jobs import WorkerFolder
+from coordinator.datacenter.job import ENV_JOB, ENV_NODE
 
 KEEP_JOBS = 4
 """How many runs' jobs are stored: a worker with rounds of several runs may return to any of them."""
@@ -32,14 +34,43 @@ END_S = 10.0
 """Seconds that a killed process has to end."""
 
 
-class AgentFolder(WorkerFolder):
-    """The folder, made with mode 0700 where it is missing, and this process's until ``close``.
+class AgentFolder(FileStorage):
+    """A device's folder, for a worker: it has an id of its own besides, and the result that awaits its receipt lies
+    where the trainer wrote it. It is made with mode 0700 where it is missing, and this process's until ``close``.
 
     StorageError where another agent has it, or it cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder.resolve())
+        self._results: dict[str, Path] = {}
+
+    def installation(self) -> str:
+        """A random id of this folder, drawn on the first call."""
+        path = self.folder / "installation"
+        with suppress(FileNotFoundError):
+            if found := path.read_text("ascii", "replace").strip()[:64]:
+                return found
+        drawn = os.urandom(8).hex()
+        fresh = path.with_name(f".installation-{drawn}")
+        fresh.write_text(drawn + "\n", "ascii")
+        fresh.replace(path)
+        return drawn
+
+    def checkpoint(self, digest: str) -> Path:
+        """The path of a received checkpoint."""
+        return self.folder / "checkpoints" / f"{digest}.safetensors"
+
+    def hold(self, path: Path) -> tuple[str, int]:
+        """(digest, bytes) of a result, which ``update`` then opens. Only the last result is available."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+        self._results = {digest: path}
+        return digest, size
+
+    def update(self, digest: str) -> BinaryIO:
+        return self._results[digest].open("rb")
 
     def job(self, run: str, checkpoint: str, plan: str) -> Path:
         """The folder of the training of ``run`` from this ``checkpoint`` by this ``plan`` (digests), created where it

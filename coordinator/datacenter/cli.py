@@ -19,8 +19,8 @@ from client_sdk.terminal import Json, TimeLeft, fail, print_error, say, say_json
 from coordinator.datacenter import agent, follower_agent
 
 if TYPE_CHECKING:
-    from coordinator.datacenter.job import JobSpec
     from coordinator.datacenter.progress import OnMessage
+    from coordinator.datacenter.spec import JobSpec
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 datacenter = typer.Typer(
@@ -105,8 +105,9 @@ def train(
     processes instead of --nproc. The result is that of a single process at the same batch, up to rounding.
     """
     from client_sdk.data import require_source, with_target
-    from coordinator.datacenter.job import JobFailed, JobStopped, launch
+    from coordinator.datacenter.job import launch
     from coordinator.datacenter.progress import ProgressThrottle, plain_line
+    from coordinator.datacenter.spec import JobFailed, JobStopped
 
     if resume and checkpoints is None:
         fail("Name the folder to go on from with --checkpoints.")
@@ -180,7 +181,7 @@ def _checked(fields: dict[str, Any]) -> JobSpec:
     """The job. An error names the option that is wrong."""
     from pydantic import ValidationError
 
-    from coordinator.datacenter.job import JobSpec
+    from coordinator.datacenter.spec import JobSpec
 
     try:
         return JobSpec.model_validate(fields)

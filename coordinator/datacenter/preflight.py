@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_sdk.terminal import Failure
 from coordinator.child_processes import SupervisedChild, when_parent_ends
-from coordinator.datacenter.error_texts import training_error_text
+from coordinator.datacenter.spec import training_error_text
 
 ENV_REQUEST = "QUORATE_PREFLIGHT"
 _MARK = "@preflight "

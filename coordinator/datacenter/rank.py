@@ -15,10 +15,9 @@ from typing import Any
 
 from client_sdk.commands.long_running import exit_process
 from coordinator.child_processes import when_parent_ends
-from coordinator.datacenter.error_texts import training_error_text
-from coordinator.datacenter.job_start import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
+from coordinator.datacenter.job import ENV_ATTEMPT, ENV_JOB, ENV_RESTARTS
 from coordinator.datacenter.progress import OnMessage, write_line
-from coordinator.datacenter.spec import JobSpec
+from coordinator.datacenter.spec import JobSpec, training_error_text
 
 
 def run(spec: JobSpec, on_message: OnMessage, fail: OnMessage | None = None) -> int:

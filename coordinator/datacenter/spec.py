@@ -1,15 +1,17 @@
-"""The description of a training job: what to train, its result, its errors. Shared by all modules that start or watch
-its processes. Needs no torch."""
+"""The description of a training job: what to train, its result, its errors and their texts. Shared by all modules that
+start or watch its processes. Needs no torch."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_sdk.terminal import sentence_of
 from coordinator.datacenter.recipe import Recipe
 
 STEP_FOLDER = re.compile(r"step-([0-9]{9})")
@@ -88,3 +90,20 @@ def whole_steps(folder: Path) -> list[int]:
     """The complete saved steps in a job's folder, in ascending order."""
     found = (STEP_FOLDER.fullmatch(path.parent.name) for path in folder.glob("step-*/.metadata"))
     return sorted(int(match[1]) for match in found if match is not None)
+
+
+MODULES = frozenset({"torch", "psutil"})
+"""Modules that ``quorate[datacenter]`` installs."""
+
+
+def training_error_text(error: Exception) -> str:
+    """The error as one sentence."""
+    top = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if top in MODULES:
+        return f"Training here needs {top}, which is not installed: pip install 'quorate[datacenter]'"
+    return sentence_of(error)
+
+
+def no_torch() -> str | None:
+    """The error text where torch is not installed; None where it is. Does not import torch."""
+    return None if find_spec("torch") is not None else training_error_text(ModuleNotFoundError("torch", name="torch"))

@@ -9,26 +9,61 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from client_sdk.protocol.workers import Lease
 from coordinator.datacenter.agent_folder import AgentFolder
-from coordinator.datacenter.follower_pool import FollowerPool
-from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch
-from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_between_saves
-from coordinator.datacenter.multi_machine import ConditionEvent, MachineLost, lead
+from coordinator.datacenter.job import launch
+from coordinator.datacenter.multi_machine import ConditionEvent, FollowerPool, MachineLost, lead
 from coordinator.datacenter.progress import OnMessage
-from coordinator.datacenter.spec import JobResult
-from coordinator.datacenter.worker.jobs import TrainingProgress
-from coordinator.datacenter.worker.lease_trainer import Halted, NotNow, TrainedCheckpoint, TrainingFailed, WorkerOffer
+from coordinator.datacenter.recipe import examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.spec import JobFailed, JobResult, JobSpec, JobStopped
 
 OnLeaseMessage = Callable[[Lease, dict[str, Any]], None]
 """Receives a job's messages (``progress``), each with its lease."""
 MEASURES = ("loss", "samples_per_s", "communication_share")
 """The metrics of a training that heartbeats and the result report, where known; beside them ``restarts``, where the
 processes were started again."""
+
+
+class TrainingFailed(Exception):
+    """The round cannot be trained here or anywhere: one plain sentence, shown to the operator."""
+
+
+class NotNow(Exception):
+    """The round cannot be trained here now, but elsewhere or later: one plain sentence. The lease is returned."""
+
+
+class Halted(Exception):
+    """The trainer stopped because it was asked to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOffer:
+    """The capabilities of this worker: they decide which rounds it can take."""
+
+    learners: dict[str, str]
+    """``package:name`` -> version of the learners installed here."""
+    data: tuple[str, ...]
+    """Names of the data held here."""
+    nproc: int = 1
+    """The most processes that can train together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedCheckpoint:
+    """The result: a safetensors file without metadata, of the names, shapes and dtypes that training started from."""
+
+    path: Path
+    digest: str
+    """SHA-256 of the bytes that were written there."""
+    parent: str
+    """SHA-256 of the checkpoint that training started from, of the bytes as each process read them."""
+    steps: int
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +103,23 @@ class JobTrainer:
         self._offer = WorkerOffer(learners=dict(learners), data=tuple(data), nproc=machine.nproc)
 
     def offer(self) -> WorkerOffer:
-        """The capabilities here, with the processes of the machines that respond at this moment."""
+        """The capabilities here, with the processes of the machines that respond at this moment. Called before each
+        poll."""
         if self._pool is None:
             return self._offer
         others = sum(status.nproc for status in self._pool.compatible())
         return replace(self._offer, nproc=self._machine.nproc + others)
 
     def train(
-        self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
+        self, lease: Lease, checkpoint: Path, note: Callable[[int, dict[str, float]], None], halted: Callable[[], bool]
     ) -> TrainedCheckpoint:
+        """Train from ``checkpoint`` to the end of the lease's task; called in a separate thread.
+
+        ``note`` gets the step and the MEASURES that are known, at any time. Raises Halted soon after ``halted()`` is
+        true, and retains saved steps: this worker may get the next lease of the same run and checkpoint. Raises NotNow
+        where another worker, or this one later, can train it, and TrainingFailed where nobody can; any other exception
+        counts as TrainingFailed.
+        """
         spec = self.job_of(lease, checkpoint)
         known: dict[str, float] = {}
         examples = 0
@@ -89,7 +132,7 @@ class JobTrainer:
             if message["event"] == "restarted":
                 known["restarts"] = float(message["attempt"])
             if message["event"] in ("started", "progress"):
-                note(TrainingProgress(step=int(message["step"]), metrics=dict(known)))
+                note(int(message["step"]), dict(known))
             if self._on_lease_message is not None:
                 self._on_lease_message(lease, message)
 

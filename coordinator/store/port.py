@@ -496,12 +496,13 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
         self._insert([row])
 
     def certify_device(self, device: str, key_id: str, certificate: str) -> None:
-        """Replaces its certificate. Conflict when the key is another device's; StoreError when it is unknown."""
+        """Replaces the device's certificate. Conflict when the key is another device's; StoreError when the device is
+        unknown."""
         self._set(DeviceRow, "device", device, key_id=key_id, certificate=certificate)
 
     def forget_device(self, device: str, at: float) -> None:
-        """Removes its key, certificate, label and node id, takes it out of the pool, and notes when it left: an earlier
-        time stays. StoreError when it is unknown."""
+        """Removes the device's key, certificate, label and node id, takes the device out of the pool, and notes when it
+        left: an earlier time stays. StoreError when the device is unknown."""
         self._set(DeviceRow, "device", device, key_id=None, certificate="", label="", facts={}, node=None)
         self._update(DeviceRow, {"device": device, "left_at": None}, left_at=at)
         self.drop_waiting([device])

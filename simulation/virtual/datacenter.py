@@ -91,7 +91,7 @@ class SimulatedDatacenter:
         return WorkerPoll(instance=_NAME, learners=learners, data=tuple(self._data), nproc=nproc, hold_s=0)
 
     def _trained(self, lease: Lease) -> tuple[Tensors, Any]:
-        from coordinator.datacenter.lease_recipe import recipe_of
+        from coordinator.datacenter.recipe import recipe_of
         from coordinator.datacenter.training import train
 
         with self._coordinator.core.blobs.open(lease.checkpoint.digest) as file:

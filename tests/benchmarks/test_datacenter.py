@@ -13,7 +13,7 @@ pytestmark = pytest.mark.datacenter
 def test_it_trains_with_the_recipe_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import _datacenter_ranks as ranks
     from client_sdk.learning.group import Group
-    from coordinator.datacenter.lease_recipe import recipe_of
+    from coordinator.datacenter.recipe import recipe_of
     from tests.coordinator.datacenter.test_agent import lease
 
     trained: list[Any] = []

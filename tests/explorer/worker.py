@@ -36,7 +36,7 @@ from client_sdk.protocol.workers import (
     ResultReport,
     WorkerPoll,
 )
-from coordinator.datacenter.worker.actions import (
+from coordinator.datacenter.worker.session import (
     AwaitJob,
     Begin,
     Ended,
@@ -47,8 +47,9 @@ from coordinator.datacenter.worker.actions import (
     TrainLease,
     WorkerAction,
     WorkerReply,
+    WorkerSession,
+    work,
 )
-from coordinator.datacenter.worker.session import WorkerSession, work
 from tests.explorer.certifying import PERSON_S, UNCERTIFIED, certify
 from tests.explorer.faults import Broken
 from tests.explorer.holders import Holder, token_of

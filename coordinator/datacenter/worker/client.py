@@ -5,7 +5,7 @@ torch: the trainer launches what does.
 
 A worker in five lines::
 
-    folder = WorkerFolder("/var/lib/quorate-worker")
+    folder = AgentFolder(Path("/var/lib/quorate-worker"))
     with folder, DatacenterWorker("https://coordinator.example", folder, trainer) as worker:
         worker.run(stop=stop)
 """
@@ -17,40 +17,80 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from threading import Event
+from threading import Event, Lock, Thread
 from typing import assert_never
-
-import httpx2
 
 from client_sdk.device.actions import Answered, Certify, Failed, RequestRefused, Save, Send, Sleep
 from client_sdk.device.record import Record
 from client_sdk.device.requests import Pacing
-from client_sdk.http.authority import Who
 from client_sdk.http.driver import DeviceDriver, Notice
 from client_sdk.http.transport import Interrupted, until
 from client_sdk.protocol.devices import Noted
 from client_sdk.protocol.names import Route
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.protocol.workers import Lease, LeaseEnd, WorkerPoll
-from coordinator.datacenter.worker.actions import (
+from coordinator.datacenter.agent_folder import AgentFolder
+from coordinator.datacenter.trainer import Halted, JobTrainer, NotNow, TrainingFailed
+from coordinator.datacenter.worker.session import (
     AwaitJob,
     Begin,
     Ended,
     Finished,
     Halt,
     Job,
+    JobProgress,
     TrainLease,
     Unable,
     WorkerAction,
     WorkerReply,
+    WorkerSession,
+    work,
 )
-from coordinator.datacenter.worker.jobs import RunningJob, WorkerFolder
-from coordinator.datacenter.worker.lease_trainer import Halted, LeaseTrainer, NotNow, TrainingFailed
-from coordinator.datacenter.worker.session import WorkerSession, work
 
 log = logging.getLogger("quorate.worker")
 HALT_S = 60.0
 """Seconds that the worker waits for a job that was asked to stop, before it continues without it."""
+
+
+class RunningJob:
+    """A job in a separate thread: ``done`` is set once ``reply`` is available; ``halted`` asks it to stop."""
+
+    def __init__(self, do: Callable[[RunningJob], WorkerReply], now: Callable[[], float]) -> None:
+        self.done = Event()
+        self.halted = Event()
+        self._do = do
+        self._now = now
+        self._lock = Lock()
+        self._step, self._metrics = 0, dict[str, float]()
+        self._reply: WorkerReply = None
+        self._error: BaseException | None = None
+        Thread(target=self._run, name="quorate-job", daemon=True).start()
+
+    def note(self, step: int, metrics: dict[str, float]) -> None:
+        """Record progress: ``loss``, ``samples_per_s``, ``communication_share``, finite. May be called from any
+        thread."""
+        with self._lock:
+            self._step, self._metrics = step, metrics
+
+    def progress(self) -> JobProgress:
+        with self._lock:
+            return JobProgress(self._step, dict(self._metrics), self._now())
+
+    def reply(self) -> WorkerReply:
+        """The job's reply, once it is done. Raises what the job raised."""
+        if self._error is not None:
+            raise self._error
+        return self._reply
+
+    def _run(self) -> None:
+        try:
+            self._reply = self._do(self)
+        except Interrupted:
+            self._reply = Failed("The job was stopped.", self._now())
+        except BaseException as error:  # noqa: BLE001 - raised again by reply()
+            self._error = error
+        finally:
+            self.done.set()
 
 
 class DatacenterWorker(DeviceDriver):
@@ -63,18 +103,16 @@ class DatacenterWorker(DeviceDriver):
     def __init__(
         self,
         coordinator: str,
-        folder: WorkerFolder,
-        trainer: LeaseTrainer,
+        folder: AgentFolder,
+        trainer: JobTrainer,
         *,
         enrolment_token: str | None = None,
-        who: Who | str = "",
         label: str = "",
-        http: httpx2.Client | None = None,
         hold_s: float = 25.0,
         pacing: Pacing | None = None,
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
-        super().__init__(coordinator, folder, enrolment_token=enrolment_token, who=who, http=http, on_notice=on_notice)
+        super().__init__(coordinator, folder, enrolment_token=enrolment_token, on_notice=on_notice)
         self.instance = os.urandom(8).hex()
         self._files = folder
         self._trainer = trainer

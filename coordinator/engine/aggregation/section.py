@@ -57,10 +57,11 @@ class Aggregation(Section):
     rule: str = Field(default="mean", max_length=200, json_schema_extra={"built_in": list(RULES)})
     """*mean*: the exact weighted mean, folded as updates arrive. *median*: coordinate-wise (Yin et al. 2018,
     arXiv:1803.01498), which withstands a minority of wrong updates; it reads all updates at the end and takes no
-    weights. *trimmed-mean*: likewise, the mean without the extremes of each coordinate. *krum* (Blanchard et al. 2017,
+    weights. *trimmed-mean*: the mean of each coordinate without its extremes. *krum* (Blanchard et al. 2017,
     arXiv:1703.02757), *geometric-median* (RFA: Pillutla et al. 2022, arXiv:1912.13445) and *centered-clipping*
-    (Karimireddy et al. 2021, arXiv:2012.10333, from zero): likewise, by the distances of whole updates, in 32 bytes of
-    memory for each pair of them. Or a package's rule, by ``package:name``."""
+    (Karimireddy et al. 2021, arXiv:2012.10333, from zero) go by the distances of whole updates, and need 32 bytes of
+    memory for each pair of them. These four, as the median, read all updates at the end and take no weights.
+    ``package:name`` is a package's rule."""
     rule_version: str | None = Field(default=None, max_length=64)
     """Version of a package's rule: required for one, refused for those that are built in. A coordinator that has
     another one refuses the run."""

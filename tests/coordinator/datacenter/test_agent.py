@@ -20,14 +20,11 @@ from client_sdk.protocol.devices import CheckpointRef, Task
 from client_sdk.protocol.workers import DatacenterTask, Lease
 from client_sdk.tensors import to_bytes
 from coordinator.datacenter.agent_folder import KEEP_JOBS, AgentFolder, end_leftovers
-from coordinator.datacenter.job import JobSpec, launch
-from coordinator.datacenter.job_start import ENV_JOB
-from coordinator.datacenter.lease_recipe import examples_in, recipe_of, steps_between_saves
-from coordinator.datacenter.recipe import Recipe
-from coordinator.datacenter.trainer import JobTrainer, Machine, measures
+from coordinator.datacenter.job import ENV_JOB, launch
+from coordinator.datacenter.recipe import Recipe, examples_in, recipe_of, steps_between_saves
+from coordinator.datacenter.spec import JobSpec
+from coordinator.datacenter.trainer import Halted, JobTrainer, Machine, TrainedCheckpoint, TrainingFailed, measures
 from coordinator.datacenter.training import GlobalOrder, train
-from coordinator.datacenter.worker.jobs import TrainingProgress
-from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed
 from coordinator.engine.plan import Plan
 from tests.coordinator.datacenter.models import batchnorm, examples, learner_of, plain, slow
 from tests.coordinator.test_blocks import flip
@@ -215,7 +212,7 @@ class Work:
         self.folder = AgentFolder(tmp_path / "worker")
         self.machine = Machine(**{"device": "cpu", "checkpoint_every": 5, **machine})
         self.data = {"proxy": str(tmp_path / "data.npz")}
-        self.noted: list[TrainingProgress] = []
+        self.noted: list[int] = []
         self.messages: list[dict[str, Any]] = []
         self.halted = threading.Event()
 
@@ -235,8 +232,11 @@ class Work:
         digest = hashlib.sha256(to_bytes(slow().initial(1))).hexdigest()
         return given.changed(checkpoint=given.checkpoint.changed(digest=digest))
 
+    def note(self, step: int, metrics: dict[str, float]) -> None:
+        self.noted.append(step)
+
     def train(self, given: Lease, **act: Any) -> TrainedCheckpoint:
-        return self.trainer(**act).train(self.of(given), self.checkpoint, self.noted.append, self.halted.is_set)
+        return self.trainer(**act).train(self.of(given), self.checkpoint, self.note, self.halted.is_set)
 
     def steps(self, event: str) -> list[int]:
         return [message["step"] for message in self.messages if message["event"] == event]
@@ -288,7 +288,7 @@ def test_a_stopped_round_goes_on_from_its_saved_step_and_ends_as_if_it_had_not(t
     assert result.path.read_bytes() == to_bytes(expected)
     assert (result.steps, result.examples) == (30, examples_in(30, 12, 50))
     assert set(result.metrics) >= {"loss", "samples_per_s"}
-    assert [note.step for note in work.noted][-1] == 30
+    assert work.noted[-1] == 30
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from torch import nn
 from client_sdk.learning import CheckpointMismatch, Learner, LearnerFailed
 from client_sdk.tensors import Tensors
 from coordinator.datacenter import training
-from coordinator.datacenter.job import whole_steps
 from coordinator.datacenter.progress import plain_line
 from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import whole_steps
 from coordinator.datacenter.training import Report, train
 from tests.coordinator.datacenter import models
 

@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_sdk.tensors import to_bytes
-from coordinator.datacenter.job import JobSpec
 from coordinator.datacenter.progress import ProgressThrottle
 from coordinator.datacenter.rank import run
 from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, largest_difference, plain
 

@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from client_sdk.tensors import Tensors, from_bytes
-from coordinator.datacenter import job_watch
-from coordinator.datacenter.job import JobSpec, launch
+from coordinator.datacenter import job
+from coordinator.datacenter.job import launch
 from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import JobSpec
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, slow
 from tests.coordinator.datacenter.ranks import Group, together
@@ -164,7 +165,7 @@ def test_a_torchrun_that_stands_still_while_a_rank_dies_does_not_keep_the_job(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else would start the ranks again."""
-    monkeypatch.setattr(job_watch, "AGAIN_S", 5)
+    monkeypatch.setattr(job, "AGAIN_S", 5)
     spec = JobSpec(
         learner="tests.coordinator.datacenter.models:slow",
         data=str(data),

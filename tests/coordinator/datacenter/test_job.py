@@ -17,9 +17,9 @@ import pytest
 
 from client_sdk.tensors import Tensors, digest, from_bytes
 from coordinator.child_processes.family import with_environment
-from coordinator.datacenter.job import JobFailed, JobSpec, JobStopped, launch, whole_steps
-from coordinator.datacenter.job_start import ENV_JOB
+from coordinator.datacenter.job import ENV_JOB, launch
 from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.spec import JobFailed, JobSpec, JobStopped, whole_steps
 from coordinator.datacenter.training import train
 from tests.coordinator.datacenter.models import examples, largest_difference, slow
 from tests.coordinator.datacenter.models import steady as steady_learner
@@ -183,7 +183,8 @@ def test_a_stopped_job_goes_on_from_the_last_whole_step_with_fewer_processes(spe
 def test_the_processes_end_with_their_launcher(spec: JobSpec, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     program = (
-        "import sys, pathlib; from coordinator.datacenter.job import JobSpec, launch; "
+        "import sys, pathlib; from coordinator.datacenter.job import launch; "
+        "from coordinator.datacenter.spec import JobSpec; "
         "launch(JobSpec.model_validate_json(pathlib.Path(sys.argv[1]).read_text()), lambda m: print(m, flush=True))"
     )
     with subprocess.Popen(

@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 
 from coordinator.datacenter import machines
-from coordinator.datacenter.follower_pool import FollowerPool
 from coordinator.datacenter.machines import Follower, FollowerStatus, Leader, MachineInUse, Order
-from coordinator.datacenter.multi_machine import MachineGroup, MachineLost, part_of, rejoined, share_out
+from coordinator.datacenter.multi_machine import FollowerPool, MachineGroup, MachineLost, part_of, rejoined, share_out
 from coordinator.datacenter.preflight import PreflightReport
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client_sdk.commands.long_running import VARIABLES, thread_variables, use_threads
-from coordinator.datacenter import job_start
+from coordinator.datacenter import job
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobSpec
 
@@ -41,10 +41,10 @@ def test_ranks_are_started_with_them(
     option: int | None, threads: str, nproc: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, Any]] = []
-    monkeypatch.setattr(job_start, "SupervisedChild", lambda command, **options: started.append(options))
+    monkeypatch.setattr(job, "SupervisedChild", lambda command, **options: started.append(options))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     spec = JobSpec(learner="a:b", data="mnist", recipe=Recipe(steps=1), nproc=nproc, threads=option)
     with tempfile.TemporaryFile("w+") as log:
-        job_start.start_processes(spec, 0, log, "scratch")
+        job.start_processes(spec, 0, log, "scratch")
     assert started[0]["environment"]["OMP_NUM_THREADS"] == threads
     assert started[0]["threads"] is None, "the supervisor sets no other number"

@@ -7,8 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from client_sdk.protocol.workers import DatacenterTask
-from coordinator.datacenter.lease_recipe import recipe_of
-from coordinator.datacenter.recipe import Recipe
+from coordinator.datacenter.recipe import Recipe, recipe_of
 from coordinator.datacenter.spec import JobSpec
 from tests.coordinator.datacenter.test_agent import lease
 from tests.deploy.command_lines import command

@@ -22,9 +22,9 @@ from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.problems import ProblemError
 from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
+from coordinator.datacenter.agent_folder import AgentFolder
+from coordinator.datacenter.trainer import Halted, TrainedCheckpoint, TrainingFailed, WorkerOffer
 from coordinator.datacenter.worker.client import DatacenterWorker
-from coordinator.datacenter.worker.jobs import TrainingProgress, WorkerFolder
-from coordinator.datacenter.worker.lease_trainer import Halted, TrainedCheckpoint, TrainingFailed, WorkerOffer
 from tests.client_sdk.http.http_authority import authority
 from tests.coordinator.service.conftest import Server, server
 
@@ -51,7 +51,7 @@ class Trainer:
         return WorkerOffer(learners={f"tests:{self.run}": "1"}, data=("proxy",), nproc=2)
 
     def train(
-        self, lease: Lease, checkpoint: Path, note: Callable[[TrainingProgress], None], halted: Callable[[], bool]
+        self, lease: Lease, checkpoint: Path, note: Callable[[int, dict[str, float]], None], halted: Callable[[], bool]
     ) -> TrainedCheckpoint:
         self.leases.append(lease)
         if self.spoils:
@@ -60,7 +60,7 @@ class Trainer:
             if halted():
                 self.halted = True
                 raise Halted
-            note(TrainingProgress(step=step + 1, metrics={"loss": 1 / (step + 1)}))
+            note(step + 1, {"loss": 1 / (step + 1)})
             time.sleep(0.01)
         model = from_bytes(checkpoint.read_bytes())
         path = self.folder / "result.safetensors"
@@ -90,7 +90,7 @@ class Center:
         self.run = self.operator.create_run(body, init).run
         self.trainer = Trainer(folder, run, steps)
         self.notices: list[Notice] = []
-        self.folder = WorkerFolder(folder / "worker")
+        self.folder = AgentFolder(folder / "worker")
         self.worker = DatacenterWorker(
             server.url,
             self.folder,
@@ -225,7 +225,7 @@ def test_a_second_agent_with_the_same_certificate_waits_for_the_first_and_says_s
     other.mkdir()
     shutil.copy(tmp_path / "worker" / "record.json", other)
     with DatacenterWorker(
-        server.url, WorkerFolder(other), trainer, pacing=QUICK, hold_s=0.5, on_notice=answer.append
+        server.url, AgentFolder(other), trainer, pacing=QUICK, hold_s=0.5, on_notice=answer.append
     ) as second:
         threads.append(threading.Thread(target=second.run, kwargs={"leases": 1, "stop": stops[1]}))
         threads[1].start()
@@ -242,7 +242,7 @@ def test_a_second_agent_with_the_same_certificate_waits_for_the_first_and_says_s
 
 
 def test_who_may_be_a_worker(server: Server, tmp_path: Path) -> None:
-    folder, trainer = WorkerFolder(tmp_path / "w"), Trainer(tmp_path, "none")
+    folder, trainer = AgentFolder(tmp_path / "w"), Trainer(tmp_path, "none")
     with pytest.raises(ValueError, match="one begins with qe1_"):
         DatacenterWorker(server.url, folder, trainer, enrolment_token="guess")
     for token, sentence in ((server.token, "is for a device; a worker needs"), (None, "has no certificate")):
@@ -256,7 +256,7 @@ def test_a_worker_that_an_operator_revoked_is_refused_and_its_key_is_for_its_own
 ) -> None:
     folder, trainer = tmp_path / "w", Trainer(tmp_path, "none")
     with DatacenterWorker(
-        server.url, WorkerFolder(folder), trainer, enrolment_token=server.worker_token, label="lab"
+        server.url, AgentFolder(folder), trainer, enrolment_token=server.worker_token, label="lab"
     ) as worker:
         worker.check()
         assert stat.S_IMODE((folder / "record.json").stat().st_mode) == 0o600
@@ -273,7 +273,7 @@ def test_a_worker_that_an_operator_revoked_is_refused_and_its_key_is_for_its_own
 
 def test_a_trouble_that_lasts_is_told_once_and_says_when_it_is_tried_again(tmp_path: Path) -> None:
     told: list[Notice] = []
-    with authority("worker") as own, WorkerFolder(tmp_path) as folder:
+    with authority("worker") as own, AgentFolder(tmp_path) as folder:
         with DatacenterWorker(
             "http://127.0.0.1:9",
             folder,
@@ -298,7 +298,7 @@ class StoppedOnceCertified(DatacenterWorker):
 
 
 def test_what_a_stopped_worker_was_about_to_save_is_saved(tmp_path: Path) -> None:
-    with authority("worker") as own, WorkerFolder(tmp_path) as folder:
+    with authority("worker") as own, AgentFolder(tmp_path) as folder:
         trainer = Trainer(tmp_path, "none")
         with StoppedOnceCertified("http://127.0.0.1:9", folder, trainer, enrolment_token=own.text) as worker:
             assert worker.run() == 0
@@ -310,7 +310,7 @@ def test_what_a_stopped_worker_was_about_to_save_is_saved(tmp_path: Path) -> Non
 def test_check_does_not_wait_for_a_coordinator_that_does_not_answer(tmp_path: Path) -> None:
     with authority("worker") as own:
         with DatacenterWorker(
-            "http://127.0.0.1:9", WorkerFolder(tmp_path), Trainer(tmp_path, "none"), enrolment_token=own.text
+            "http://127.0.0.1:9", AgentFolder(tmp_path), Trainer(tmp_path, "none"), enrolment_token=own.text
         ) as one:
             with pytest.raises(ProblemError, match="cannot be reached") as refused:
                 one.check()

@@ -38,7 +38,7 @@ from client_sdk.protocol.workers import (
     WorkerRegistered,
     WorkerRegistration,
 )
-from coordinator.datacenter.worker.actions import (
+from coordinator.datacenter.worker.session import (
     AwaitJob,
     Begin,
     Ended,
@@ -49,8 +49,8 @@ from coordinator.datacenter.worker.actions import (
     Unable,
     WorkerAction,
     WorkerReply,
+    work,
 )
-from coordinator.datacenter.worker.session import work
 from tests.client_sdk.device.scripted_authority import START, ScriptedAuthority
 
 DIGEST = "ab" * 32
