@@ -1,4 +1,4 @@
-"""The coordinator's commands of ``quorate``, each in its own file under ``commands/``.
+"""The coordinator's commands of ``quorate``, by theme in files under ``commands/``.
 
 ``client_sdk.cli`` finds ``app`` by entry point. The import is fast: a command imports what it needs when it runs.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import typer
 
 from client_sdk.terminal import ErrorsAsSentences
-from coordinator.commands import authority, checkpoints, keys, plans, runs, watch, workers
-from coordinator.commands.plot import plot
+from coordinator.commands import authority, keys, plans, runs, watch
 from coordinator.commands.serve import serve
 from coordinator.commands.verify import verify
 
@@ -21,11 +20,11 @@ app.add_typer(runs.app, name="run")
 app.command(epilog="Example: quorate status mnist")(watch.status)
 app.command(epilog="Example: quorate rounds mnist")(watch.rounds)
 app.command(epilog="Example: quorate metrics mnist --json")(watch.metrics)
-app.command(epilog="Example: quorate plot mnist --out mnist.pdf")(plot)
+app.command(epilog="Example: quorate plot mnist --out mnist.pdf")(watch.plot)
 app.command(epilog="Example: quorate devices")(watch.devices)
 app.command(epilog="Example: quorate events mnist --follow")(watch.events)
-app.add_typer(checkpoints.app, name="checkpoint")
-app.add_typer(workers.app, name="worker")
+app.add_typer(runs.checkpoints, name="checkpoint")
+app.add_typer(keys.workers, name="worker")
 app.add_typer(authority.app, name="authority")
 app.add_typer(keys.app, name="keys")
 app.command(epilog="Example: quorate audit")(keys.audit)

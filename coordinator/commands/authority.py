@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import Json, fail, say, say_json, say_table
-from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
-from coordinator.commands.secret_file import require_new, write_secret
+from coordinator.commands.common import (
+    BehindProxy,
+    TlsCert,
+    TlsKey,
+    ending_tls,
+    require_new,
+    settings_errors,
+    write_secret,
+)
 from coordinator.commands.tables import moment
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from client_sdk.commands.long_running import use_threads
-from coordinator.commands.listening import BehindProxy, TlsCert, TlsKey, ending_tls, settings_errors
-from coordinator.commands.secret_file import refuse_password
+from coordinator.commands.common import BehindProxy, TlsCert, TlsKey, ending_tls, refuse_password, settings_errors
 
 if TYPE_CHECKING:
     from coordinator.service.process import Ready

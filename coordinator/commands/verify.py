@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client_sdk.terminal import Json, fail, note, say, say_json
-from coordinator.commands.progress import progress
-from coordinator.commands.secret_file import refuse_password
+from coordinator.commands.common import progress, refuse_password
 from coordinator.datafolder import AUDIT_KEY_FILE, AUTHORITY_FOLDER, BLOBS_FOLDER, DATABASE_FILE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from client_sdk.protocol.operators import MetricView, RoundView, RunView
 from client_sdk.terminal import say, say_json, span
-from coordinator.commands.run_picture import rest_s
+from coordinator.commands.watching import rest_s
 
 # ------------------------------------------------------------ journal
 # Summarises a run from the operators' views, with one line for each round.

@@ -20,7 +20,7 @@ import pytest
 from client_sdk import cli
 from client_sdk.protocol.operators import EventView, RoundView, RunView
 from client_sdk.tensors import BF16, to_bytes
-from coordinator.commands.checkpoints import how_to_load
+from coordinator.commands.runs import how_to_load
 from tests.coordinator.service.conftest import Server, server
 from tests.coordinator.service.devices import model_bytes
 from tests.coordinator.service.test_rounds import until

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from client_sdk.terminal import TimeLeft
-from coordinator.commands.progress import LINE_EVERY_S, _lines, counted_bytes
+from coordinator.commands.common import LINE_EVERY_S, _lines, counted_bytes
 from tests.terminals import on_terminal
 
 WORK = """
 import sys, time
 from client_sdk.terminal import say
-from coordinator.commands.progress import progress
+from coordinator.commands.common import progress
 with progress() as show:
     for done in range(1, 9):
         show("mnist: events [3]", done, 8)

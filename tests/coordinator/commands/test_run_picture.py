@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from client_sdk.protocol.operators import ExchangeView, Funnel, MetricView, RoundView, RunView, SecureView
-from coordinator.commands.run_picture import RunNow, left_s, picture
+from coordinator.commands.watching import RunNow, left_s, picture
 
 
 def view(**more: Any) -> RunView:

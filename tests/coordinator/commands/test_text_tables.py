@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from client_sdk.protocol.operators import Funnel, RoundView
-from coordinator.commands.tables import rounds_table
-from coordinator.commands.text_tables import TextTable, drawn, show_table
+from coordinator.commands.tables import TextTable, drawn, rounds_table, show_table
 
 
 def lines(what: RenderableType, width: int) -> list[str]:
