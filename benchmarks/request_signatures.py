@@ -32,7 +32,7 @@ from client_sdk.credentials.request_signature import NonceWindow, RequestSignatu
 from client_sdk.identity import DeviceKey
 from coordinator.authority.issuer import AuthorityPolicy, Issuer
 from coordinator.blobs.port import MemoryBlobs
-from coordinator.public_url import PublicUrl
+from coordinator.network_settings import PublicUrl
 from coordinator.requests import Permission
 from coordinator.requests.entry import check_credentials, identify
 from coordinator.runtime.coordinator import Coordinator

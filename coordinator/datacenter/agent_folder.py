@@ -25,7 +25,7 @@ from typing import BinaryIO
 import psutil
 
 from client_sdk.device.storage import FileStorage
-from coordinator.child_processes.family import with_environment
+from coordinator.child_processes import with_environment
 from coordinator.datacenter.job import ENV_JOB, ENV_NODE
 
 KEEP_JOBS = 4

@@ -10,8 +10,7 @@ import os
 import sys
 from functools import partial
 
-from coordinator.child_processes import when_parent_ends
-from coordinator.child_processes.family import kill_family
+from coordinator.child_processes import kill_family, when_parent_ends
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from client_sdk.metrics import UNDEFINED
-from coordinator.pictures.curve import Curve
+from coordinator.pictures import Curve
 from coordinator.pictures.panel import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, TEXT, TITLE, finish, legend, note
 
 Key = tuple[str, str]

@@ -26,7 +26,7 @@ from client_sdk.protocol.names import PROTOCOL_HEADER, PROTOCOL_OLDEST, PROTOCOL
 from client_sdk.protocol.problems import Problem, problem
 from coordinator.limits import Admission
 from coordinator.limits.admission import COSTLY, LOCAL, Sender
-from coordinator.public_url import PublicUrl
+from coordinator.network_settings import PublicUrl
 from coordinator.runtime import log_context
 from coordinator.service.errors import plain, problem_of, problem_response
 from coordinator.service.observe import Meters

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorate.testing.aggregation import ServerOptimizerContract as ServerOptimizerContract
     from quorate.testing.aggregation import WholeRuleContract as WholeRuleContract
     from quorate.testing.codec import CodecContract as CodecContract
-    from quorate.testing.data import DataContract as DataContract
+    from quorate.testing.learner import DataContract as DataContract
     from quorate.testing.learner import LearnerContract as LearnerContract
     from quorate.testing.metric import MetricContract as MetricContract
     from quorate.testing.proof import EnrolmentProofContract as EnrolmentProofContract
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CodecContract": "quorate.testing.codec",
     "ColumnRuleContract": "quorate.testing.aggregation",
-    "DataContract": "quorate.testing.data",
+    "DataContract": "quorate.testing.learner",
     "EnrolmentProofContract": "quorate.testing.proof",
     "LearnerContract": "quorate.testing.learner",
     "MetricContract": "quorate.testing.metric",

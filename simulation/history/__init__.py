@@ -1,6 +1,6 @@
 """Reads the record of a run from any store, draws it, makes tables of it, and saves it as a data folder."""
 
-from coordinator.pictures.curve import Curve
+from coordinator.pictures import Curve
 from simulation.history.folder import HistoryError, writing
 from simulation.history.history import History
 from simulation.history.ledger import copy_blobs, copy_run

@@ -23,7 +23,7 @@ from coordinator.blobs import BlobError, Missing
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable
-from coordinator.pictures.curve import Curve
+from coordinator.pictures import Curve
 from coordinator.runtime import views
 from coordinator.runtime.insight.participation import ParticipationLog, registered
 from coordinator.store.port import RunRow, Store, StoreError

@@ -82,12 +82,12 @@ ROOMS = (
     Room(
         "coordinator",
         ("coordinator",),
-        without=("coordinator/datacenter", "coordinator/child_processes", "coordinator/flower", PICTURES, OTEL),
+        without=("coordinator/datacenter", "coordinator/child_processes.py", "coordinator/flower", PICTURES, OTEL),
     ),
     Room("plot", (PICTURES,), optional=True),
     Room("otel", (OTEL,), optional=True),
     Room("dashboards", ("dashboards",)),
-    Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes")),
+    Room("datacenter", ("coordinator/datacenter", "coordinator/child_processes.py")),
     Room("datasets", ("simulation/datasets", "client_sdk/data/__init__.py")),
     Room("flower", ("client_sdk/flower", "coordinator/flower"), optional=True),
     Room("simulation", ("simulation",), without=("simulation/datasets",)),
@@ -198,7 +198,9 @@ def test_a_room_that_another_imports_comes_with_its_extra() -> None:
     """The simulator trains by the datacenter's code: its extra brings what that needs."""
     for room in ROOMS[:-1]:
         for other in (other for other in ROOMS[:-1] if not other.optional):
-            prefixes = tuple(folder.replace("/", ".") for folder in other.folders if folder not in room.folders)
+            prefixes = tuple(
+                folder.removesuffix(".py").replace("/", ".") for folder in other.folders if folder not in room.folders
+            )
             uses = [path for path in room.files() if imports_any(path.read_text("utf-8"), prefixes, other.without)]
             if uses and "quorate" not in uses[0].parts[-2:]:
                 assert BROUGHT[other.extra] <= BROUGHT[room.extra], f"{uses[0]} imports {other.folders}"
@@ -206,7 +208,7 @@ def test_a_room_that_another_imports_comes_with_its_extra() -> None:
 
 def imports_any(source: str, prefixes: tuple[str, ...], without: tuple[str, ...]) -> bool:
     """Tell whether the source imports a module below one of these packages."""
-    left_out = tuple(folder.replace("/", ".") for folder in without)
+    left_out = tuple(folder.removesuffix(".py").replace("/", ".") for folder in without)
     for node in nodes_of(source):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []

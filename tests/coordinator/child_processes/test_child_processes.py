@@ -14,9 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.child_processes import SupervisedChild, SupervisedChildren, how_it_ended, when_parent_ends
-from coordinator.child_processes.family import kill_marked, marked
-from coordinator.child_processes.parent_pipe import ENV_PARENT_PIPE
+from coordinator.child_processes import (
+    ENV_PARENT_PIPE,
+    SupervisedChild,
+    SupervisedChildren,
+    how_it_ended,
+    kill_marked,
+    marked,
+    when_parent_ends,
+)
 
 PATIENCE_S = 60.0
 READY = "print('ready', flush=True)\n"

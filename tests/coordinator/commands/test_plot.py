@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 
 from client_sdk.protocol.insight import Lane, LaneBucket, LanesView
 from client_sdk.protocol.operators import ExchangeView, Funnel, MetricView, RoundView, SecureView
-from coordinator.pictures.lanes_panel import ENDS, PARTS, STEPS, lanes_panel, segments
-from coordinator.pictures.run_figure import FORMATS, PicturedRun, draw, write
+from coordinator.pictures.run_figure import ENDS, FORMATS, PARTS, STEPS, PicturedRun, draw, lanes_panel, segments, write
 from tests.coordinator.commands.test_run_picture import view
 from tests.coordinator.service.conftest import Server, server
 

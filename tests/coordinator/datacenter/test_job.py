@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from client_sdk.tensors import Tensors, digest, from_bytes
-from coordinator.child_processes.family import with_environment
+from coordinator.child_processes import with_environment
 from coordinator.datacenter.job import ENV_JOB, launch
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.spec import JobFailed, JobSpec, JobStopped, whole_steps

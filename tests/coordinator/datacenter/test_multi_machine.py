@@ -20,7 +20,7 @@ from client_sdk.data import load_data
 from client_sdk.http.operator import OperatorClient
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import Tensors, to_bytes
-from coordinator.child_processes.family import kill_family
+from coordinator.child_processes import kill_family
 from coordinator.datacenter.job import interface_towards
 from coordinator.datacenter.recipe import Recipe
 from coordinator.datacenter.training import train

@@ -1,28 +1,132 @@
-"""The parent's side: starts a supervised child, follows its output, asks it to end, and kills it.
+"""Starts, watches and ends supervised child processes: the demo's commands, a fleet's workers, training jobs and the
+preflight check of a machine.
 
 ::
 
+    the parent's side, ``SupervisedChild``:
     ask_to_end    sends SIGTERM
     kill          sends SIGKILL to the child and all its descendants
     end           asks and waits where there is a grace period, kills, then kills processes that outlived the child
     follow        reads the child's output line by line until its end; calls ``end`` in any case
 
+    the child's side, ``when_parent_ends``: it notices that its parent has ended, also by ``kill -9``, and ends
+
 A caller follows its child or gives its output a file. The context manager ends its children also after an error.
+
+A supervised child leads a session of its own, so a terminal's Ctrl-C reaches only its parent, which then decides. Its
+standard input is the reading end of a pipe whose other end only the parent holds, which writes at most a first line.
+Its environment carries a mark, which its descendants inherit: this finds descendants that outlived the child in
+sessions of their own, such as the ranks of a killed torchrun.
+
+The pipe ends with the parent, also by ``kill -9``, on every POSIX system (``PR_SET_PDEATHSIG`` is Linux alone and asks
+about a thread). Killing by the mark reaches ranks of torchrun, which lead sessions of their own, and processes whose
+parent is gone; a process group or descent reaches neither.
+
+The process engine of simulations (``simulation.engines.process_pool``) does not use this file: its workers are forks
+that share memory with their parent and communicate over sockets.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from typing import IO, Any
 
+import psutil
+
 from client_sdk.commands.long_running import thread_variables
-from coordinator.child_processes.family import how_it_ended, kill_family, kill_marked, marked
-from coordinator.child_processes.parent_pipe import ENV_PARENT_PIPE
+
+ENV_MARK = "QUORATE_LAUNCH"
+"""The marks of a process and of its supervised ancestors, oldest ancestor first, separated by slashes."""
+_BETWEEN = "/"
+
+
+def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
+    """``environment`` for a child with this mark, added after the marks that it already has."""
+    marks = [one for one in (environment.get(ENV_MARK, ""), mark) if one]
+    return {**environment, ENV_MARK: _BETWEEN.join(marks)}
+
+
+def kill_family(pid: int) -> None:
+    """Send SIGKILL to a process, its descendants, and the process group that it leads. The process itself is killed
+    first, since it could start others, or last where it is the caller. Does nothing where it has ended."""
+    try:
+        first = psutil.Process(pid)
+        members = [first, *first.children(recursive=True)]
+        leads_group = os.getpgid(pid) == pid
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return
+    for process in members[1:] if pid == os.getpid() else members:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    with suppress(ProcessLookupError):
+        if leads_group:
+            os.killpg(pid, signal.SIGKILL)
+        elif pid == os.getpid():
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_marked(marks: Collection[str]) -> None:
+    """Send SIGKILL to all processes that carry one of these marks."""
+    for process in with_environment(lambda env: not set(marks).isdisjoint(env.get(ENV_MARK, "").split(_BETWEEN))):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def with_environment(fits: Callable[[Mapping[str, str]], bool]) -> Iterator[psutil.Process]:
+    """This user's processes, except the caller, whose start environment satisfies ``fits``."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.uids().real == os.getuid() and fits(process.environ()):
+                yield process
+
+
+def how_it_ended(code: int) -> str:
+    """A text for the end of a process, from its exit code as in ``Popen.returncode``."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+ENV_PARENT_PIPE = "QUORATE_LIFELINE"
+"""Set where standard input is such a pipe; absent where a user started the program."""
+
+
+def when_parent_ends(act: Callable[[], object], *, also_children: bool = False) -> None:
+    """Call ``act`` in a new thread once the parent has ended, or asks this process to end. Read standard input before
+    this call. Does nothing in a process that was not started as a supervised child. ``also_children``: children that
+    inherit this process's standard input may watch the same parent."""
+    watched = os.environ.get(ENV_PARENT_PIPE) if also_children else os.environ.pop(ENV_PARENT_PIPE, None)
+    if watched:
+        Thread(target=_wait_and_act, args=(act,), name="quorate-parent", daemon=True).start()
+
+
+def end_with_parent(grace_s: float) -> None:
+    """Once the parent has ended, send SIGTERM to this process, and after ``grace_s`` SIGKILL to it and its
+    descendants."""
+    when_parent_ends(partial(_end, grace_s))
+
+
+def _wait_and_act(act: Callable[[], object]) -> None:
+    while os.read(0, 4096):
+        pass
+    act()
+
+
+def _end(grace_s: float) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_s)
+    kill_family(os.getpid())
+
 
 LOOK_S = 0.05
 """Seconds between two checks of a child that is followed."""
