@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -222,12 +221,10 @@ def show(data: Data = DEFAULT_FOLDER, as_json: Json = False) -> None:
             _say_key(issuer)
 
 
-@contextmanager
-def _authority(data: Path) -> Iterator[tuple[Issuer, Ledger]]:
+def _authority(data: Path) -> AbstractContextManager[tuple[Issuer, Ledger]]:
     from coordinator.authority.folder import opened
 
-    with opened(data) as found:
-        yield found
+    return opened(data)
 
 
 def _shown(issuer: Issuer) -> dict[str, object]:

@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as 'quorate run list' shows it.")]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Your name for the audit (default: your login name).")]
 
 
 @app.command(
@@ -153,9 +154,7 @@ def rename(
 @app.command(epilog="Example: quorate run advance mnist --by olga")
 def advance(
     run: RunName,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your name for the audit (default: your login name).")
-    ] = None,
+    by: By = None,
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     as_json: Json = False,
@@ -171,9 +170,7 @@ def advance(
 def unbar(
     run: RunName,
     device: Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id, as 'quorate run show' names it.")],
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your name for the audit (default: your login name).")
-    ] = None,
+    by: By = None,
     coordinator: Url = DEFAULT_URL,
     key_file: KeyFile = None,
     as_json: Json = False,

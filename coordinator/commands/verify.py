@@ -185,11 +185,8 @@ def _audit_keys(named: list[str], data: Path | None) -> frozenset[str] | None:
     """The public keys that may have signed the audit; None where none is known. Failure where one cannot be read."""
     from coordinator.key_file import KeyFileError, public_key
 
-    beside = data / AUDIT_KEY_FILE if data is not None else None
-    if not named and beside is not None and beside.exists():
-        named = [str(beside)]
     try:
-        return frozenset(map(public_key, named)) or None
+        return frozenset(map(public_key, _or_beside(named, data, AUDIT_KEY_FILE))) or None
     except KeyFileError as error:
         fail(f"{error} Give the key that signs the audit by --audit-key.")
 
@@ -201,13 +198,16 @@ def _authorities(named: list[str], data: Path | None) -> list[TrustedAuthority]:
     from coordinator.authority.folder import KEY_FILE
     from coordinator.key_file import KeyFileError, public_key
 
-    beside = data / AUTHORITY_FOLDER / KEY_FILE if data is not None else None
-    if not named and beside is not None and beside.exists():
-        named = [str(beside)]
+    beside = f"{AUTHORITY_FOLDER}/{KEY_FILE}"
     try:
-        return [TrustedAuthority(bytes.fromhex(public_key(text))) for text in named]
+        return [TrustedAuthority(bytes.fromhex(public_key(text))) for text in _or_beside(named, data, beside)]
     except (KeyFileError, BadIdentityKey) as error:
         fail(f"{error} Give the authority's key by --authority-key.")
+
+
+def _or_beside(named: list[str], data: Path | None, file: str) -> list[str]:
+    """The keys that were named; else this file in the data folder, where it is there."""
+    return named if named or data is None or not (data / file).exists() else [str(data / file)]
 
 
 def _locate(database: str) -> tuple[str, Path | None]:

@@ -82,8 +82,8 @@ def lead(
     spec: JobSpec,
     group: MachineGroup,
     data: str,
-    on_progress: OnMessage | None = None,
-    stop: threading.Event | None = None,
+    on_progress: OnMessage,
+    stop: threading.Event,
 ) -> JobResult:
     """Run the job with other machines, as ``job.launch`` does alone. ``spec`` is this machine's part; ``data`` is the
     name under which each machine holds its copy.
@@ -92,9 +92,9 @@ def lead(
     """
     if (lacking := no_torch()) is not None:
         raise JobFailed(lacking)
-    stopped, job = stop or threading.Event(), os.urandom(8).hex()
+    job = os.urandom(8).hex()
     others = _FollowerWatch(group.leader)
-    watch = JobWatch(on_progress or (lambda message: None), ConditionEvent(lambda: stopped.is_set() or others.broken()))
+    watch = JobWatch(on_progress, ConditionEvent(lambda: stop.is_set() or others.broken()))
     with (
         tempfile.TemporaryDirectory(prefix="quorate-job-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", errors="replace") as log,
@@ -103,12 +103,12 @@ def lead(
         try:
             for start in range(spec.max_restarts + 1):
                 if start:
-                    group = rejoined(group, stopped)
+                    group = rejoined(group, stop)
                 order = group.order(spec, data, job, start)
                 others.begin(order)
                 group.leader.publish(order)
                 child = start_processes(spec, start, log, scratch, order.place(0))
-                code = _one_start(watch, child, spec.hang_s, stopped)
+                code = _one_start(watch, child, spec.hang_s, stop)
                 if watch.result is not None:
                     return watch.result
                 if watch.failed is not None:

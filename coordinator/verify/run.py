@@ -61,9 +61,7 @@ def no_progress(what: str, done: int, of: int) -> None:
 class RunChecks:
     """``rows`` reads all rows; ``files`` may follow, after the transaction in which they were read."""
 
-    def __init__(
-        self, row: RunRow, heads: Sequence[Head], counted_in: CountedIn, progress: OnProgress = no_progress
-    ) -> None:
+    def __init__(self, row: RunRow, heads: Sequence[Head], counted_in: CountedIn, progress: OnProgress) -> None:
         """``heads``: links of the run's events and refusals that were written down outside; ``counted_in``: where each
         update counts in the runs before; ``progress`` gets how far it is, as (what, done, of)."""
         self.row = row
