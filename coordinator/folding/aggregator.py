@@ -307,7 +307,7 @@ class Aggregator:
         """Writes the next checkpoint as ``commit`` does, of a mean of deltas from elsewhere: under secure aggregation
         the updates are unknown. ``updates``: what the evidence says of them."""
         with self._lock, _final_errors():
-            sources = Sources(lambda: mean, self.layout.elements, self.layout.parameters.elements)
+            sources = Sources(lambda: mean, self.layout.whole, self.layout.parameters.elements)
             return self._write(round, parent, named_tensors, small, settings, sources, updates)
 
     def _updates(self, round: int, items: tuple[Contribution, ...]) -> Updates:

@@ -86,7 +86,7 @@ def fedavg(
     ``per_round`` = C K clients (None: 10, or all where there are fewer), E = ``epochs`` (1, unless ``steps`` is given),
     B = ``batch_size``, eta = ``learning_rate``. ``server_optimizer``: another one than the plain mean, with its
     parameters: ``fedavgm`` (Hsu et al. 2019, arXiv:1909.06335), ``fedadagrad``, ``fedadam``, ``fedyogi`` (Reddi et al.
-    2021, arXiv:2003.00295).
+    2021, arXiv:2003.00295), ``lars``, ``lamb``, ``radam`` (``coordinator.engine.aggregation.layerwise``).
 
     ``target``: stop at this accuracy on ``test``. ``secure_rounds``: the plan's section ``[secure]``, as of all
     recipes with rounds; ``secure=`` says how it is simulated. ``options``: ``simulate``'s.

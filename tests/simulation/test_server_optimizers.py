@@ -61,6 +61,9 @@ PLANS = {
         "rule_parameters": {"fraction": 0.25},
         "weighting": "equal",
     },
+    "lars": {"server_optimizer": "lars", "server_optimizer_parameters": {"weight_decay": 0.01}},
+    "lamb": {"server_optimizer": "lamb"},
+    "radam": {"server_optimizer": "radam", "server_optimizer_parameters": {"layerwise": 1, "lookahead": 2}},
 }
 OTHER_ENGINES = [name for name in get_args(EngineName) if name != "serial"]
 WORKERS = {"processes": {"workers": 2}}
@@ -108,20 +111,22 @@ def test_every_optimizer_with_a_state_is_simulated() -> None:
     }
 
 
-def test_a_simulation_that_goes_on_gives_the_same_states(tmp_path: Path) -> None:
-    whole = line(run(plan(**ADAM)))
+@pytest.mark.parametrize("name", ["fedadam", "lamb", "radam"])
+def test_a_simulation_that_goes_on_gives_the_same_states(tmp_path: Path, name: str) -> None:
+    whole = line(run(plan(**PLANS[name])))
     for _ in range(4):
-        found = line(run(plan(**ADAM), folder=tmp_path, rounds=1))
+        found = line(run(plan(**PLANS[name]), folder=tmp_path, rounds=1))
     assert found == whole
     assert not wrong(tmp_path)
     assert states(tmp_path) == {whole[-1][1]}, "older states go with their rounds"
 
 
+@pytest.mark.parametrize("name", ["fedadam", "radam"])
 def test_one_that_was_cut_off_before_its_rows_were_kept_goes_on_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The state that the folder's rows name is there, though the coordinator has long gone on."""
-    whole, keep, calls = line(run(plan(**ADAM))), Simulation.keep, []
+    whole, keep, calls = line(run(plan(**PLANS[name]))), Simulation.keep, []
 
     def cut_off(self: Simulation) -> None:
         calls.append(self.state.version)
@@ -131,15 +136,16 @@ def test_one_that_was_cut_off_before_its_rows_were_kept_goes_on_too(
 
     monkeypatch.setattr(Simulation, "keep", cut_off)
     with pytest.raises(SystemExit):
-        run(plan(**ADAM), folder=tmp_path)
+        run(plan(**PLANS[name]), folder=tmp_path)
     monkeypatch.undo()
     assert 3 in calls
     assert not wrong(tmp_path)
-    assert line(run(plan(**ADAM), folder=tmp_path)) == whole
+    assert line(run(plan(**PLANS[name]), folder=tmp_path)) == whole
 
 
-def test_retention_keeps_the_states_that_an_audit_folds_with(tmp_path: Path) -> None:
-    asked = {**plan(**ADAM), "retention": {"rounds": 2}}
+@pytest.mark.parametrize("name", ["fedadam", "lamb"])
+def test_retention_keeps_the_states_that_an_audit_folds_with(tmp_path: Path, name: str) -> None:
+    asked = {**plan(**PLANS[name]), "retention": {"rounds": 2}}
     whole = line(run(asked, folder=tmp_path))
     assert states(tmp_path) == {state for _, state in whole[2:]}
     assert not wrong(tmp_path)

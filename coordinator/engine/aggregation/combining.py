@@ -10,15 +10,17 @@ computed as it is read. A plan names a rule and a server optimizer: ``registry.C
 
 The rows of ``Updates`` stand in the order of the devices' ids, so the order of arrival changes nothing.
 
-``gram``, ``norms`` and ``dots`` give the same bits on every machine, whatever the width of the blocks, and for rows in
-any order. Columns are cut anew, at multiples of ``_CHUNK``. In a chunk each row is scaled by a power of two and rounded
-to a whole number of 42 bits, which is split into two of 21. Products of these, and sums of 1,024 such products, are
-below 2^53, so float64 adds them exactly in whatever order a BLAS takes. Chunks are added in their order. A result is
-off by at most 2^-36 of the product of the norms; that of a vector with an equal one has the bits of its own square.
+``gram``, ``norms``, ``dots`` and ``norm`` give the same bits on every machine, whatever the width of the blocks, and
+for rows in any order. Columns are cut anew, at multiples of ``_CHUNK``. In a chunk each row is scaled by a power of two
+and rounded to a whole number of 42 bits, which is split into two of 21. Products of these, and sums of 1,024 such
+products, are below 2^53, so float64 adds them exactly in whatever order a BLAS takes. Chunks are added in their order,
+or rounded once (``norm``). A result is off by at most 2^-36 of the product of the norms; that of a vector with an equal
+one has the bits of its own square.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +44,8 @@ Float64 = NDArray[np.float64]
 MEMORY = 1 << 30
 """Bytes that a rule over whole updates gets, for those that it holds and for a Gram matrix."""
 _CHUNK, _BITS = 1024, 21
+_ROWS = 64
+"""Chunks of a vector that ``norm`` takes at once, so that it needs little memory beside the vector."""
 
 
 class Blocks(Protocol):
@@ -119,9 +123,11 @@ class Sources:
     weights: Weights = np.empty(0, np.int64)
     """[n]: of the single updates."""
 
-    def __init__(self, total: Callable[[], Blocks], elements: int, parameters: int) -> None:
+    def __init__(self, total: Callable[[], Blocks], tensors: Manifest, parameters: int) -> None:
         self._total = total
-        self.elements = elements
+        self.tensors = tensors
+        """Names and shapes of an update's tensors, in its order."""
+        self.elements = tensors.elements
         """Values of an update."""
         self.parameters = parameters
         """How many of them, the first ones, are of parameters."""
@@ -157,9 +163,9 @@ class Updates(Sources):
         tensors: Manifest,
         parameters: int,
     ) -> None:
-        """``read``: the updates in these rows, by blocks of columns. ``tensors``: of an update, in its order."""
-        super().__init__(total, tensors.elements, parameters)
-        self._read, self._tensors = read, tensors
+        """``read``: the updates in these rows, by blocks of columns."""
+        super().__init__(total, tensors, parameters)
+        self._read = read
         self.weights = weights
         self.holds = 0
         """How many whole updates may be held at once."""
@@ -187,10 +193,10 @@ class Updates(Sources):
             with self._noting():
                 return self._total()
         if of_statistics is None or self.parameters == self.elements:
-            return flat(self._mean(weights, self._tensors, 0))
-        places = self._tensors.slices()
-        former = {name: spec for name, spec in self._tensors.items() if places[name].start < self.parameters}
-        latter = {name: spec for name, spec in self._tensors.items() if name not in former}
+            return flat(self._mean(weights, self.tensors, 0))
+        places = self.tensors.slices()
+        former = {name: spec for name, spec in self.tensors.items() if places[name].start < self.parameters}
+        latter = {name: spec for name, spec in self.tensors.items() if name not in former}
         parts = self._mean(weights, Manifest(former), 0), self._mean(of_statistics, Manifest(latter), self.parameters)
         return flat(np.concatenate(parts))
 
@@ -248,6 +254,16 @@ def norms(sources: Sources) -> Float64:
 def dots(sources: Sources, vector: Float32) -> Float64:
     """[n]: the dot product of each update with ``vector``, over parameters."""
     return _added(sources, lambda here, at: _products(here, _split(vector[None, at]), _matmul)[:, 0])
+
+
+def norm(vector: Float32) -> float:
+    """The Euclidean norm of a vector in memory. NotFinite for NaN and infinity."""
+    squares: list[float] = []
+    for start in range(0, vector.size, _CHUNK * _ROWS):
+        part = vector[start : start + _CHUNK * _ROWS]
+        rows = _split(np.pad(part, (0, -part.size % _CHUNK)).reshape(-1, _CHUNK))
+        squares += _products(rows, rows, _by_row).tolist()
+    return math.sqrt(math.fsum(squares))
 
 
 class _Whole(NamedTuple):

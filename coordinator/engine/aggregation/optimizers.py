@@ -1,9 +1,10 @@
 """Server optimizers: how the mean of a round's updates changes the model.
 
 The mean delta acts as a negative gradient (Reddi et al. 2021, arXiv:2003.00295, Algorithm 1). An optimizer works on
-blocks of a flat vector, so that a commit never holds more than a block of each. It declares its vectors of state, their
-initial values, and the numbers that a plan sets for it; ``coordinator.folding.named_tensors`` stores the state.
-``adaptive`` has those of Reddi et al., ``registry`` lists all that are built in.
+blocks of a flat vector, so that a commit never holds more than a block of each, or, where it says so, on whole layers:
+then a commit holds a few vectors of the largest layer. It declares its vectors of state, their initial values, and the
+numbers that a plan sets for it; ``coordinator.folding.named_tensors`` stores the state. ``adaptive`` has those of Reddi
+et al., ``layerwise`` those that see layers, ``registry`` lists all that are built in.
 
 The state must have the same bits wherever a round is folded again, so optimizers use float32 and operations that IEEE
 754 rounds correctly: + - * / and the square root, one after another, never fused.
@@ -12,7 +13,7 @@ The state must have the same bits wherever a round is folded again, so optimizer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,19 @@ from coordinator.engine.aggregation.parameters import Parameter, Settings
 Vector = NDArray[np.float32]
 
 
+class Layer(NamedTuple):
+    """One tensor of parameters, as a layer-wise optimizer gets it."""
+
+    name: str
+    shape: tuple[int, ...]
+    step: int
+    """Which step of the run this is, from 1 on. Rounds that take no step of the optimizer do not count: abandoned ones,
+    and those of the datacenter."""
+
+
 class ServerOptimizer(Protocol):
-    """The port of a server optimizer. A function of its arguments, coordinate by coordinate: the cut of the vectors
-    into blocks changes no bit."""
+    """What every server optimizer declares. One that says ``layerwise = True`` is a ``LayerOptimizer``, any other one a
+    ``BlockOptimizer``."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -37,8 +48,14 @@ class ServerOptimizer(Protocol):
         ...
 
     def first(self, settings: Settings) -> tuple[float, ...]:
-        """The value of each slot, in every coordinate, before the first round."""
+        """The value of each slot, in every coordinate, before the first round. Shorter than ``slots`` where these
+        settings need the first ones only."""
         ...
+
+
+class BlockOptimizer(ServerOptimizer, Protocol):
+    """The port of an optimizer that is a function of its arguments, coordinate by coordinate: the cut of the vectors
+    into blocks changes no bit."""
 
     def apply(
         self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float, settings: Settings
@@ -46,6 +63,32 @@ class ServerOptimizer(Protocol):
         """The next block of the model, float32, from the current block, the mean delta, and the blocks of the slots
         (changed in place)."""
         ...
+
+
+class LayerOptimizer(ServerOptimizer, Protocol):
+    """The port of an optimizer that sees whole layers: a function of its arguments, whatever the order of the layers.
+    It takes norms by ``combining.norm``, which has the same bits on every machine, and never by a sum of numpy's."""
+
+    @property
+    def layerwise(self) -> Literal[True]: ...
+
+    def apply(
+        self,
+        layer: Layer,
+        model: Vector,
+        mean: Vector,
+        state: Sequence[Vector],
+        learning_rate: float,
+        settings: Settings,
+    ) -> Vector:
+        """The next values of the layer, float32, from the current ones, the mean delta, and its slots (changed in
+        place): flat vectors, in C order of the shape."""
+        ...
+
+
+def is_layerwise(optimizer: ServerOptimizer) -> bool:
+    """Whether it is a ``LayerOptimizer``."""
+    return bool(getattr(optimizer, "layerwise", False))
 
 
 class Average:

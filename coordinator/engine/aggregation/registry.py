@@ -8,11 +8,12 @@ replica must fold in the same way.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -31,7 +32,16 @@ from coordinator.engine.aggregation.combining import (
     Weights,
     flat,
 )
-from coordinator.engine.aggregation.optimizers import Average, FedAvgM, ServerOptimizer
+from coordinator.engine.aggregation.layerwise import Lamb, Lars, RAdam
+from coordinator.engine.aggregation.optimizers import (
+    Average,
+    BlockOptimizer,
+    FedAvgM,
+    Layer,
+    LayerOptimizer,
+    ServerOptimizer,
+    is_layerwise,
+)
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings, settings
 from coordinator.engine.aggregation.robust import CenteredClipping, GeometricMedian, Krum
 from coordinator.engine.aggregation.rules import ColumnRule, Mean, Median, Rule, TrimmedMean, Vector, WholeRule
@@ -76,7 +86,16 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 SERVER_OPTIMIZERS: Mapping[str, ServerOptimizer] = MappingProxyType(
-    {"average": Average(), "fedavgm": FedAvgM(), "fedadagrad": FEDADAGRAD, "fedadam": FEDADAM, "fedyogi": FEDYOGI}
+    {
+        "average": Average(),
+        "fedavgm": FedAvgM(),
+        "fedadagrad": FEDADAGRAD,
+        "fedadam": FEDADAM,
+        "fedyogi": FEDYOGI,
+        "lars": Lars(),
+        "lamb": Lamb(),
+        "radam": RAdam(),
+    }
 )
 BUILT_IN = Registry()
 
@@ -113,9 +132,12 @@ class Chosen:
         settings: Settings,
         seed: bytes,
     ) -> Combined:
-        """See ``Combine``. Neither a rule nor an optimizer has a small state, or draws."""
+        """See ``Combine``. The small state of a layer-wise optimizer counts its ``steps``; others have none. Nothing is
+        drawn."""
         rate, state = settings["server_learning_rate"], tensors.get(SERVER_OPTIMIZER)
-        step = _Step(self, parent, self._delta(sources), state, sources.parameters, rate)
+        taken = small.get("steps", 0) + 1
+        step = _Step(self, parent, self._delta(sources), state, sources, rate, taken)
+        small = {"steps": taken} if is_layerwise(self.optimizer) else small
         return Combined(step, {} if state is None else {SERVER_OPTIMIZER: Computed(step.state)}, small)
 
     def _delta(self, sources: Sources) -> Blocks:
@@ -195,50 +217,107 @@ class Chosen:
             return int(cast("WholeRule", self.rule).fewest(self.rule_settings))
 
     def apply(self, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float) -> Vector:
-        """The next block of the model, as ``ServerOptimizer.apply`` gives it. ExtensionError as above, and where an
+        """The next block of the model, as ``BlockOptimizer.apply`` gives it. ExtensionError as above, and where an
         optimizer of a package gives other values for a part of the block."""
+        optimizer = cast("BlockOptimizer", self.optimizer)
         some = slice(0, 0) if self.optimizer in SERVER_OPTIMIZERS.values() else sample_of(model.size)
         few, changes, kept = model[some].copy(), mean[some].copy(), [one[some].copy() for one in state]
         with _failures("server optimizer"):
-            found = self.optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
+            found = optimizer.apply(model, mean, state, learning_rate, self.optimizer_settings)
             whole = _block("server optimizer", found, model.size)
             if some.stop:
-                part = self.optimizer.apply(few, changes, kept, learning_rate, self.optimizer_settings)
+                part = optimizer.apply(few, changes, kept, learning_rate, self.optimizer_settings)
                 again = (_block("server optimizer", part, few.size), *kept)
                 if [one.tobytes() for one in again] != [one[some].tobytes() for one in (whole, *state)]:
                     raise ExtensionError(
                         "the server optimizer of the plan gives other values for a part of a block: it looks at the "
-                        "whole block, as a norm does, and the model would depend on how tensors are cut into blocks"
+                        "whole block, as a norm does, and the model would depend on how tensors are cut into blocks. "
+                        "An optimizer of whole layers says layerwise = True"
                     )
             return whole
 
+    def apply_to_layer(
+        self, layer: Layer, model: Vector, mean: Vector, state: Sequence[Vector], learning_rate: float
+    ) -> Vector:
+        """The next values of a layer, as ``LayerOptimizer.apply`` gives them. ExtensionError as above."""
+        optimizer = cast("LayerOptimizer", self.optimizer)
+        with _failures("server optimizer"):
+            found = optimizer.apply(layer, model, mean, state, learning_rate, self.optimizer_settings)
+            return _block("server optimizer", found, model.size)
+
+
+class _Made(NamedTuple):
+    place: slice
+    model: Vector
+    slots: Vector
+
+
+_NOTHING = _Made(slice(0, 0), np.empty(0, np.float32), np.empty((0, 0), np.float32))
+
 
 class _Step:
-    """The model after a round, and the server optimizer's state, which is made with each block of parameters."""
+    """The model after a round, and the server optimizer's state, which is made with each block of parameters.
+
+    For a layer-wise optimizer a whole layer is made when the first block of it is asked for, and blocks are cut from
+    that. The layer before it is then gone: memory is that of the largest layer, for parent, delta, state, model, and
+    what the optimizer needs beside them.
+    """
 
     def __init__(
-        self, chosen: Chosen, parent: Blocks, delta: Blocks, state: Blocks | None, parameters: int, rate: float
+        self,
+        chosen: Chosen,
+        parent: Blocks,
+        delta: Blocks,
+        state: Blocks | None,
+        sources: Sources,
+        rate: float,
+        step: int,
     ) -> None:
         self._chosen, self._parent, self._delta, self._before = chosen, parent, delta, state
-        self._parameters, self._rate = parameters, rate
-        self._slots: tuple[int, Vector] = -1, np.empty((0, 0), np.float32)
+        self._sources, self._rate, self._step = sources, rate, step
+        self._places = list(sources.tensors.slices().items())
+        self._starts = [place.start for _, place in self._places]
+        self._last = _NOTHING
         self.zero_sum = True
 
     def read(self, start: int, count: int) -> Vector:
-        model, delta = self._parent.read(start, count), self._delta.read(start, count)
-        self.zero_sum = self.zero_sum and not delta.any()
-        if start >= self._parameters:
-            return model + delta
-        slots = np.empty((count, 0), np.float32) if self._before is None else self._before.read(start, count)
-        following = self._chosen.apply(model, delta, list(slots.T), self._rate)
-        self._slots = start, slots
-        return following
+        if start >= self._sources.parameters:
+            return self._parent.read(start, count) + self._changes(slice(start, start + count), count)
+        made = self._made(start, count)
+        return made.model[start - made.place.start :][:count]
 
     def state(self, start: int, count: int) -> Vector:
         """[count, slots] after the round."""
-        if self._slots[0] != start or len(self._slots[1]) != count:
-            self.read(start, count)
-        return self._slots[1]
+        made = self._made(start, count)
+        return made.slots[start - made.place.start :][:count]
+
+    def _made(self, start: int, count: int) -> _Made:
+        """Model and state of this block, or of the layer that it is in."""
+        if self._last.place.start <= start and start + count <= self._last.place.stop:
+            return self._last
+        self._last = _NOTHING
+        place, layer = slice(start, start + count), None
+        if is_layerwise(self._chosen.optimizer):
+            name, place = self._places[bisect_right(self._starts, start) - 1]
+            layer = Layer(name, self._sources.tensors[name].shape, self._step)
+        model, delta = _read(self._parent, place, count), self._changes(place, count)
+        none = np.empty((model.size, 0), np.float32)
+        slots = none if self._before is None else _read(self._before, place, count)
+        given = model, delta, list(slots.T), self._rate
+        following = self._chosen.apply(*given) if layer is None else self._chosen.apply_to_layer(layer, *given)
+        self._last = _Made(place, following, slots)
+        return self._last
+
+    def _changes(self, place: slice, width: int) -> Vector:
+        delta = _read(self._delta, place, width)
+        self.zero_sum = self.zero_sum and not delta.any()
+        return delta
+
+
+def _read(blocks: Blocks, place: slice, width: int) -> Vector:
+    """What stands in this place, read ``width`` values at a time."""
+    parts = [blocks.read(at, min(width, place.stop - at)) for at in range(place.start, place.stop, width)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:

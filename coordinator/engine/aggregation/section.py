@@ -99,17 +99,23 @@ class Aggregation(Section):
     )
     """What is done with the mean. *average* adds it to the model, times the server's learning rate. *fedavgm*: with
     momentum (Hsu et al. 2019, arXiv:1909.06335). *fedadagrad*, *fedadam*, *fedyogi*: Reddi et al. 2021,
-    arXiv:2003.00295. Or a package's optimizer, by ``package:name``."""
+    arXiv:2003.00295. By layers, each of which moves in proportion to its norm: *lars* (You et al. 2017,
+    arXiv:1708.03888) and *lamb* (You et al. 2020, arXiv:1904.00962). *radam*: Liu et al. 2020, arXiv:1908.03265, also
+    by layers and with LookAhead (Zhang et al. 2019, arXiv:1907.08610). These three hold a few copies of the largest
+    tensor in memory. Or a package's optimizer, by ``package:name``."""
     server_optimizer_version: str | None = Field(default=None, max_length=64)
     """Version of a package's server optimizer: required for one, refused for those that are built in."""
     server_optimizer_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
     """Numbers for the server optimizer. *fedavgm*: ``momentum`` (0.9), ``nesterov`` (0; 1 is Nesterov's).
     *fedadagrad*: ``beta1`` (0), ``tau`` (0.001).
-    *fedadam*, *fedyogi*: ``beta1`` (0.9), ``beta2`` (0.99), ``tau`` (0.001). ``server_optimizer_parameters = { tau =
-    0.01 }``"""
+    *fedadam*, *fedyogi*: ``beta1`` (0.9), ``beta2`` (0.99), ``tau`` (0.001). *lars*: ``momentum`` (0.9),
+    ``trust_coefficient`` (0.001), ``weight_decay`` (0). *lamb*: ``beta1`` (0.9), ``beta2`` (0.99), ``eps`` (1e-6),
+    ``weight_decay`` (0). *radam*: likewise (``eps`` 1e-8), and ``layerwise`` (0; 1 is LAMB's step by layers),
+    ``lookahead`` (0, none: after how many rounds the slow weights move), ``lookahead_rate`` (0.5); RangerLARS is
+    ``{ layerwise = 1, lookahead = 6 }``. ``server_optimizer_parameters = { tau = 0.01 }``"""
     server_learning_rate: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
     """Step size on the server; 1 is plain FedAvg, and far too much for the adaptive optimizers, which move every
-    coordinate by about this much."""
+    coordinate by about this much, and for *lamb*, which moves each layer by this part of its norm."""
 
     def range_of(self, statistic: str) -> float | None:
         """The bound on the values of the statistic of this name; None: there is none."""

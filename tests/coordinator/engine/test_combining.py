@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from client_sdk.tensors import NotFinite
-from coordinator.engine.aggregation.combining import MEMORY, Sources, Updates, dots, flat, gram, norms
+from client_sdk.tensors import Manifest, NotFinite, TensorSpec
+from coordinator.engine.aggregation.combining import MEMORY, Sources, Updates, dots, flat, gram, norm, norms
 from coordinator.engine.aggregation.optimizers import Average
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter
 from coordinator.engine.aggregation.registry import Chosen, Installed, Registry
@@ -30,6 +30,21 @@ def drawn(count: int = 6, width: int = 2500) -> Rows:
 
 
 # ---------------------------------------------------------------- dot products
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 70_000])
+def test_the_norm_of_a_vector_is_exact_to_2_to_the_minus_36_however_it_lies_in_memory(size: int) -> None:
+    rng = np.random.default_rng(size)
+    vector = (rng.normal(size=size) * 10.0 ** rng.integers(-6, 3, size)).astype(np.float32)
+    exact = math.sqrt(math.fsum(vector.astype(np.float64) ** 2))
+    assert norm(vector) == pytest.approx(exact, rel=2**-36)
+    assert norm(np.stack([vector, vector], axis=1)[:, 1]) == norm(vector)
+    assert norm(np.zeros(size, np.float32)) == 0
+
+
+def test_the_norm_of_what_is_not_finite_is_refused() -> None:
+    with pytest.raises(NotFinite):
+        norm(np.array([1, np.inf], np.float32))
 
 
 def test_dot_products_are_within_2_to_the_minus_36_of_the_exact_ones() -> None:
@@ -112,7 +127,7 @@ def test_whole_updates_are_given_as_many_as_the_rule_says_at_once() -> None:
 
 
 def test_a_masked_round_has_the_sum_alone() -> None:
-    masked = Sources(lambda: flat(np.ones(3, np.float32)), 3, 3)
+    masked = Sources(lambda: flat(np.ones(3, np.float32)), Manifest({"w": TensorSpec("F32", (3,))}), 3)
     assert masked.sum().read(0, 3).tolist() == [1, 1, 1]
     for ask in (lambda: masked.sum([1]), masked.blocks, lambda: masked.whole(0), lambda: gram(masked)):
         with pytest.raises(ExtensionError, match="a masked round has their sum alone"):
@@ -256,7 +271,7 @@ def test_an_update_that_cannot_be_read_is_raised_as_it_is_and_not_as_the_rules_f
 
     sources = Updates.of(np.ones((3, 2), np.float32), 1)
     for rule in (Nearest(), Otherwise(hides)):
-        broken = Updates(gone, sources.weights, sources.sum, sources._tensors, 2)
+        broken = Updates(gone, sources.weights, sources.sum, sources.tensors, 2)
         with pytest.raises(LookupError, match="its file is gone"):
             combined(rule, broken)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.engine.aggregation.optimizers import Average
-from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry
+from coordinator.engine.aggregation.registry import BUILT_IN, SERVER_OPTIMIZERS, Installed, Registry
 from coordinator.engine.aggregation.rules import Mean, Median
 from coordinator.engine.plan import Plan, chosen
 from coordinator.engine.plan_file import PlanError
@@ -57,6 +57,19 @@ HERE = Registry(
             r"beta2 \(1\) of fedadam must be from 0 and below 1",
         ),
         ({"server_optimizer": "fedadagrad", "server_optimizer_parameters": {"beta2": 0.9}}, "has no parameter 'beta2'"),
+        *(
+            (
+                {"server_optimizer": "radam", "server_optimizer_parameters": {name: value}},
+                rf"{name} \({value:g}\) of radam must be {accepted}",
+            )
+            for name, value, accepted in (
+                ("layerwise", 2, "whole, from 0 and below 2"),
+                ("lookahead", 2.5, "whole, from 0 and below 10001"),
+                ("lookahead_rate", 0, "from 0.01 and below 1"),
+                ("eps", 0, "from 1e-09"),
+                ("weight_decay", -1, "from 0"),
+            )
+        ),
         (
             {"server_optimizer": "fedavgm", "server_optimizer_parameters": {"momentum": -0.1}},
             "must be from 0 and below",
@@ -134,7 +147,19 @@ def test_every_parameter_is_set() -> None:
         "fedadagrad": {"beta1": 0.0, "tau": 1e-3},
         "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
         "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+        "lars": {"momentum": 0.9, "trust_coefficient": 1e-3, "weight_decay": 0.0},
+        "lamb": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.0},
+        "radam": {
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "eps": 1e-8,
+            "weight_decay": 0.0,
+            "layerwise": 0.0,
+            "lookahead": 0.0,
+            "lookahead_rate": 0.5,
+        },
     }
+    assert set(defaults) == set(SERVER_OPTIMIZERS)
     for name, wanted in defaults.items():
         assert chosen(plan(server_optimizer=name)).optimizer_settings == wanted, "plans leave them out"
     trimmed = plan(rule="trimmed-mean", rule_parameters={"fraction": 0}, **EQUAL)

@@ -70,7 +70,7 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     (
         "aggregation",
         "server_optimizer",
-        ["average", "fedavgm", "fedadagrad", "fedadam", "fedyogi"],
+        ["average", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "lars", "lamb", "radam"],
         ["adam"],
     ),
     ("aggregation", "server_optimizer_version", [None], ["1", "x" * 65]),

@@ -13,6 +13,7 @@ from client_sdk.tensors import Tensors, from_bytes, read_header, to_bytes
 from client_sdk.update import Update, encode_update
 from coordinator.blobs import FileBlobs, MemoryBlobs
 from coordinator.blobs.port import Missing
+from coordinator.engine.aggregation.combining import flat
 from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import SERVER_OPTIMIZER
 from coordinator.folding.aggregator import BLOCK, Aggregator, CannotAggregate, NewCheckpoint
@@ -29,8 +30,8 @@ def committed(
     asked = plan(aggregation=aggregation or ADAM)
     body = encode_update(Update(delta, 1), "float32@1", "story", 1)
     item = Contribution(device="d", digest=blobs.put(body), weight=1)
-    tensors = before.named_tensors if before is not None else {}
-    return Aggregator(blobs, asked, parent, roles={}, run="story").commit(3, parent, (item,), tensors)
+    more = (before.named_tensors, before.small) if before is not None else ()
+    return Aggregator(blobs, asked, parent, roles={}, run="story").commit(3, parent, (item,), *more)
 
 
 def test_it_has_a_row_for_each_element_and_a_column_for_each_slot_and_names_its_round() -> None:
@@ -117,3 +118,74 @@ def test_memory_does_not_grow_with_the_state(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert peaks["average"] < 4 * size * 3
     assert peaks["fedadam"] < peaks["average"] + 40 * 4 * BLOCK
+
+
+def random_model(seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    shapes = {"z": (300, 251), "a": (40,), "m": (2, 3, 5), "none": (0, 2), "scalar": ()}
+    return {name: (rng.normal(size=shape) * 2.0**-8).astype(np.float32) for name, shape in shapes.items()}
+
+
+LAYERWISE: list[dict[str, Any]] = [
+    {"server_optimizer": "lars", "server_optimizer_parameters": {"weight_decay": 0.01}},
+    {"server_optimizer": "lamb", "server_learning_rate": 0.02},
+    {
+        "server_optimizer": "radam",
+        "server_optimizer_parameters": {"layerwise": 1, "lookahead": 2},
+        "server_learning_rate": 0.02,
+    },
+]
+
+
+@pytest.mark.parametrize("aggregation", LAYERWISE, ids=[found["server_optimizer"] for found in LAYERWISE])
+def test_how_many_values_are_worked_on_at_a_time_changes_no_bit_of_a_layer(
+    monkeypatch: pytest.MonkeyPatch, aggregation: dict[str, Any]
+) -> None:
+    def line() -> list[NewCheckpoint]:
+        blobs, found = MemoryBlobs(), list[NewCheckpoint]()
+        for number in range(3):
+            before = found[-1] if found else None
+            found.append(committed(blobs, random_model(0), random_model(number + 1), before, **aggregation))
+        assert [one.small for one in found] == [{"steps": 1}, {"steps": 2}, {"steps": 3}]
+        return found
+
+    assert random_model(0)["z"].size > BLOCK
+    whole = line()
+    for block in (1000, 1 << 20):
+        monkeypatch.setattr("coordinator.folding.aggregator.BLOCK", block)
+        assert line() == whole
+
+
+@pytest.mark.parametrize("aggregation", LAYERWISE, ids=[found["server_optimizer"] for found in LAYERWISE])
+def test_a_masked_round_takes_the_step_of_a_plain_one_with_the_same_mean(aggregation: dict[str, Any]) -> None:
+    blobs, model, delta = MemoryBlobs(), random_model(0), random_model(1)
+    delta = {name: (np.rint(values * 2.0**20) * 2.0**-20).astype(np.float32) for name, values in delta.items()}
+    plain = committed(blobs, model, delta, **aggregation)
+    parent = blobs.put(to_bytes(model))
+    aggregator = Aggregator(blobs, plan(aggregation=aggregation), parent, roles={}, run="story")
+    mean = np.concatenate([delta[name].ravel() for name in aggregator.layout.whole])
+    masked = aggregator.apply(3, parent, flat(mean))
+    assert masked._replace(evidence=plain.evidence) == plain
+    assert masked.small == {"steps": 1}
+
+
+def test_memory_of_layers_is_that_of_the_largest(tmp_path: Path) -> None:
+    """A few vectors of a layer, however many layers there are."""
+    blobs, size, count = FileBlobs(tmp_path, durable=False), 2 * BLOCK, 8
+    model = {f"w{at}": np.zeros((2, size // 2), np.float32) for at in range(count)}
+    delta = {name: np.ones_like(values) for name, values in model.items()}
+    parent = blobs.put(to_bytes(model))
+    item = Contribution(
+        device="d", digest=blobs.put(encode_update(Update(delta, 1), "float32@1", "story", 1)), weight=1
+    )
+    peaks = {}
+    for aggregation in ({"server_optimizer": "fedadam"}, *LAYERWISE[1:]):
+        aggregator = Aggregator(blobs, plan(aggregation=aggregation), parent, roles={}, run="story")
+        first = aggregator.commit(1, parent, (item,))
+        aggregator.forget(1)
+        tracemalloc.start()
+        aggregator.commit(2, parent, (item,), first.named_tensors, first.small)
+        peaks[aggregation["server_optimizer"]] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    for name in ("lamb", "radam"):
+        assert peaks[name] < peaks["fedadam"] + 10 * 4 * size

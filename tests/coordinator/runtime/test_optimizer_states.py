@@ -12,6 +12,7 @@ import pytest
 
 from client_sdk.protocol.workers import Lease
 from client_sdk.tensors import from_bytes, to_bytes
+from coordinator.engine.aggregation.optimizers import Layer, is_layerwise
 from coordinator.engine.aggregation.parameters import settings
 from coordinator.engine.aggregation.registry import SERVER_OPTIMIZERS
 from coordinator.engine.named_tensors import SERVER_OPTIMIZER
@@ -30,6 +31,12 @@ ADAM: dict[str, Any] = {
     "server_optimizer_parameters": {"beta1": 0.5, "beta2": 0.75, "tau": 0.25},
     "server_learning_rate": 0.5,
 }
+RANGER: dict[str, Any] = {
+    "server_optimizer": "radam",
+    "server_optimizer_parameters": {"layerwise": 1, "lookahead": 2},
+    "server_learning_rate": 0.5,
+}
+OPTIMIZERS = {"adam": ADAM, "ranger": RANGER}
 KEY = b"quorate.optimizer"
 
 
@@ -50,7 +57,7 @@ def named(world: World, run: str = "marks") -> list[str | None]:
 def test_three_rounds_are_three_steps_of_the_optimizer(make_world: MakeWorld, name: str) -> None:
     world = make_world()
     world.create(aggregation={"server_optimizer": name, "server_learning_rate": 0.5})
-    optimizer = SERVER_OPTIMIZERS[name]
+    optimizer: Any = SERVER_OPTIMIZERS[name]
     given = settings(name, "here", optimizer.parameters, {})
     model = np.zeros(world.size, np.float32)
     slots = [np.full(world.size, value, np.float32) for value in optimizer.first(given)]
@@ -58,7 +65,8 @@ def test_three_rounds_are_three_steps_of_the_optimizer(make_world: MakeWorld, na
         counted = world.play_round(number)
         mean = np.zeros(world.size, np.float32)
         mean[counted] = np.float32(2.0**number / len(counted))
-        model = optimizer.apply(model, mean, slots, 0.5, given)
+        layer = (Layer("marks", model.shape, number),) if is_layerwise(optimizer) else ()
+        model = optimizer.apply(*layer, model, mean, slots, 0.5, given)
         assert world.checkpoint()["marks"].tobytes() == model.tobytes()
         state = str(named(world)[-1])
         kept = from_bytes(world.blobs.open(state).read())["marks"]
@@ -66,6 +74,7 @@ def test_three_rounds_are_three_steps_of_the_optimizer(make_world: MakeWorld, na
         assert kept.T.tobytes() == np.array(slots).tobytes()
         committed = [row.body for row in world.store.events("marks", 0) if row.kind == "Committed"][-1]
         assert committed["named_tensors"] == {SERVER_OPTIMIZER: state}
+        assert committed.get("small") == ({"steps": number} if layer else None)
     assert list(verify(world.store, world.blobs)) == []
 
 
@@ -92,8 +101,8 @@ def test_a_round_that_is_abandoned_leaves_the_state_as_it_was(make_world: MakeWo
 
 
 @functools.cache
-def undisturbed() -> tuple[dict[str, object], int]:
-    play = Play(MemoryStore(), **ADAM).play()
+def undisturbed(optimizer: str = "adam") -> tuple[dict[str, object], int]:
+    play = Play(MemoryStore(), **OPTIMIZERS[optimizer]).play()
     assert states(play.world) == {named(play.world)[-1]}
     assert len(set(named(play.world))) == 4
     return play.story(), len(play.points.names)
@@ -108,11 +117,12 @@ def test_dead_at_any_point_the_run_commits_to_the_same_bits_and_states(part: int
         assert play.story() == story, play.crashes
 
 
-def test_dead_at_any_point_on_sqlite_it_is_the_same() -> None:
-    story, points = undisturbed()
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_dead_at_any_point_on_sqlite_it_is_the_same(optimizer: str) -> None:
+    story, points = undisturbed(optimizer)
     for point in range(5, points + 1, 29):
         with databases.in_memory() as store:
-            play = Play(store, point, **ADAM).play()
+            play = Play(store, point, **OPTIMIZERS[optimizer]).play()
             assert play.story() == story, play.crashes
 
 
@@ -142,10 +152,11 @@ def test_what_a_dead_coordinator_left_is_swept(make_world: MakeWorld) -> None:
 # ---------------------------------------------------------------- it is carried over
 
 
-def test_a_datacenter_round_carries_it_over_and_the_next_federated_one_reads_it() -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_datacenter_round_carries_it_over_and_the_next_federated_one_reads_it(optimizer: str) -> None:
     center = Center()
     center.create(
-        aggregation=ADAM,
+        aggregation=OPTIMIZERS[optimizer],
         datacenter={"data": "proxy", "every": 2, "wait_s": 30, "lease_s": 40, "max_s": 300, "nproc": 2},
         finish={"rounds": 9},
     )
@@ -157,10 +168,13 @@ def test_a_datacenter_round_carries_it_over_and_the_next_federated_one_reads_it(
     assert lease.round == 2
     center.deliver(worker, lease, to_bytes(center.trained(2)))
     assert named(center) == [None, made, made]
+    small = {} if optimizer == "adam" else {"steps": 1}
+    assert center.coordinator.core.state("marks").small == small
     assert states(center) == {made}
     center.play_round(3)
     assert len(set(named(center))) == 3
     assert states(center) == {named(center)[-1]}
+    assert center.coordinator.core.state("marks").small == {name: steps + 1 for name, steps in small.items()}
     assert list(verify(center.store, center.blobs)) == []
 
 
