@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from client_sdk.flower.work import require_flwr
 from client_sdk.protocol.flower import CreateFlowerRun
 from client_sdk.terminal import Failure, sentence_of
-from coordinator.flower.orders import Orders
+from coordinator.flower.process import Orders
 from coordinator.flower.tally import GroupLine, RunTally
 
 if TYPE_CHECKING:

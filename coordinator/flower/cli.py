@@ -79,8 +79,7 @@ def run(
 
     Devices join with 'quorate device --flower APP_DIR'. What the app prints goes to standard error.
     """
-    from coordinator.flower.orders import Orders
-    from coordinator.flower.process import ServerAppEnded, follow
+    from coordinator.flower.process import Orders, ServerAppEnded, follow
 
     if data is not None and simulation is None:
         fail("--data keeps a simulation: give --simulation N too, or leave it out.")

@@ -23,7 +23,7 @@ from coordinator.engine.phases import collecting as plain
 from coordinator.engine.phases import public_record, selecting
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.plan import Plan
-from coordinator.engine.secure import agreeing, barring, collecting, departures, exhausted, masking, sharing, unmasking
+from coordinator.engine.secure import agreeing, collecting, departures, exhausted, marks, masking, sharing, unmasking
 from coordinator.engine.secure.progress import progress
 from coordinator.engine.state import Round, RunState
 
@@ -70,7 +70,7 @@ class Secure(RoundKind[ev.DeviceEvent | ev.SecureEvent]):
             case ev.Declined():
                 return departures.declined(state, event)
             case ev.Unbarred():
-                return barring.unbarred(state, event)
+                return marks.unbarred(state, event)
             case ev.Discarded():
                 return _discarded(state, event)
             case ev.Advanced():

@@ -2,16 +2,23 @@
 reason of their own. A run forgets both with its next checkpoint; the marks stay, by the digest of the model's tensors,
 and hold for every run that comes to the same tensors. What was declined in a *fast* round holds for *fast* rounds
 alone: only there does a device bound how often it advertises on a checkpoint.
+
+Barred devices take part in no secure round of the run, for ``secure.barred_rounds`` rounds or until an owner lifts it.
+Only a dealer is barred, and only where it is proven to be at fault: see ``events.OpeningFailed``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
 from coordinator.engine import effects as fx
+from coordinator.engine import events as ev
+from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.reasons import printable
+from coordinator.engine.secure.state import Barred
 from coordinator.engine.state import RunState, altered
 
 
@@ -32,3 +39,27 @@ def with_declined(state: RunState, device: str, reason: str) -> tuple[RunState, 
 
 def _mark(state: RunState, device: str, kind: Literal["spent", "declined", "declined-fast"]) -> fx.RecordMark:
     return fx.RecordMark(tensors=state.marked_on, device=device, round=state.round_number, kind=kind)
+
+
+def with_barred(state: RunState, devices: Iterable[str], why: str) -> RunState:
+    """The state in which these devices are barred from the rounds after the one under way."""
+    rounds = 0 if state.plan.secure is None else state.plan.secure.barred_rounds
+    found = Barred(why=why, until_round=state.round_number + rounds + 1)
+    return replace(state, barred={**state.barred, **dict.fromkeys(devices, found)})
+
+
+def unbarred(state: RunState, event: ev.Unbarred) -> Step:
+    """The owner lifts it. The device may be selected at once, where a round is selecting."""
+    if state.over:
+        return refuse(state, "conflict", f"run {state.run} is {state.status}: nobody is barred from it any more")
+    if event.device not in state.barred:
+        return refuse(state, "conflict", f"device {event.device} is not barred from run {state.run}")
+    found = state.barred[event.device]
+    audit = fx.RecordAudit(
+        by=event.by,
+        action="unbar",
+        detail=f"device {event.device} was barred until round {found.until_round}: {found.why}",
+    )
+    rest = {device: held for device, held in state.barred.items() if device != event.device}
+    draw: list[fx.Effect] = [fx.Draw(round=state.round_number)] if state.phase == "selecting" else []
+    return replace(state, barred=rest), [audit, *draw]

@@ -26,8 +26,8 @@ from coordinator.engine.secure.attempts import (
     with_deadline,
     with_secure,
 )
-from coordinator.engine.secure.barring import with_barred
 from coordinator.engine.secure.holders import lacking
+from coordinator.engine.secure.marks import with_barred
 from coordinator.engine.secure.messages import accepted, answered, with_message, wrong_phase
 from coordinator.engine.state import RunState
 

@@ -1,4 +1,4 @@
-"""The ServerApp's side: pushes messages, and pulls their replies.
+"""Messages from the ServerApp's side (``Messages``) and from the device's (``ReplyRequests``), and their ``Contents``.
 
 All messages of one request become durable in one transaction, or none does.
 """
@@ -17,11 +17,13 @@ from client_sdk.protocol.flower import (
     Pushed,
     PushMessages,
     Replies,
+    ReplyReceipt,
 )
-from client_sdk.protocol.problems import problem
+from client_sdk.protocol.problems import ProblemError, problem
+from coordinator.blobs import Spool
 from coordinator.runtime.flower.flower_core import FlowerCore, ended, replies_key
-from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
-from coordinator.store.port import Transaction
+from coordinator.store.flower_rows import FlowerContentRow, FlowerMessageRow, FlowerRunRow
+from coordinator.store.port import Reader, Transaction
 
 MESSAGES_LIMIT = 1_000_000
 """Messages of one run."""
@@ -32,6 +34,8 @@ NODE_UNAVAILABLE = 5
 
 
 class Messages:
+    """Pushes messages, and pulls their replies."""
+
     def __init__(self, flower: FlowerCore) -> None:
         self._flower = flower
         self._core = flower.core
@@ -190,3 +194,118 @@ def _reply(message: FlowerMessageRow, *, gone: bool) -> FlowerReply:
         bytes=message.reply_bytes,
         error=error,
     )
+
+
+class ReplyRequests:
+    """A device's reply to a message, or the error in place of one. The first that becomes durable counts."""
+
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
+
+    def limit(self, device: str, run: str, message: str) -> int:
+        """The longest accepted reply in bytes. ProblemError where none can count: *not-selected*, *late*. A message
+        that is answered is let pass, since the same bytes get the same receipt."""
+        row, found = self._open(self._core.store, device, run, message, self._flower.now)
+        return self._flower.max_reply(row, found)
+
+    def reply(self, device: str, run: str, message: str, spool: Spool) -> ReplyReceipt:
+        """Makes the reply durable. The same bytes again get the same receipt; others are a *duplicate*."""
+        _, found = self._open(self._core.store, device, run, message, self._flower.now)
+        if found.answered:
+            return _receipt(found, spool.digest)
+        size = spool.size
+        return self._answer(device, run, message, reply=spool.commit(), reply_bytes=size)
+
+    def error(self, device: str, run: str, message: str, error: FlowerError) -> ReplyReceipt:
+        """Makes the error durable in place of a reply. The same again changes nothing."""
+        reason = error.reason.replace("\0", "")  # PostgreSQL has no such sign in texts
+        return self._answer(device, run, message, code=error.code, reason=reason)
+
+    def _answer(
+        self,
+        device: str,
+        run: str,
+        message: str,
+        *,
+        reply: str | None = None,
+        reply_bytes: int = 0,
+        code: int | None = None,
+        reason: str = "",
+    ) -> ReplyReceipt:
+        with self._core.store.transaction(run) as tx:
+            now = self._flower.now
+            row, found = self._open(tx, device, run, message, now)
+            if found.answered:
+                return _receipt(found, reply)
+            if reply is not None:
+                if not self._core.blobs.has(reply):  # as contents without use were dropped just now
+                    raise problem("busy", "the reply's bytes were removed again: send them once more", retry_after_s=1)
+                tx.put_flower_content(FlowerContentRow(run=run, digest=reply, bytes=reply_bytes, stored_at=now))
+            tx.answer_flower_message(
+                replace(found, replied_at=now, reply=reply, reply_bytes=reply_bytes, code=code, reason=reason)
+            )
+            replies, errors = row.replies + (code is None), row.errors + (code is not None)
+            tx.change_flower_run(replace(row, replies=replies, errors=errors, latest_at=max(row.latest_at, now)))
+        self._flower.wake(run, [device])
+        return ReplyReceipt(message=message, digest=reply)
+
+    def _open(
+        self, reader: Reader, device: str, run: str, message: str, now: float
+    ) -> tuple[FlowerRunRow, FlowerMessageRow]:
+        """The message of this device, answered or waiting for its answer. ProblemError *not-selected*, *late*."""
+        row = self._flower.run(run, reader)
+        found = reader.flower_message(run, message)
+        if found is None or found.device != device:
+            raise problem("not-selected", f"Flower run {run} has no message {message} for this device")
+        if found.answered:
+            return row, found
+        if row.over:
+            raise _late(f"Flower run {run} has ended ({row.status})")
+        if found.expires_at <= now:
+            raise _late(f"the time to live of message {message} is over")
+        return row, found
+
+
+def _late(detail: str) -> ProblemError:
+    return problem("late", detail)
+
+
+def _receipt(before: FlowerMessageRow, digest: str | None) -> ReplyReceipt:
+    """The receipt of a reply that counts already. ProblemError *duplicate* where it is another one."""
+    if before.reply != digest:
+        raise problem("duplicate", f"message {before.message} is answered already, with another reply")
+    return ReplyReceipt(message=before.message, digest=before.reply)
+
+
+class Contents:
+    """The contents of messages and replies: stored once under their digest, and who may read them."""
+
+    def __init__(self, flower: FlowerCore) -> None:
+        self._flower = flower
+        self._core = flower.core
+
+    def limit(self, run: str) -> int:
+        """The longest accepted content of a ServerApp in bytes. ProblemError where the run takes none."""
+        self._flower.running(run)
+        return self._core.settings.max_checkpoint_bytes
+
+    def put(self, run: str, spool: Spool, digest: str) -> None:
+        """Stores a content of the ServerApp. Its bytes have the digest."""
+        size = spool.size
+        spool.commit(digest)
+        with self._core.store.transaction(run) as tx:
+            self._flower.running(run, tx)
+            if not self._core.blobs.has(digest):  # as contents without use were dropped just now
+                raise problem("busy", "the content's bytes were removed again: send them once more", retry_after_s=1)
+            tx.put_flower_content(FlowerContentRow(run=run, digest=digest, bytes=size, stored_at=self._flower.now))
+
+    def require(self, run: str, digest: str, device: str | None) -> None:
+        """ProblemError *unknown-content* unless the run has this content, and the caller may have it. ``device``: it
+        may read those of its own messages; None: an operator asks, for whom the run is in scope."""
+        store = self._core.store
+        self._flower.run(run)
+        there = store.flower_content(run, digest) is not None
+        if not there or (device is not None and not store.flower_addressed(run, device, digest)):
+            whose = "for this device" if device is not None else "any more, or never had it"
+            raise problem("unknown-content", f"Flower run {run} has no content {digest} {whose}")

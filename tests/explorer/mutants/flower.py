@@ -11,11 +11,9 @@ from client_sdk.protocol.problems import ProblemError
 from coordinator.blobs import Spool
 from coordinator.runtime import sweeping
 from coordinator.runtime.core import Core
-from coordinator.runtime.flower import replies
-from coordinator.runtime.flower.contents import Contents
-from coordinator.runtime.flower.messages import NODE_UNAVAILABLE, Messages
+from coordinator.runtime.flower import messages
+from coordinator.runtime.flower.messages import NODE_UNAVAILABLE, Contents, Messages, ReplyRequests
 from coordinator.runtime.flower.nodes import Nodes
-from coordinator.runtime.flower.replies import ReplyRequests
 from coordinator.store.flower_rows import FlowerMessageRow, FlowerRunRow
 from coordinator.store.port import Reader, Transaction
 from tests.explorer.mutants.registry import mutant
@@ -124,7 +122,7 @@ def _second_reply() -> Patches:
     """Another reply to a message that is answered gets a receipt too."""
     return [
         (
-            replies,
+            messages,
             "_receipt",
             lambda before, digest: ReplyReceipt(message=before.message, digest=digest or before.reply),
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.engine.secure import attempts, masking, messages, sharing, unmasking
 from coordinator.engine.secure import events as ev
-from coordinator.engine.secure.barring import with_barred
+from coordinator.engine.secure.marks import with_barred
 from coordinator.runtime import cohort_selection, fleet
 from coordinator.secure import performing
 from tests.explorer.mutants.registry import mutant

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.engine.phases import opening
-from coordinator.engine.secure import barring, unmasking
+from coordinator.engine.secure import marks, unmasking
 from coordinator.secure import committing
 from tests.explorer.mutants.registry import mutant
 from tests.explorer.mutants.secure import CALM, LYING, VANISHING, Patches
@@ -55,10 +55,10 @@ UNBARRING: dict[str, Any] = {**LYING, "rates": {"secure-lie": 0.6, "op-unbar": 0
 @mutant("bar-not-lifted", "draw", "log", focus=("op-unbar", "collecting"), **UNBARRING)
 def _bar_not_lifted() -> Patches:
     """An owner's lifting of a bar is answered and recorded, and has no effect."""
-    lift = barring.unbarred
+    lift = marks.unbarred
 
     def recorded(state: Any, event: Any) -> Any:
         following, effects = lift(state, event)
         return (following if following is state else replace(following, barred=state.barred)), effects
 
-    return [(barring, "unbarred", recorded)]
+    return [(marks, "unbarred", recorded)]
