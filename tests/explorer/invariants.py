@@ -67,6 +67,7 @@ INVARIANTS: dict[str, str] = {
     "plan": "The plan is the one of the digest to which the devices agreed.",
     "chain": "Each event and refusal continues the chain of links.",
     "audit": "Each row of the audit has its number and continues the chain.",
+    "identity": "Who may ask is who the audit says that it took.",
     "orphan": "No row names a run that is not there.",
     "operator": "What an operator asks for is refused only where the run's log says why; what it shows is the log's.",
     "flower": "A Flower run is what verify requires: replies belong to messages, and contents are there.",
