@@ -1,4 +1,5 @@
-"""Measures the exact sum of 256 updates of 1M float32 beside a blocked float32 weighted add, memcpy, and peers.
+"""Measures the exact sum of 256 updates of 1M float32 beside a blocked float32 weighted add, memcpy, and peers; and
+each rule and server optimizer beside the mean.
 
 ``python -m benchmarks.aggregation [--quick] [--json]``. CPU seconds of one process, without digests and disks. Needs
 1.2 GB of memory (3.5 GB with flwr installed); ``--quick`` sums 48 updates and scales its CPU seconds to 256.
@@ -7,6 +8,9 @@
   the size that was fastest for it. The aim is for this ratio.
 - ``bodies_256x1m_vs_float_add``: the work of a coordinator: header and report parsed, values checked on arrival,
   added later, mean computed.
+- ``rule_NAME_32x1m_vs_mean``: the next model from 32 updates in memory by that rule, over that by the mean.
+- ``optimizer_NAME_1m_vs_average``: the next model and state from a mean in memory, over ``average``. The model has one
+  layer of 1M.
 - Peers get arrays, so reading their wire format is not measured.
 """
 
@@ -20,17 +24,29 @@ from operator import add
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.harness import Row, interleaved, main
+from benchmarks.harness import Pairs, Row, interleaved, main
 from client_sdk import codecs
-from client_sdk.tensors import read_header
+from client_sdk.tensors import Manifest, TensorSpec, read_header
 from client_sdk.tensors.exact_sum import ExactSum, peak
 from client_sdk.tensors.floats import Float32
 from client_sdk.update import Update, decode_report, encode_update
+from coordinator.engine.aggregation.combining import Computed, Sources, Updates, flat
+from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, Chosen, choose
+from coordinator.engine.aggregation.section import Aggregation
 
 DIMENSION = 1_000_000
 UPDATES = 256
 FLOAT_BLOCK = 65536
+RULE_UPDATES = 32
+OF_RULES: dict[str, dict[str, float]] = {
+    "trimmed-mean": {"fraction": 0.1},
+    "krum": {"wrong": 8, "keep": 16},
+    "centered-clipping": {"radius": 10.0},
+}
+OF_OPTIMIZERS: dict[str, dict[str, float]] = {"radam": {"layerwise": 1, "lookahead": 6}}
+"""Numbers of a plan: for rules those that have no default, for RAdam all that it can do."""
 AIM = 2.5
 MEMORY_AIM_MODELS = 3.0
 
@@ -175,6 +191,17 @@ def measure(quick: bool) -> Iterator[Row]:
     met = models <= MEMORY_AIM_MODELS
     yield Row(name="exact_sum_peak_models", value=models, unit="models", aim=MEMORY_AIM_MODELS, met=met)
 
+    rows = np.stack([values for values, _ in updates[:RULE_UPDATES]])
+    for name in RULES:
+        if name != "mean":
+            beside = interleaved(by_rule(name, rows), by_rule("mean", rows), max(3, pairs // 3))
+            yield beside_mean(f"rule_{name}_{RULE_UPDATES}x1m_vs_mean", beside)
+    for name in SERVER_OPTIMIZERS:
+        if name != "average":
+            yield beside_mean(
+                f"optimizer_{name}_1m_vs_average", interleaved(by_optimizer(name), by_optimizer("average"), pairs)
+            )
+
     for name, load in PEERS.items():
         try:
             run = load()
@@ -190,6 +217,42 @@ def measure(quick: bool) -> Iterator[Row]:
             peer=beside.other_median * scale,
             ratio=beside.ratio.median,
         )
+
+
+def by_rule(name: str, rows: NDArray[np.float32]) -> Callable[[], None]:
+    """Makes the next model of these updates."""
+    chosen = choose(Aggregation(rule=name, rule_parameters=OF_RULES.get(name, {}), weighting="equal"))
+    return lambda: made(chosen, Updates.of(rows, FLOAT_BLOCK))
+
+
+def by_optimizer(name: str) -> Callable[[], None]:
+    """Makes the next model and state of one mean."""
+    chosen = choose(Aggregation(server_optimizer=name, server_optimizer_parameters=OF_OPTIMIZERS.get(name, {})))
+    mean = np.random.default_rng(1).standard_normal(DIMENSION, np.float32) * np.float32(0.01)
+    layer = Manifest({"w": TensorSpec("F32", (1000, DIMENSION // 1000))})
+    return lambda: made(chosen, Sources(lambda: flat(mean), layer, DIMENSION))
+
+
+def made(chosen: Chosen, sources: Sources) -> None:
+    """Reads model and state after a round by blocks. It is step 6 of an optimizer that counts: RAdam then divides by
+    the root, and LookAhead's slow weights move."""
+    parent = flat(np.ones(DIMENSION, np.float32))
+    before = {name: tiled(first) for name, first in chosen.keeps.items()}
+    combined = chosen.combine(parent, sources, before, {"steps": 5}, {"server_learning_rate": 0.5}, b"")
+    for start in range(0, DIMENSION, FLOAT_BLOCK):
+        count = min(FLOAT_BLOCK, DIMENSION - start)
+        combined.model.read(start, count)
+        for kept in combined.tensors.values():
+            kept.read(start, count)
+
+
+def tiled(first: tuple[float, ...]) -> Computed:
+    """A state in which each row is ``first``."""
+    return Computed(lambda _, count: np.tile(np.array(first, np.float32), (count, 1)))
+
+
+def beside_mean(name: str, pairs: Pairs) -> Row:
+    return Row(name=name, value=pairs.ours_median, unit="CPU s", limit=pairs.other_median, ratio=pairs.ratio.median)
 
 
 def memory_models(updates: Weighted) -> float:

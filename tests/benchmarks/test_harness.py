@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import aggregation
 from benchmarks.harness import Pairs, Row, Spread, interleaved, main
+from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 
 
 def test_a_spread_is_the_median_and_the_quartiles() -> None:
@@ -96,6 +97,8 @@ def test_the_aggregation_benchmark_reports_its_rows(
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out.splitlines()[-1])["results"]}
     assert rows["exact_sum_256x1m_vs_float_add"]["aim"] == 2.5
     assert rows["memcpy"]["limit"] > 0
+    assert {f"rule_{name}_32x1m_vs_mean" for name in RULES if name != "mean"} <= set(rows)
+    assert {f"optimizer_{name}_1m_vs_average" for name in SERVER_OPTIMIZERS if name != "average"} <= set(rows)
     assert rows["exact_sum_vs_absent"]["value"] is None
 
 

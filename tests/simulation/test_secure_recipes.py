@@ -18,7 +18,11 @@ from simulation import History, recipes, simulate
 from simulation.simulator.checks import SecureWay
 
 SECURE = {"max_norm": 10.0, "max_abs": 2.0, "minimum_cohort": 5}
-PARAMETERS: Mapping[str, Mapping[str, Any]] = {"fedadam": {"tau": 0.01}, "fedyogi": {"tau": 0.01}}
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "fedadam": {"tau": 0.01},
+    "fedyogi": {"tau": 0.01},
+    "radam": {"layerwise": 1, "lookahead": 2},
+}
 OF_RULES: Mapping[str, Mapping[str, Any]] = {
     "trimmed-mean": {"fraction": 0.25},
     "krum": {"wrong": 1},
