@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
+from client_sdk.codecs.entropy import ENTROPY, EntropyCoded
 from client_sdk.codecs.few_bits import EDEN, SIGN, FewBits
 from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
 from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, LinearCodec, Origin, longest_body
@@ -24,6 +25,7 @@ from client_sdk.tensors.safetensors_file import Source, TensorHeader
 __all__ = [
     "BLOCK",
     "EDEN",
+    "ENTROPY",
     "FLOAT16",
     "FLOAT32",
     "GROUP",
@@ -34,6 +36,7 @@ __all__ = [
     "STOCHASTIC8",
     "BesideStatistics",
     "Codec",
+    "EntropyCoded",
     "FewBits",
     "Identity",
     "LinearCodec",
@@ -54,7 +57,7 @@ GROUP = "quorate.codecs"
 
 _ADDED: tuple[LinearCodec, ...] = (FLOAT32, ROTATED, *SAMPLED)
 _LINEAR = {codec.name: codec for codec in _ADDED}
-_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values(), *EDEN, SIGN)
+_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values(), *EDEN, SIGN, *ENTROPY)
 _CODECS = {codec.name: codec for codec in _BUILT_IN}
 
 

@@ -25,7 +25,9 @@ def test_what_is_labelled_unbiased_is_so(name: str) -> None:
 def test_every_codec_has_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "fashion", lambda: subject.gaussian(3000))
     rows = {row.name: row for row in subject.measure(True)}
-    assert len(rows) == 2 * 4 * len(codecs.names())
+    assert len(rows) == 2 * (4 * len(codecs.names()) + 4)
     assert rows["gaussian nmse eden1@1 unbiased"].met
     assert rows["gaussian bytes eden1@1 unbiased"].ratio == pytest.approx(1 / 16, rel=0.05)
+    assert rows["gaussian bound of 1 bits unbiased"].value == pytest.approx(1 / 3), "of normal deviates of one variance"
+    assert rows["gaussian gain of variances"].value == pytest.approx(1)
     assert rows["fashion nmse sign@1 biased"].value == pytest.approx(0.363, rel=0.1)

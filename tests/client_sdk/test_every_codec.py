@@ -22,6 +22,9 @@ ERRORS = {
     "eden2@1": (0.0, 0.5),
     "eden4@1": (0.0, 0.15),
     "sign@1": (1.0, 0.0),
+    "entropy1@1": (0.0, 1.5),
+    "entropy2@1": (0.0, 0.5),
+    "entropy4@1": (0.0, 0.15),
 }
 """Of each codec: the contract's ``error`` and ``whole_error``."""
 

@@ -69,6 +69,7 @@ def test_the_levels_are_those_of_least_squared_error() -> None:
             assert level == pytest.approx((density[0] - density[1]) / (below[1] - below[0]), abs=2e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "values"),
     [

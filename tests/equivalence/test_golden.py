@@ -507,7 +507,7 @@ def settings() -> list[str]:
 def updates() -> dict[str, str]:
     """The body that a device sends, byte for byte, for each codec; trained alone through the front door."""
     found = {}
-    for codec in ("float32@1", "float16@1", "eden1@1", "eden2@1", "eden4@1", "sign@1"):
+    for codec in ("float32@1", "float16@1", "eden1@1", "eden2@1", "eden4@1", "sign@1", "entropy1@1", "entropy4@1"):
         plan = {"task": {"batch_size": 4, "learning_rate": 0.125, "epochs": 2, "codec": codec}, "cohort": FEW}
         made = simulate(plan, LEARNER, fleet(), init=INIT, only="c03", round=2, seed=1)
         found[codec] = hashlib.sha256(pinned.encode_update(made, codec, "golden", 2)).hexdigest()

@@ -77,6 +77,13 @@ FEW_BITS: dict[str, Any] = {
 }
 """What each device draws and rotates by itself."""
 
+ENTROPY: dict[str, Any] = {
+    **PLAN,
+    "name": "entropy",
+    "task": {**PLAN["task"], "codec": "entropy2@1"},
+}
+"""What is coded in as few bytes as it needs, in a body of fixed length."""
+
 
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
@@ -129,8 +136,8 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, OPTIMIZED, SHARED, FEW_BITS],
-    ids=["average", "fedadam, stochastic8", "sampled, rotated", "eden, one bit"],
+    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY],
+    ids=["average", "fedadam, stochastic8", "sampled, rotated", "eden, one bit", "entropy, two bits"],
 )
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
