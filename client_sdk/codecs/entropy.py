@@ -366,7 +366,7 @@ class _Encoder:
         octaves, part = divmod(place, _FINER)
         largest = float(np.abs(self._values).max())
         step = np.float32(largest * 2.0 ** (octaves - 20) * _ROOTS[part])
-        return float(max(step, np.finfo(np.float32).smallest_normal))
+        return float(max(step, np.finfo(np.float32).smallest_subnormal))
 
     def _seed(self, purpose: str, place: int = 0) -> bytes:
         origin = self._origin
@@ -521,9 +521,10 @@ class _Reader:
         self._octets, self._size, self._lanes = octets, size, lanes
         self._bit, self._first = 8 * HEAD.size, HEAD.size + raw
         self._at = self._first
-        self._coder = rans.Decoder(_model().tables, self._words(2 * lanes))
-        if self._at != self._first + 4 * lanes or self._at > size:
+        states = self._words(2 * lanes)
+        if states.size < 2 * lanes:
             raise OutOfRange(f"{raw} bytes of raw bits and {lanes} states do not fit {size} bytes")
+        self._coder = rans.Decoder(_model().tables, states)
 
     def codes(self, contexts: Ints) -> Ints:
         """The codes in these contexts."""

