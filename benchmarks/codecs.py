@@ -99,7 +99,8 @@ def variances(delta: Tensors) -> np.ndarray:
         else:
             squares = np.full(squares.shape, squares.mean())
         found.append(squares.reshape(-1))
-    return np.maximum(np.concatenate(found), 1e-30)
+    least: np.ndarray = np.maximum(np.concatenate(found), 1e-30)
+    return least
 
 
 def bound(of_values: np.ndarray, bits: int) -> float:
