@@ -19,11 +19,12 @@ that the body names.
 
 The body has as many bytes as the codec's name allows, whatever the delta is; the step is the least that fits. It is
 searched with a dither of its own, since a step that hangs on u would be a bias. With the body's dither the codes may
-need more than with the search's. That is allowed for, and in one of some hundred bodies it is not enough: then the step
-grows, and another dither is drawn.
+need more than with the search's. That is allowed for, and where it is not enough (in none of 900 bodies), the step
+grows and another dither is drawn.
 
-zlib and lzma are no entropy coders for this: they need whole bits or bytes for a symbol of 1/10 bit and know no
-context, and other builds of zlib give other bytes for the same data.
+Libraries were measured on the codes of Fashion-MNIST, sorted by class, five codes of -1, 0 and 1 a byte. Without the
+classes, Huffman codes of zlib need 13 % more bytes than the whole body at 1 bit a value, 2 % at 2 bits, and 1 % less at
+4; all of zlib 28, 15 and 4 %, lzma 30, 13 and 2 %. And another build of a library may write other bytes.
 
 All chance comes from (task's seed, round, device). All operations are of integers, or of single float64 values in a
 fixed order, so the bits are the same on every machine.
@@ -260,12 +261,12 @@ class _Model:
 def _model() -> _Model:
     classes = np.concatenate([np.repeat(np.arange(LOW, FINE + 1), BINS), np.arange(FINE + 1, HIGH + 1)])
     octave, odd = np.divmod(np.arange(BINS), 2)
-    outer = 0.5 ** (octave + 1.0)
+    outer = np.ldexp(0.5, -octave)
     inner = np.where(odd == 1, 0.5, 0.75) * outer
     inner[-1] = 0
     begin = np.concatenate([np.tile(0.5 - np.where(odd == 1, 0.75, 1) * outer, FINE - LOW + 1), np.zeros(HIGH - FINE)])
     end = np.concatenate([np.tile(0.5 - inner, FINE - LOW + 1), np.full(HIGH - FINE, 0.5)])
-    deviation = np.array([math.sqrt(2.0 ** int(place) * math.sqrt(2)) for place in classes])
+    deviation = np.array([math.sqrt(math.ldexp(math.sqrt(2), int(place))) for place in classes])
     shift = np.maximum(0, (classes - 1) // 2)
     half = (1 << shift) >> 1
 
@@ -365,7 +366,7 @@ class _Encoder:
         """The step is at least a 2^20th of the largest magnitude, so that a code has at most 21 bits."""
         octaves, part = divmod(place, _FINER)
         largest = float(np.abs(self._values).max())
-        step = np.float32(largest * 2.0 ** (octaves - 20) * _ROOTS[part])
+        step = np.float32(math.ldexp(largest * _ROOTS[part], octaves - 20))
         return float(max(step, np.finfo(np.float32).smallest_subnormal))
 
     def _seed(self, purpose: str, place: int = 0) -> bytes:
@@ -424,7 +425,7 @@ class _Encoder:
     def _coded(values: Float32, classes: Ints, step: float, philox: np.random.Philox) -> tuple[Ints, Ints]:
         """(contexts, codes); codes of values with a dither below 0 have the other sign."""
         dither = _dither(philox, values.size)
-        codes = np.floor(values / np.float64(step) + dither + 0.5).astype(np.int64)
+        codes = np.floor(values.astype(np.float64) / step + dither + 0.5).astype(np.int64)
         return _contexts(classes, dither), np.where(dither < 0, -codes, codes)
 
 
