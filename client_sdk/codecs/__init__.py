@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
+from typing import cast
 
 from client_sdk.codecs.entropy import ENTROPY, EntropyCoded
 from client_sdk.codecs.few_bits import EDEN, SIGN, FewBits
 from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
 from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, LinearCodec, Origin, longest_body
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
-from client_sdk.extensions import CannotLoad, extensions
+from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.tensors.floats import Float32
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, TensorError, Tensors, shown
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
@@ -75,6 +76,8 @@ def get(name: str) -> Codec:
     codec = _CODECS.get(name)
     if codec is not None:
         return codec
+    if (here := provided_now(GROUP).get(name.rpartition("@")[0])) is not None and here.made.name == name:
+        return cast("Codec", here.made)
     if ":" in name:
         return _of_package(name)
     raise UnknownCodec(f"there is no codec {shown(name)}; there are {', '.join(_CODECS)}")

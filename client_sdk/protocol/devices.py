@@ -168,6 +168,13 @@ class Registration(Message):
     """A name for display, such as `ward 7`; `phone/ward 7` says a class too. Not verified."""
 
 
+def said_class(label: str) -> str:
+    """The class that a label says: ``phone`` of ``phone/ward 7``. A label without a slash is a name, and says none, so
+    that names make no class for each device: empty."""
+    said, slash, _ = label.partition("/")
+    return said.strip() if slash else ""
+
+
 class Registered(Message):
     """The answer to Registration. The device saves it before its next request."""
 

@@ -56,14 +56,14 @@ def check(
 
     Exit code 1 where the plan makes no sense: file, line and reason. Extensions that the plan names must be installed.
     """
-    from coordinator.engine.plan import Plan, chosen, require_bits, require_combinable
+    from coordinator.engine.plan import Plan, algorithm, require_bits, require_combinable
     from coordinator.runtime.extensions import installed
     from coordinator.runtime.insight.plan_check import cannot_learn, rounding_of, said_of_plan
     from coordinator.runtime.insight.plan_cost import RoundCost
 
     read = Plan.from_toml(plan, changes or ())
     weighs = None if examples is None or read.terms is None else float(min(examples, read.terms.weight_cap))
-    rule = chosen(read, installed(read), read.cohort.goal)
+    rule = algorithm(read, installed(read), read.cohort.goal)
     require_bits(read, weighs)
     doubt = learner_unknown(read)
     found, unknown = _model(read, init, said_roles(statistics))

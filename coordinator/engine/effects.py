@@ -57,6 +57,10 @@ class Contribution:
     device: str
     digest: str
     weight: int
+    steps: int = field(default=0, compare=False)
+    """Optimizer steps behind it."""
+    metrics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Of its training, as its device reported them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

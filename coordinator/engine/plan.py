@@ -45,8 +45,9 @@ from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings
-from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose
+from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose, choose_strategy
 from coordinator.engine.aggregation.section import Aggregation
+from coordinator.engine.aggregation.strategy import Algorithm, StrategySection
 from coordinator.engine.aggregation.weights import unit_of
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.plan_section import Section
@@ -233,6 +234,7 @@ class Plan(Section):
     datacenter: Datacenter | None = None
     secure: Secure | None = None
     schedule: Schedule | None = None
+    strategy: StrategySection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -264,7 +266,11 @@ class Plan(Section):
     def settings_at(self, version: int) -> Settings:
         """The numbers with which a round that begins with this version becomes the next one: see ``Combine``."""
         rate, curve = self.aggregation.server_learning_rate, self.schedule and self.schedule.server_learning_rate
-        return {"server_learning_rate": curve.rate(rate, version, self.finish.rounds) if curve else rate}
+        found = {"server_learning_rate": curve.rate(rate, version, self.finish.rounds) if curve else rate}
+        if self.strategy is not None:
+            task = self.task_at(version)
+            found |= {"learning_rate": task.learning_rate, "mu": task.mu}
+        return found
 
     @property
     def usual_weight(self) -> float:
@@ -340,7 +346,31 @@ def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = Non
     return found
 
 
-def require_combinable(plan: Plan, chosen: Chosen, elements: int = 0) -> None:
+def algorithm(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Algorithm:
+    """The plan's rule and server optimizer as ``chosen`` gives them, under its strategy, where it names one. PlanError
+    where the strategy is not there in the plan's version, cannot have this plan, or fails before the first round."""
+    usual = chosen(plan, registry, tried_on)
+    try:
+        strategy, numbers = choose_strategy(plan.strategy, registry)
+    except ExtensionError as error:
+        field, _, what = str(error).partition(": ")
+        raise PlanError(Mistake(what, ("strategy", field))) from None
+    found = Algorithm(usual=usual, strategy=strategy, settings=numbers)
+    if plan.strategy is None:
+        return found
+    reason = strategy.against(plan)
+    if not reason and plan.secure is not None and strategy.needs != "sum":
+        reason = "it needs single updates, which nobody sees in a masked round: leave [secure] out"
+    try:
+        found.task(plan, 0, {})
+    except ExtensionError as error:
+        reason = reason or str(error)
+    if reason:
+        raise PlanError(Mistake(f"{plan.strategy.name} does not go with this plan: {reason}", ("strategy", "name")))
+    return found
+
+
+def require_combinable(plan: Plan, chosen: Chosen | Algorithm, elements: int = 0) -> None:
     """PlanError where the plan's rule cannot combine rounds of updates of so many values: they may be too few, or take
     too much memory."""
     if reason := chosen.reason_against(plan.cohort.goal, plan.cohort.quorum_count, elements):

@@ -65,6 +65,7 @@ class Member:
     digest: str | None = None
     weight: int = 0
     bytes: int = 0
+    steps: int = 0
     partial: bool = False
     treated: Treated = UNTREATED
     metrics: dict[str, float] = field(default_factory=dict)

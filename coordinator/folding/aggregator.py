@@ -48,7 +48,7 @@ from coordinator.engine.aggregation.registry import BUILT_IN, Registry
 from coordinator.engine.effects import Contribution
 from coordinator.engine.evidence import NO_EVIDENCE, Evidence, updates_digest
 from coordinator.engine.named_tensors import MOST_SMALL, NamedTensors, Small
-from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan import Plan, algorithm
 from coordinator.folding.named_tensors import HashedReads, StoredBlocks, carried
 from coordinator.folding.validation import Bounds, Measures, measure
 
@@ -243,7 +243,8 @@ class Aggregator:
         self._blobs = blobs
         self._plan = plan
         self._run = run
-        self._combine: Combine = chosen(plan, registry)
+        self.algorithm = algorithm(plan, registry)
+        self._combine: Combine = self.algorithm
         self._lock = threading.Lock()
         with blobs.open(checkpoint) as file:
             self.manifest: Manifest = read_header(file).manifest
@@ -317,13 +318,15 @@ class Aggregator:
             total = self._sums.total(round, items)
             return Computed(lambda start, count: total.mean_block(start, start + count))
 
-        return Updates(
+        updates = Updates(
             lambda places: self._sums.columns(tuple(rows[place] for place in places)),
             np.array([item.weight for item in rows], np.int64),
             mean,
             self.layout.whole,
             self.layout.parameters.elements,
         )
+        updates.reports = [{**item.metrics, "steps": item.steps} for item in rows]
+        return updates
 
     # ------------------------------------------------------------ the checkpoint
 
@@ -378,7 +381,9 @@ class Aggregator:
             read = {name: one.read.digest for name, one in kept.items() if one.read is not None}
             evidence = Evidence(parent=source.digest, named_tensors=read, updates=updates)
             digest, after = spool.commit(), {name: one.after.commit() for name, one in kept.items()}
-            return NewCheckpoint(digest, spool.size, after, kept_small, made.model.zero_sum, raised, evidence)
+            return NewCheckpoint(
+                digest, spool.size, after, kept_small, getattr(made.model, "zero_sum", False), raised, evidence
+            )
 
 
 def _as_json(small: Small) -> Small:

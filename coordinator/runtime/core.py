@@ -13,13 +13,16 @@ from typing import assert_never, cast
 
 from client_sdk.codecs import UnknownCodec
 from client_sdk.codecs import get as get_codec
+from client_sdk.protocol.devices import Task as DeviceTask
+from client_sdk.protocol.devices import said_class
 from client_sdk.protocol.problems import ProblemError, problem
 from client_sdk.tensors import Roles
 from coordinator.blobs import Blobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
+from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.kinds import Place
-from coordinator.engine.plan import chosen
+from coordinator.engine.plan import algorithm
 from coordinator.engine.plan_file import PlanError
 from coordinator.engine.rounds import KINDS
 from coordinator.engine.state import RunState
@@ -104,6 +107,18 @@ class Core:
                 self.process.aggregators[run] = self._made_aggregator(log)
             return self.process.aggregators[run]
 
+    def task(self, state: RunState, device: str) -> DeviceTask:
+        """The device's part in the round under way. MissingExtension where the strategy decides none."""
+        if state.plan.strategy is None:
+            return state.plan.task_at(state.version)
+        row = self.store.device(device)
+        try:
+            return self.aggregator(state.run).algorithm.task(
+                state.plan, state.version, state.small, "" if row is None else said_class(row.label)
+            )
+        except ExtensionError as error:
+            raise missing(state.run, error) from None
+
     def require_extensions(self) -> None:
         """MissingExtension where a run is not over and its plan names an extension that is not installed here in that
         version. A run whose log cannot be read is noted."""
@@ -116,7 +131,7 @@ class Core:
             if state.over:
                 continue
             try:
-                chosen(state.plan, self.extensions(state.plan))
+                algorithm(state.plan, self.extensions(state.plan))
                 get_codec(state.plan.task.codec)
             except (PlanError, UnknownCodec) as error:
                 raise missing(run, error) from None

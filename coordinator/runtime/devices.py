@@ -205,7 +205,7 @@ class DeviceRequests:
             device=device,
             checkpoint=self._checkpoint(state),
             plan_digest=log.row.plan_digest,
-            task=state.plan.task_at(state.version),
+            task=self._core.task(state, device),
             secure=_terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,

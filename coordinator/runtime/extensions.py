@@ -1,8 +1,9 @@
-"""Loads rules and server optimizers of installed packages, for the engine, which is pure and imports nothing itself.
+"""Loads rules, server optimizers and strategies of installed packages, for the engine, which is pure and imports
+nothing itself.
 
-The groups of entry points are ``quorate.rules`` and ``quorate.server_optimizers``. An entry point returns the object
-itself. Its version is the object's own ``version``, where it has one, so that a package may change without its
-arithmetic; otherwise the version of the package. Only what a plan names is imported.
+The groups of entry points are ``quorate.rules``, ``quorate.server_optimizers`` and ``quorate.strategies``. An entry
+point returns the object itself. Its version is the object's own ``version``, where it has one, so that a package may
+change without its arithmetic; otherwise the version of the package. Only what a plan names is imported.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client_sdk.extensions import CannotLoad, extensions
+from client_sdk.extensions import CannotLoad, extensions, provided_now
 from client_sdk.protocol.problems import ProblemError, problem
 from coordinator.engine.aggregation.registry import BUILT_IN, Installed, Registry, needs_package
 from coordinator.engine.plan import Plan
@@ -18,12 +19,14 @@ from coordinator.engine.plan_file import PlanError
 
 RULES_GROUP = "quorate.rules"
 OPTIMIZERS_GROUP = "quorate.server_optimizers"
+STRATEGIES_GROUP = "quorate.strategies"
 
 _ELSEWHERE_S = 30.0
 """Seconds after which a peer asks again: another replica may have what the plan names."""
 _PARTS = {
     "rule": ("needs", "takes_weights", "parameters"),
     "server_optimizer": ("slots", "parameters", "first", "apply"),
+    "name": ("parameters", "needs", "holds", "against", "keeps", "decide", "combine"),
 }
 _OF_RULE = {"sum": (), "all": ("combine",), "whole": ("holds", "fewest", "delta")}
 """What a rule has beside, by what it needs."""
@@ -44,28 +47,30 @@ def missing(run: str, reason: Exception) -> MissingExtension:
 
 
 def installed(plan: Plan) -> Registry:
-    """Returns the rule and the server optimizer that the plan names, where packages provide them."""
-    if not needs_package(plan.aggregation):
+    """Returns the rule, the server optimizer and the strategy that the plan names, where packages provide them."""
+    strategy = "" if plan.strategy is None else plan.strategy.name
+    if not needs_package(plan.aggregation) and ":" not in strategy:
         return BUILT_IN
     return Registry(
         rules=_named(RULES_GROUP, plan.aggregation.rule, "rule"),
         server_optimizers=_named(OPTIMIZERS_GROUP, plan.aggregation.server_optimizer, "server_optimizer"),
+        strategies=_named(STRATEGIES_GROUP, strategy, "name", "strategy"),
     )
 
 
-def _named(group: str, name: str, field: str) -> dict[str, Installed[Any]]:
-    entry = extensions(group).get(name)
+def _named(group: str, name: str, field: str, section: str = "aggregation") -> dict[str, Installed[Any]]:
+    entry = provided_now(group).get(name) or extensions(group).get(name)
     if entry is None:
         return {}
     try:
         made = entry.load()
     except CannotLoad as error:
-        raise PlanError(f"aggregation.{field}: {error}") from None
+        raise PlanError(f"{section}.{field}: {error}") from None
     lacking = [part for part in _PARTS[field] if not hasattr(made, part)]
     needs = getattr(made, "needs", "sum") if field == "rule" else "sum"
     lacking += [part for part in _OF_RULE.get(needs, ()) if not hasattr(made, part)]
     if isinstance(made, type) or lacking or needs not in _OF_RULE:
         what = f"an object without {lacking[0]}" if lacking else f"a rule that needs {needs!r}, not sum, all or whole"
         what = "a class instead of an object of it" if isinstance(made, type) else what
-        raise PlanError(f"aggregation.{field}: {name} cannot be used: its entry point returns {what}")
+        raise PlanError(f"{section}.{field}: {name} cannot be used: its entry point returns {what}")
     return {name: Installed(str(getattr(made, "version", entry.version)), made)}

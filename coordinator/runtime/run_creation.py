@@ -38,7 +38,7 @@ from client_sdk.tensors import (
 from client_sdk.tensors.manifest import StatisticRole, by_name, digest_of, stated
 from coordinator.blobs import Blobs, Gone
 from coordinator.engine import events as ev
-from coordinator.engine.plan import Plan, chosen, require_bits, require_combinable
+from coordinator.engine.plan import Plan, algorithm, require_bits, require_combinable
 from coordinator.engine.plan_file import Mistake, PlanError
 from coordinator.engine.secure.plan import cannot_learn
 from coordinator.folding.named_tensors import state_header
@@ -88,7 +88,7 @@ def checked_plan(core: Core, body: dict[str, object], usual: float | None = None
     ProblemError *invalid-plan*."""
     try:
         plan = Plan.parse(body)
-        chosen(plan, core.extensions(plan), plan.cohort.goal)
+        algorithm(plan, core.extensions(plan), plan.cohort.goal)
         require_bits(plan, usual)
     except PlanError as error:
         raise _refused(error) from None
@@ -167,7 +167,7 @@ def _unsaid(core: Core, plan: Plan, init: str, model: Manifest, sees: Sees) -> R
 def _require_room(core: Core, plan: Plan, header: TensorHeader, layout: Layout, wire: Manifest) -> None:
     """ProblemError where the rule would take too much memory for this model, or the header of an update, with its
     report, or of the server optimizer's state, could not be written."""
-    rule = chosen(plan, core.extensions(plan))
+    rule = algorithm(plan, core.extensions(plan))
     try:
         require_combinable(plan, rule, layout.elements)
     except PlanError as error:

@@ -18,6 +18,7 @@ from typing import Protocol
 from client_sdk import codecs
 from client_sdk.credentials.certificate import RevocationList
 from client_sdk.credentials.identity_keys import TrustedAuthority
+from client_sdk.protocol.devices import Task
 from client_sdk.secagg.header import AttemptHeader, Terms, agreed_digest
 from client_sdk.secagg.quantize import StatisticRange
 from client_sdk.secagg.roster import Vouching, vouched_by
@@ -74,9 +75,11 @@ def statistics_of(layout: Layout, terms: Terms) -> tuple[StatisticRange, ...]:
     )
 
 
-def announce(state: RunState, *, run: bytes, layout: Layout, authority: Authority, at: float) -> AttemptHeader:
-    """The header of the attempt that ``state`` is in. ``run``: its ``run_digest``; ``layout``: of an update before it
-    is encoded; ``at``: Unix seconds."""
+def announce(
+    state: RunState, *, run: bytes, task: Task, layout: Layout, authority: Authority, at: float
+) -> AttemptHeader:
+    """The header of the attempt that ``state`` is in. ``run``: its ``run_digest``; ``task``: the devices' part;
+    ``layout``: of an update before it is encoded; ``at``: Unix seconds."""
     plan, secure = state.plan, state.plan.secure
     if secure is None:
         raise ValueError("the plan has no secure rounds")
@@ -88,7 +91,7 @@ def announce(state: RunState, *, run: bytes, layout: Layout, authority: Authorit
         round=state.current.number,
         attempt=state.current.attempt,
         model=bytes.fromhex(state.checkpoint),
-        plan=agreed_digest(digest, plan.task_at(state.version), plan.aggregation.weighting, state.roles_digest),
+        plan=agreed_digest(digest, task, plan.aggregation.weighting, state.roles_digest),
         dimension=codecs.linear(plan.task.codec).count(layout.parameters.elements),
         codec=codec,
         codec_version=int(version),

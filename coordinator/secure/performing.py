@@ -145,12 +145,15 @@ class SecureWork:
     # ------------------------------------------------------------ one for each action
 
     def _announce(self, action: fx.Announce) -> None:
-        layout, authority = self._aggregator().layout, self._authority()
+        aggregator, authority = self._aggregator(), self._authority()
 
         def announced(state: RunState, at: float) -> ev.Announced | None:
             if not wanted(state, action) or state.secure is None or state.secure.header:
                 return None
-            header = announce(state, run=self._run.digest, layout=layout, authority=authority, at=at)
+            task = aggregator.algorithm.task(state.plan, state.version, state.small)
+            header = announce(
+                state, run=self._run.digest, task=task, layout=aggregator.layout, authority=authority, at=at
+            )
             return ev.Announced(
                 at=at,
                 round=action.round,

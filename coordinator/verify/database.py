@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from client_sdk import codecs
 from client_sdk.credentials.identity_keys import TrustedAuthority
-from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan import Plan, algorithm
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.refold import Readable
 from coordinator.runtime.extensions import FindExtensions, installed
@@ -145,7 +145,7 @@ def _require_extensions(row: RunRow, extensions: FindExtensions) -> None:
     except PlanError:
         return  # a violation, named where the rows are checked
     try:
-        chosen(plan, extensions(plan))
+        algorithm(plan, extensions(plan))
         codecs.get(plan.task.codec)
     except (PlanError, codecs.UnknownCodec) as error:
         raise CannotVerify(f"the updates of run {row.run} cannot be folded again here: {error}") from None

@@ -15,6 +15,7 @@ from coordinator.verify.secure import LoggedSecure
 _READ = (
     "complete",
     "examples",
+    "steps",
     "metrics",
     "held_out",
     "held_out_examples",

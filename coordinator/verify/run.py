@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -76,6 +76,8 @@ class RunChecks:
         self._line: list[CheckpointRow] = []
         self._wanted: list[WantedBlob] = []
         self._summed: dict[int, list[ContributionRow]] = {}
+        self._reports: dict[int, Mapping[str, Mapping[str, Any]]] = {}
+        """Round -> the reports of its devices, of a plan whose strategy may read them."""
         self._small: dict[int, Small] = {}
         """Version -> the small state that goes with it, as the log has it."""
         self._over: dict[int, LoggedSecure] = {}
@@ -136,6 +138,7 @@ class RunChecks:
         yield from deadlines.snapshot(row.snapshot)
         yield from checks.scores_marks_and_acts(replay.round_number, row.init)
         self._summed = checks.summed
+        self._reports = {number: item.reports for number, item in log.items() if self.plan.strategy is not None}
         yield from differing_tables(reader, replay, rounds)
         if replay.whole:
             yield from self._against_state(replay)
@@ -182,12 +185,17 @@ class RunChecks:
             roles=self.replay.state.roles if self.replay is not None else {},
             round=number,
             parent=NewCheckpoint(parent.digest, parent.bytes, parent.named_tensors, self._small[parent.version]),
-            items=tuple(Contribution(device=item.device, digest=item.digest, weight=item.weight) for item in counted),
+            items=tuple(self._contribution(number, item) for item in counted),
             committed=NewCheckpoint(
                 committed.digest, committed.bytes, committed.named_tensors, self._small[committed.version]
             ),
             settings=plan.settings_at(parent.version),
         )
+
+    def _contribution(self, round: int, item: ContributionRow) -> Contribution:
+        said = self._reports.get(round, {}).get(item.device, {})
+        steps, metrics = int(said.get("steps", 0)), said.get("metrics", {})
+        return Contribution(device=item.device, digest=item.digest, weight=item.weight, steps=steps, metrics=metrics)
 
     def took_part(self) -> Iterator[str]:
         """Devices and workers that the log names."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quorate.testing.learner import LearnerContract as LearnerContract
     from quorate.testing.metric import MetricContract as MetricContract
     from quorate.testing.proof import EnrolmentProofContract as EnrolmentProofContract
+    from quorate.testing.strategy import StrategyContract as StrategyContract
 
 _HOMES = {
     "CodecContract": "quorate.testing.codec",
@@ -36,6 +37,7 @@ _HOMES = {
     "MetricContract": "quorate.testing.metric",
     "RuleContract": "quorate.testing.aggregation",
     "ServerOptimizerContract": "quorate.testing.aggregation",
+    "StrategyContract": "quorate.testing.strategy",
     "WholeRuleContract": "quorate.testing.aggregation",
 }
 
@@ -48,6 +50,7 @@ __all__ = [
     "MetricContract",
     "RuleContract",
     "ServerOptimizerContract",
+    "StrategyContract",
     "WholeRuleContract",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from client_sdk.tensors import Float32, Layout, ManifestMismatch, TensorError, T
 from client_sdk.tensors.floats import joined
 from client_sdk.update import BadReport, Seconds, Update, report_of
 from coordinator.engine.aggregation.weights import weight_of
-from coordinator.engine.plan import Plan, chosen
+from coordinator.engine.plan import Plan, algorithm
 from coordinator.folding.validation import Bounds, Measures, measure_blocks
 from coordinator.runtime.extensions import installed
 from simulation.clients import Clients
@@ -31,6 +31,8 @@ from simulation.errors import own_trace
 
 _OF_THE_DEVICE = (OutOfTime, NoExamples, Diverged)
 """Errors that real devices have too: the device withdraws, and the round goes on."""
+_TASKS = 64
+"""Tasks that are kept: those of a round, one for each class of devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Kernel:
         self.plan = plan
         self._weight_unit = plan.weight_unit if weight_unit is None else weight_unit
         self._secure = plan.secure is not None
-        self.needs_all = self._secure or chosen(plan, installed(plan)).rule.needs != "sum"
+        self.needs_all = self._secure or algorithm(plan, installed(plan)).needs != "sum"
         """Whether each update is needed, rather than their sum: by the plan's rule, or to be masked."""
         self.layout = layout
         self._bounds = Bounds.of(plan, layout)
@@ -68,13 +70,17 @@ class Kernel:
         self._clients = clients
         self._codec = codecs.beside(plan.task.codec, layout.statistics)
         self._digest = plan.digest
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[tuple[tuple[str, float], ...], Task] = {}
 
-    def _task(self, version: int) -> Task:
+    def _task(self, changes: Mapping[str, float]) -> Task:
         """Time is virtual: ``Job.steps`` says what the device has time for."""
-        if version not in self._tasks:
-            self._tasks = {version: self.plan.task_at(version).model_copy(update={"time_budget_s": None})}
-        return self._tasks[version]
+        found = self._tasks.get(key := tuple(changes.items()))
+        if found is None:
+            if len(self._tasks) >= _TASKS:
+                self._tasks.clear()
+            found = self.plan.task.model_copy(update={**changes, "time_budget_s": None})
+            self._tasks[key] = found
+        return found
 
     @cached_property
     def _with_rng(self) -> bool:
@@ -127,7 +133,7 @@ class Kernel:
                 self.learner,
                 model,
                 data,
-                self._task(job.version),
+                self._task(job.changes),
                 device=job.device,
                 round=job.round,
                 deadline=_whole if job.steps is None else _Steps(job.steps),

@@ -40,8 +40,8 @@ class Job:
     """About how many optimizer steps it will take: the longest jobs go first."""
     steps: int | None = None
     """Stop after so many steps; None: do the whole task."""
-    version: int = 0
-    """Version of the model that it begins with."""
+    changes: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """What of its task is other than in the plan, by the plan's schedule or strategy."""
     times: int = 1
     """By how many parts its update is weighed by 1/p: see ``RunState.times``."""
     fetch_s: float = 0.0

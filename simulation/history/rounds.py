@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from client_sdk.protocol.operators import RoundView
 from coordinator.engine import events, rounds
 from coordinator.engine.phases.lifecycle import NOT_NEEDED
+from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
 from coordinator.runtime import views
 from coordinator.runtime.run_log import start_of
@@ -135,6 +136,16 @@ def current_state(reader: Reader, row: RunRow) -> RunState:
     """The run's current state: its snapshot, and the newer events of the log applied to it."""
     now, seq = start_of(row)
     for event in read_events(reader, row.run, seq):
+        now, _ = rounds.step(now, events.from_json(event.kind, event.at, event.body))
+    return now
+
+
+def state_in(reader: Reader, row: RunRow, round: int) -> RunState:
+    """The run's state when this round was opened."""
+    now = rounds.begin(row.run, Plan.parse(row.plan), row.init)
+    for event in read_events(reader, row.run, 0):
+        if now.round_number >= round:
+            break
         now, _ = rounds.step(now, events.from_json(event.kind, event.at, event.body))
     return now
 

@@ -4,6 +4,7 @@ clients' updates. Each error is one sentence that names the fix."""
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import index
@@ -13,6 +14,8 @@ from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
+from client_sdk import codecs
+from client_sdk.extensions import Provided
 from client_sdk.learning.budget import planned_steps
 from client_sdk.tensors import Tensors
 from client_sdk.tensors.manifest import StatisticRole
@@ -70,6 +73,14 @@ class AllSimulateOptions(SimulateOptions, total=False):
 
 LONGEST_CERTIFIED = 40
 """The most letters of an id in a certificate."""
+PARTS = {
+    "rule": ("aggregation", "rule", "quorate.rules"),
+    "server_optimizer": ("aggregation", "server_optimizer", "quorate.server_optimizers"),
+    "strategy": ("strategy", "name", "quorate.strategies"),
+    "codec": ("task", "codec", codecs.GROUP),
+}
+"""The arguments of ``simulate`` that are objects of a notebook: where a plan names them, and their group of entry
+points."""
 LEARNER = "simulation:learner"
 """The name of the learner in the arguments, for a plan that names none."""
 
@@ -116,6 +127,44 @@ def plan_of(plan: PlanLike) -> Plan:
     if isinstance(task, Mapping):
         whole["task"] = {"learner": LEARNER, **task}
     return Plan.parse(whole)
+
+
+def with_objects(plan: PlanLike, objects: Mapping[str, Any]) -> tuple[PlanLike, dict[str, dict[str, Provided]]]:
+    """The plan that names these objects of a notebook, and what they are called in it, by group of entry points.
+    ``objects``: those of ``PARTS`` that are given. ValueError where the plan names another one in their place."""
+    found: dict[str, dict[str, Provided]] = {}
+    for part, made in objects.items():
+        if isinstance(made, type):
+            raise ValueError(f"{part}= is a class: give an object of it, {made.__name__}()")
+        section, field, group = PARTS[part]
+        name = _name_of(part, made)
+        version = str(getattr(made, "version", "0"))
+        plan = _naming(plan, part, section, field, name, version)
+        found[group] = {name.partition("@")[0]: Provided(name.partition("@")[0], version, made)}
+    return plan, found
+
+
+def _name_of(part: str, made: Any) -> str:
+    """``notebook:half-way`` of an object of the class HalfWay; a codec has a name of its own."""
+    if part == "codec":
+        return str(getattr(made, "name", ""))
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(made).__name__).strip("_").lower().replace("_", "-")
+    return f"notebook:{words}"
+
+
+def _naming(plan: PlanLike, part: str, section: str, field: str, name: str, version: str) -> PlanLike:
+    if isinstance(plan, str | PathLike):
+        plan = Plan.from_toml(Path(plan))
+    whole = plan.model_dump(mode="json", exclude_unset=True) if isinstance(plan, Plan) else plan
+    if not isinstance(whole, Mapping) or not isinstance(whole.get(section) or {}, Mapping):
+        return plan  # the plan's own check says what is wrong with it
+    fields = dict(whole.get(section) or {})
+    if fields.get(field, name) != name:
+        raise ValueError(f"{part}= is given, and the plan says {section}.{field} = {fields[field]!r}: leave one out")
+    fields[field] = name
+    if part != "codec":
+        fields["version" if field == "name" else f"{field}_version"] = version
+    return {**whole, section: fields}
 
 
 def require_datacenter(plan: Plan, data: Mapping[str, Any], learner: Any) -> None:

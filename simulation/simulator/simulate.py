@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, Unpack, cast, overload
 
+from client_sdk.extensions import provided
 from client_sdk.learning.budget import planned_steps
 from client_sdk.protocol.devices import Score
 from client_sdk.protocol.operators import RoundView, rounding_words
@@ -29,8 +30,12 @@ from client_sdk.tensors.manifest import StatisticRole
 from client_sdk.update import Update
 from coordinator.blobs import BlobError, FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, FolderError, database_url
+from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.named_tensors import Small
 from coordinator.engine.phases.lifecycle import failures_in_a_row
-from coordinator.engine.plan import Finish, Plan
+from coordinator.engine.plan import Finish, Plan, algorithm
+from coordinator.engine.state import RunState
+from coordinator.runtime.extensions import installed
 from coordinator.store import StoreError, open_store
 from simulation.clients import Clients
 from simulation.clients.holdings import as_given
@@ -38,6 +43,7 @@ from simulation.engines import CannotTrain, EngineName, Job, MakeEngine, engine_
 from simulation.engines.kernel import Kernel
 from simulation.errors import ClientFailed, SimulationError, SimulationWarning, Stalled
 from simulation.history import History
+from simulation.history.rounds import state_in
 from simulation.simulator import checks
 from simulation.simulator.checks import (
     AllSimulateOptions,
@@ -55,6 +61,7 @@ from simulation.simulator.first_model import first_model, first_roles
 from simulation.simulator.progress import RoundProgress
 from simulation.simulator.scoring import CENTRAL, CLIENTS, Inputs, score_devices, score_version, shown_scores
 from simulation.virtual.behaviour import work_done
+from simulation.virtual.parts import changes
 from simulation.virtual.simulation import Simulation
 
 ABANDONED_MOST = 25
@@ -87,6 +94,10 @@ def simulate(
     behaviour: BehaviourLike = None,
     classes: ClassesLike = None,
     datacenter: Mapping[str, Any] | None = None,
+    strategy: Any = None,
+    rule: Any = None,
+    server_optimizer: Any = None,
+    codec: Any = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
     init: InitLike = None,
@@ -114,6 +125,10 @@ def simulate(
       the class of each client.
     - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
       are trained in this process, as by one rank.
+    - ``strategy``, ``rule``, ``server_optimizer``, ``codec``: objects of your own, without a package
+      (docs/extending.md). The plan then names ``notebook:half-way`` for an object of the class ``HalfWay``, in its
+      ``version``; a codec has its own name, ``notebook:coarse@1``. A coordinator that opens the folder does not have
+      them, and says so.
     - ``engine``: ``serial``, ``processes`` (``workers`` of them; None: one for each core), or a function from a
       ``Kernel`` to an ``Engine``. All give the same bits.
     - ``init``: the first checkpoint, as arrays, a torch ``state_dict()`` (tied weights under all their names or one)
@@ -150,11 +165,14 @@ def simulate(
     checks.require_whole("seed", seed, 0)
     if round is not None:
         checks.require_whole("round", round, 1)
+    given = {"strategy": strategy, "rule": rule, "server_optimizer": server_optimizer, "codec": codec}
+    plan, objects = checks.with_objects(plan, {part: made for part, made in given.items() if made is not None})
     if only is not None and round is not None:
-        return rerun(
-            checks.plan_of(plan), learner, Clients.of(clients), only, round,
-            behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
-        )  # fmt: skip
+        with provided(objects):
+            return rerun(
+                checks.plan_of(plan), learner, Clients.of(clients), only, round,
+                behaviour=behaviour, classes=classes, init=init, seed=seed, folder=folder,
+            )  # fmt: skip
     inputs = _checked(plan, clients, test, score_clients, score_every, behaviour, classes, seed)
     if rounds is not None:
         checks.require_whole("rounds", rounds, 1)
@@ -183,6 +201,7 @@ def simulate(
             failed=failing,
             datacenter=datacenter or {},
             masked=secure == "masked",
+            objects=objects,
         )
     except (StoreError, BlobError) as error:
         raise SimulationError(f"the run cannot be stored in {folder or 'a temporary folder'}: {error}") from error
@@ -406,41 +425,55 @@ def rerun(
     known; errors of the learner pass through."""
     if client not in clients:
         raise ValueError(f"there is no client {client!r}; the first is {clients.id(0)!r}")
-    habits = checks.habits_of(behaviour, checks.class_of(classes, clients), clients, seed)
+    of_class = checks.class_of(classes, clients)
+    habits = checks.habits_of(behaviour, of_class, clients, seed)
     cohort: Sequence[str] = [client]
+    version, small = round - 1, cast("Small", {})
     if folder is None and habits.by_share:
         raise ValueError("straggler_share depends on who else was selected in the round: give folder=")
     if init is None and folder is not None:
-        model, run, cohort = _of_folder(Path(folder), plan, round)
+        model, state, cohort = _of_folder(Path(folder), plan, round)
+        run, version, small = state.run, state.version, state.small
         cohort = [*cohort, *(() if client in cohort else (client,))]
     elif init is None and round > 1:
         raise ValueError(f"which model did round {round} start from? Give init= or folder=")
     else:
         model, run = first_model(init, learner, seed)[0](), plan.name
     conduct = habits.conducts(cohort, round)[client]
-    planned = planned_steps(plan.task, clients.examples(client))
-    steps, _ = work_done(conduct, planned, plan.cohort.collect_s, plan.task.time_budget_s)
+    try:
+        task = algorithm(plan, installed(plan)).task(plan, version, small, of_class(client))
+    except ExtensionError as error:
+        raise ValueError(f"round {round} has no task for {client!r}: {error}") from None
+    planned = planned_steps(task, clients.examples(client))
+    steps, _ = work_done(conduct, planned, plan.cohort.collect_s, task.time_budget_s)
     job = Job(
-        run=run, round=round, attempt=0, device=client, cost=steps, steps=None if steps == planned else max(1, steps)
+        run=run,
+        round=round,
+        attempt=0,
+        device=client,
+        changes=changes(plan.task, task),
+        cost=steps,
+        steps=None if steps == planned else max(1, steps),
     )
     layout = Layout.of(Manifest.of(model), plan.task.averaged, {})  # an update that is returned as it is
     return Kernel(plan, learner, clients, layout).update(model, job)
 
 
-def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, str, Sequence[str]]:
-    """(the model from which this round of the folder's newest run of the plan started, the run, the round's cohort)."""
+def _of_folder(folder: Path, plan: Plan, round: int) -> tuple[Tensors, RunState, Sequence[str]]:
+    """(the model from which this round of the folder's newest run of the plan started, the run's state when it was
+    opened, the round's cohort)."""
     if not (folder / BLOBS_FOLDER).is_dir():
         raise ValueError(f"{folder} is no data folder of a coordinator or a simulation")
     store = open_store(database_url(folder))
     try:
-        runs = [row.run for row in store.runs() if row.plan_digest == plan.digest]
+        runs = [row for row in store.runs() if row.plan_digest == plan.digest]
         if not runs:
             raise ValueError(f"{folder} has no run of this plan")
-        row = next((row for row in store.rounds(runs[-1], round - 1) if row.round == round), None)
+        row = next((row for row in store.rounds(runs[-1].run, round - 1) if row.round == round), None)
         if row is None:
-            raise ValueError(f"round {round} of run {runs[-1]} in {folder} has not begun")
-        line = [row for row in store.checkpoints(runs[-1]) if row.round is None or row.round < round]
-        with FileBlobs(folder / BLOBS_FOLDER).open(line[-1].digest) as file:
-            return from_bytes(file.read()), runs[-1], cast("list[str]", row.body.get("cohort", []))
+            raise ValueError(f"round {round} of run {runs[-1].run} in {folder} has not begun")
+        state = state_in(store, runs[-1], round)
+        with FileBlobs(folder / BLOBS_FOLDER).open(state.checkpoint) as file:
+            return from_bytes(file.read()), state, cast("list[str]", row.body.get("cohort", []))
     finally:
         store.close()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from client_sdk.learning.budget import planned_steps
+from client_sdk.protocol.devices import Task
 from client_sdk.protocol.secure import Stage
 from coordinator.engine.plan import Plan
 from coordinator.engine.state import RunState
@@ -16,8 +18,8 @@ from simulation.virtual.behaviour import Habits, work_done
 
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 OUT_OF_TIME = CannotTrain(reason="The time ran out before one step of training could be done.")
-Planned = Callable[[int], int]
-"""Training examples -> optimizer steps of the whole task."""
+TaskOf = Callable[[RunState, str], Task]
+"""The task of a device in the round under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Part:
         return self.at, self.order
 
 
-def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, planned: Planned) -> dict[str, Part]:
+def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, task_of: TaskOf) -> dict[str, Part]:
     """Returns the parts of a cohort that begins now, by device; devices that vanish before they have
     trained have none."""
     plan, found = state.plan, {}
@@ -50,14 +52,15 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
     for name, conduct in habits.conducts(state.current.members, state.round_number).items():
         if not conduct.trains(secure=plan.secure is not None):
             continue
-        whole = planned(clients.examples(name))
-        steps, train_s = work_done(conduct, whole, due_s, plan.task.time_budget_s)
+        task = task_of(state, name)
+        whole = planned_steps(task, clients.examples(name))
+        steps, train_s = work_done(conduct, whole, due_s, task.time_budget_s)
         job = Job(
             run=state.run,
             round=state.round_number,
             attempt=state.current.attempt,
             device=name,
-            version=state.version,
+            changes=changes(plan.task, task),
             cost=steps,
             times=state.times(name),
             steps=None if steps == whole else steps,
@@ -73,6 +76,14 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, plan
             vanishes_before=_STAGES[conduct.exchange] if conduct.vanishes else None,
         )
     return found
+
+
+def changes(planned: Task, task: Task) -> dict[str, float]:
+    """What of ``task`` is other than in the plan."""
+    if task is planned:
+        return {}
+    both = planned.model_dump(), task.model_dump()
+    return {name: value for name, value in both[1].items() if value != both[0][name]}
 
 
 def due_in_s(now: float, state: RunState) -> float:
@@ -106,9 +117,9 @@ class Unfinished:
 
 
 def unfinished(
-    store: Reader, run: str, plan: Plan, clients: Clients, habits: Habits, planned: Planned
+    store: Reader, run: str, plan: Plan, clients: Clients, habits: Habits, task_of: Callable[[int, str], Task]
 ) -> list[Unfinished]:
-    """Returns all unfinished devices."""
+    """Returns all unfinished devices. ``task_of``: round, device -> the task that it had."""
     row = store.run(run)
     events = [] if row is None else _lately(store, run, row.seq, plan.cohort.collect_s)
     left: dict[int, tuple[float, dict[str, None]]] = {}
@@ -131,8 +142,9 @@ def unfinished(
             conduct = conducts[device]
             if conduct.trains(secure=plan.secure is not None):
                 due_s = (began + plan.cohort.collect_s) - began
-                steps = planned(clients.examples(device))
-                _, train_s = work_done(conduct, steps, due_s, plan.task.time_budget_s)
+                task = task_of(number, device)
+                steps = planned_steps(task, clients.examples(device))
+                _, train_s = work_done(conduct, steps, due_s, task.time_budget_s)
                 at = began + conduct.network_s + train_s
                 found.append(Unfinished(round=number, at=at, number=clients.number(device), device=device))
     return sorted(found)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 
 from client_sdk import codecs
 from client_sdk.chance import labelled, shake_bytes
-from client_sdk.learning.budget import planned_steps
-from client_sdk.protocol.devices import Score
+from client_sdk.extensions import Provided, provided
+from client_sdk.protocol.devices import Score, Task
 from client_sdk.protocol.names import REPORT_KEY
 from client_sdk.protocol.operators import CreateRun, MetricReport, RoundView
 from client_sdk.secagg.actions import Primitives
@@ -50,7 +51,7 @@ from simulation.errors import SimulationWarning
 from simulation.history import History
 from simulation.history.ledger import copy_run, follow
 from simulation.history.recorded_run import NOT_DETERMINISTIC, RESUMED_UNCHECKED, UNMASKED
-from simulation.history.rounds import current_state
+from simulation.history.rounds import current_state, state_in
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
@@ -87,14 +88,17 @@ class Simulation:
         failed: Callable[[Job, CannotTrain], None],
         datacenter: Mapping[str, Any],
         masked: bool = True,
+        objects: Mapping[str, Mapping[str, Provided]] = MappingProxyType({}),
     ) -> None:
         """``init`` makes the first checkpoint, unless the ``folder`` has a run of this plan already: that one is
         resumed. ``said``: the roles of its tensors. ``masked``: whether devices really mask in secure rounds.
+        ``objects``: what the plan names without a package (``client_sdk.extensions``).
 
         FolderError, StoreError, ProblemError where it cannot begin.
         """
         self._exits = ExitStack()
         self._exits.enter_context(garbage_frozen())
+        self._exits.enter_context(provided(objects))
         try:
             self._folder: Store | None = None
             self._path = folder
@@ -151,7 +155,6 @@ class Simulation:
                 with self.store.transaction() as tx:
                     tx.put_revocations(list_row(authority.revocations))
             self.run = self._begun(before, plan, body, origin, roles, clients)
-            planned = partial(planned_steps, plan.task)
             make_world: Callable[..., SimulatedWorld] = SimulatedWorld
             if authority is not None:
                 make_world = partial(SecureWorld, authority=authority, primitives=primitives, layout=self.kernel.layout)
@@ -163,7 +166,6 @@ class Simulation:
                 self.engine,
                 agenda,
                 seed=seed,
-                planned=planned,
                 size_of=UpdateSizes(self.kernel.layout, plan.task.codec),
                 begin=self._begin,
                 failed=failed,
@@ -173,7 +175,7 @@ class Simulation:
             self._exits.callback(self.world.close)
             if before is not None:
                 self._require_as_before(is_deterministic(learner))
-                self.world.resume(unfinished(self.store, self.run, plan, clients, habits, planned))
+                self.world.resume(unfinished(self.store, self.run, plan, clients, habits, self._task_before))
         except BaseException:
             self._exits.close()
             raise
@@ -269,6 +271,13 @@ class Simulation:
         taken = [row.run for row in self._folder.runs()] if self._folder is not None else []
         request = CreateRun(plan=plan.written_out, init=name, origin=origin, roles=dict(roles))
         return self.coordinator.operators.create_run(request, taken=taken, usual=_usual(plan, clients)).run
+
+    def _task_before(self, round: int, device: str) -> Task:
+        """The task that the device had in a round before this call: its work, not its rates."""
+        row, plan = self.store.run(self.run), self.state.plan
+        if plan.strategy is None or row is None:
+            return plan.task
+        return self.coordinator.core.task(state_in(self.store, row, round), device)
 
     def _require_as_before(self, deterministic: bool) -> None:
         """SimulationError where a client gives other bits now than in an earlier call: see ``CheckedEngine``. A learner

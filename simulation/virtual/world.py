@@ -37,7 +37,7 @@ from simulation.virtual.agenda import Agenda
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import Device, SimulatedEnrolment
-from simulation.virtual.parts import OUT_OF_TIME, Part, Planned, Unfinished, parts_of
+from simulation.virtual.parts import OUT_OF_TIME, Part, Unfinished, parts_of
 
 _ASKS_AGAIN_S = 600.0
 """Virtual seconds after which waiting devices check in again, before their place in the pool expires."""
@@ -62,7 +62,6 @@ class SimulatedWorld:
         agenda: Agenda,
         *,
         seed: int,
-        planned: Planned,
         size_of: Callable[[str], int],
         begin: Callable[[RunState], None],
         failed: Callable[[Job, CannotTrain], None],
@@ -80,7 +79,6 @@ class SimulatedWorld:
         self._engine = engine
         self._agenda = agenda
         self._seed = seed
-        self._planned = planned
         self._begin = begin
         self._failed = failed
         self._datacenter = datacenter
@@ -253,7 +251,7 @@ class SimulatedWorld:
         """Submits the jobs that will count to the engine. While it trains, the cohort gets its assignments, and the end
         of each training is put on the agenda."""
         self._begin(state)
-        self._parts = parts_of(state, self.now, self._clients, self._habits, self._planned)
+        self._parts = parts_of(state, self.now, self._clients, self._habits, self.coordinator.core.task)
         jobs = [part.job for part in sorted(self._parts.values(), key=_place) if part.job is not None]
         self._engine.submit(jobs[: self._most(state)])
         self._training = []

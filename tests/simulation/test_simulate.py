@@ -8,6 +8,8 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -102,7 +104,7 @@ def test_round_is_the_exact_mean_of_its_updates() -> None:
     first = NET.initial(0)
     task = history.plan.task
     updates = [NET.train(first, data[name].train, task, device=name, round=1) for name in data]
-    mean = Update.total(updates).mean()
+    mean = reduce(add, updates).mean()
     for name, tensor in history.checkpoint().items():
         assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
 
@@ -208,7 +210,7 @@ def test_straggler_does_the_steps_that_its_time_allows() -> None:
     history = simulate(plan(1, **more), NET, data, behaviour=Behaviour(step_s=1.0), progress=False)
     steps = history.plan.task.model_copy(update={"epochs": None, "steps": 3, "time_budget_s": None})
     first = NET.initial(0)
-    mean = Update.total(NET.train(first, data[name].train, steps, device=name, round=1) for name in data).mean()
+    mean = reduce(add, (NET.train(first, data[name].train, steps, device=name, round=1) for name in data)).mean()
     for name, tensor in history.checkpoint().items():
         assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
 
@@ -465,7 +467,7 @@ def test_client_of_a_later_round_is_run_again_from_the_folder(tmp_path: Path) ->
     history = simulate(plan(2), NET, data, folder=tmp_path, progress=False)
     first = history.checkpoint(1)
     updates = [simulate(plan(2), NET, data, only=name, round=2, folder=tmp_path) for name in data]
-    mean = Update.total(updates).mean()
+    mean = reduce(add, updates).mean()
     for name, tensor in history.checkpoint(2).items():
         assert np.array_equal(tensor, (first[name] + mean[name]).astype(np.float32))
     alone = simulate(plan(2), NET, data, only="client-1", round=1)

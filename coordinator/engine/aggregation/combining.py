@@ -56,17 +56,10 @@ class Blocks(Protocol):
         ...
 
 
-class Model(Blocks, Protocol):
-    """The next model's averaged tensors."""
-
-    @property
-    def zero_sum(self) -> bool:
-        """Whether what the updates gave was zero in every value that has been read."""
-        ...
-
-
 class Combined(NamedTuple):
-    model: Model
+    model: Blocks
+    """The next model's averaged tensors. Its attribute ``zero_sum``, where it has one, says whether what the updates
+    gave was zero in every value that has been read."""
     tensors: Mapping[str, Blocks]
     """The named tensors that the next round shall find, those of ``Combine.keeps``: of parameters only."""
     small: Small
@@ -122,6 +115,8 @@ class Sources:
 
     weights: Weights = np.empty(0, np.int64)
     """[n]: of the single updates."""
+    reports: Sequence[Mapping[str, float]] = ()
+    """[n]: what their devices reported: ``steps``, and their training metrics, such as ``loss``."""
 
     def __init__(self, total: Callable[[], Blocks], tensors: Manifest, parameters: int) -> None:
         self._total = total
@@ -146,6 +141,12 @@ class Sources:
     def whole(self, place: int) -> Float32:
         """[elements], read-only: the update in this row."""
         raise _masked()
+
+    def reported(self, name: str) -> Float64:
+        """[n]: this number of each report, NaN where a device reported none."""
+        if not len(self.weights):
+            raise _masked()
+        return np.array([report.get(name, np.nan) for report in self.reports])
 
 
 def _masked() -> ExtensionError:

@@ -45,6 +45,8 @@ from coordinator.engine.aggregation.optimizers import (
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings, settings
 from coordinator.engine.aggregation.robust import CenteredClipping, GeometricMedian, Krum
 from coordinator.engine.aggregation.rules import ColumnRule, Mean, Median, Rule, TrimmedMean, Vector, WholeRule
+from coordinator.engine.aggregation.strategies import STRATEGIES
+from coordinator.engine.aggregation.strategy import PLAIN, Strategy
 from coordinator.engine.aggregation.width import (
     WidthProbe,
     require_on_made_columns,
@@ -55,6 +57,7 @@ from coordinator.engine.named_tensors import SERVER_OPTIMIZER, Small
 
 if TYPE_CHECKING:
     from coordinator.engine.aggregation.section import Aggregation
+    from coordinator.engine.aggregation.strategy import StrategySection
 
 Made = TypeVar("Made", covariant=True)
 
@@ -69,10 +72,12 @@ class Installed(Generic[Made]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Rules and server optimizers of packages, by ``package:name``. The built-in ones are always available."""
+    """Rules, server optimizers and strategies of packages, by ``package:name``. The built-in ones are always
+    available."""
 
     rules: Mapping[str, Installed[Rule]] = field(default_factory=dict)
     server_optimizers: Mapping[str, Installed[ServerOptimizer]] = field(default_factory=dict)
+    strategies: Mapping[str, Installed[Strategy]] = field(default_factory=dict)
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -132,12 +137,12 @@ class Chosen:
         settings: Settings,
         seed: bytes,
     ) -> Combined:
-        """See ``Combine``. The small state of a layer-wise optimizer counts its ``steps``; others have none. Nothing is
-        drawn."""
+        """See ``Combine``. The small state has the count of a layer-wise optimizer's steps, under ``SERVER_OPTIMIZER``;
+        the rest of it is passed on. Nothing is drawn."""
         rate, state = settings["server_learning_rate"], tensors.get(SERVER_OPTIMIZER)
-        taken = small.get("steps", 0) + 1
+        taken = small.get(SERVER_OPTIMIZER, 0) + 1
         step = _Step(self, parent, self._delta(sources), state, sources, rate, taken)
-        small = {"steps": taken} if is_layerwise(self.optimizer) else small
+        small = {**small, SERVER_OPTIMIZER: taken} if is_layerwise(self.optimizer) else small
         return Combined(step, {} if state is None else {SERVER_OPTIMIZER: Computed(step.state)}, small)
 
     def _delta(self, sources: Sources) -> Blocks:
@@ -349,6 +354,14 @@ def choose(section: Aggregation, registry: Registry = BUILT_IN, tried_on: int | 
     return found
 
 
+def choose_strategy(section: StrategySection | None, registry: Registry = BUILT_IN) -> tuple[Strategy, Settings]:
+    """The strategy that a plan names, and its parameters. ExtensionError as ``choose``."""
+    if section is None:
+        return PLAIN, {}
+    found = _found("name", "strategy", section.name, section.version, STRATEGIES, registry.strategies)
+    return found, settings(section.name, "parameters", found.parameters, section.parameters)
+
+
 def reasons_against(section: Aggregation) -> Iterator[str]:
     """Yields the errors of a section ``[aggregation]`` that can be found without any package."""
     known: dict[str, Rule | ServerOptimizer] = {**RULES, **SERVER_OPTIMIZERS}
@@ -420,8 +433,8 @@ def _found(
         raise ExtensionError(f"{field}: the {what} {which} is not installed here: install its package")
     if not version:
         raise ExtensionError(
-            f"{field}_version: the {what} {name} comes from a package, and is the same everywhere only in one version: "
-            f'set {field}_version = "{found.version}", which is installed here'
+            f"{_version_of(field)}: the {what} {name} comes from a package, and is the same everywhere only in one "
+            f'version: set {_version_of(field)} = "{found.version}", which is installed here'
         )
     if found.version != version:
         raise ExtensionError(f"{field}: the {what} {name} is installed in version {found.version}, not {version}")
@@ -437,7 +450,12 @@ def _require_foreign(field: str, what: str, name: str, built_in: Mapping[str, ob
 
 def _require_no_version(field: str, what: str, name: str, version: str | None) -> None:
     if version is not None:
-        raise ExtensionError(f"{field}_version: the {what} {name} is built in: leave its version out")
+        raise ExtensionError(f"{_version_of(field)}: the {what} {name} is built in: leave its version out")
+
+
+def _version_of(field: str) -> str:
+    """The field beside the one with the name."""
+    return "version" if field == "name" else f"{field}_version"
 
 
 def _settings(field: str, name: str, made: Rule | ServerOptimizer, given: Mapping[str, float]) -> Settings:

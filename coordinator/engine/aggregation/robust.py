@@ -156,11 +156,11 @@ def _mean(updates: Updates, shares: Float64, products: Float64) -> Float32:
     They become whole multiples of 2^-28, or of a larger power of two where that sum could overflow: of parameters where
     the weighted mean of norms is above 4. For statistics, whose norms nobody has, of 2^-14, which holds any update. A
     weight is off by at most half of that."""
-    of_parameters = _whole(shares, math.fsum(shares * np.sqrt(products.diagonal())))
-    return updates.sum(of_parameters, _whole(shares, RANGE)).read(0, updates.elements)
+    of_parameters = whole_weights(shares, math.fsum(shares * np.sqrt(products.diagonal())))
+    return updates.sum(of_parameters, whole_weights(shares, RANGE)).read(0, updates.elements)
 
 
-def _whole(shares: Float64, magnitude: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def whole_weights(shares: Float64, magnitude: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """``shares`` in whole units, of updates of which ``magnitude`` bounds the weighted mean of their largest values."""
     bits = min(_FINEST, math.frexp(_LARGEST / max(magnitude, 1.0))[1] - 1)
     return np.rint(np.ldexp(shares, bits)).astype(np.int64)

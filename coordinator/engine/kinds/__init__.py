@@ -78,7 +78,9 @@ class RoundKind(ABC, Generic[KindEvent]):
     def contributions(self, round: Round) -> tuple[fx.Contribution, ...]:
         """The updates that were acknowledged, by device id."""
         return tuple(
-            fx.Contribution(device=device, digest=member.digest, weight=member.weight)
+            fx.Contribution(
+                device=device, digest=member.digest, weight=member.weight, steps=member.steps, metrics=member.metrics
+            )
             for device, member in sorted(round.members.items())
             if member.digest is not None
         )

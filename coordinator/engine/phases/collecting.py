@@ -55,6 +55,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         digest=event.digest,
         weight=weight,
         bytes=event.bytes,
+        steps=event.steps,
         partial=not event.complete,
         treated=treated,
         metrics=event.metrics,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from client_sdk.credentials.certificate import Certificate
+from client_sdk.protocol.devices import said_class
 from client_sdk.protocol.insight import (
     CertificateView,
     ClassView,
@@ -49,10 +50,8 @@ Sees = Callable[[str], bool]
 
 
 def class_of(label: str) -> str:
-    """The class that a label says: ``phone`` of ``phone/ward 7``. A label without a slash is a name, and says none, so
-    that names make no class for each device."""
-    said, slash, _ = label.partition("/")
-    return (said.strip() if slash else "") or NO_CLASS
+    """The class that a label says, for people."""
+    return said_class(label) or NO_CLASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ def played(name: str, given: Mapping[str, float], width: int = 1 << 16) -> Line:
                 following[part] = made.model.read(first, part.stop - first)
                 state[part] = made.tensors[SERVER_OPTIMIZER].read(first, part.stop - first)
         model, small = following, made.small
-        assert small == {"steps": at}
+        assert small == {SERVER_OPTIMIZER: at}
         line.append({name: model[place].reshape(SHAPES[name]).astype(np.float64) for name, place in places.items()})
     return line
 
@@ -311,7 +311,7 @@ def combined(optimizer: Any, steps: int = 4) -> Any:
     more = Manifest({**tensors, "mean": TensorSpec("F32", (2,))})
     sources = Sources(lambda: flat(np.ones(9, np.float32)), more, tensors.elements)
     return chosen.combine(
-        flat(np.zeros(9, np.float32)), sources, {}, {"steps": steps}, {"server_learning_rate": 1.0}, b""
+        flat(np.zeros(9, np.float32)), sources, {}, {SERVER_OPTIMIZER: steps}, {"server_learning_rate": 1.0}, b""
     )
 
 
@@ -322,7 +322,7 @@ def test_an_optimizer_gets_whole_layers_once_each_with_their_names_and_the_numbe
     assert made.model.read(6, 1).tolist() == [2]
     assert made.model.read(7, 2).tolist() == [1, 1], "a statistic has the plain mean"
     assert optimizer.seen == [("a", (2, 3), 5), ("b", (), 5)]
-    assert made.small == {"steps": 5}
+    assert made.small == {SERVER_OPTIMIZER: 5}
     assert not made.model.zero_sum
 
 

@@ -53,6 +53,8 @@ PLANS: list[Body] = [
     {**TASK, "aggregation": {"weighting": "equal"}, "secure": {**SECURE, "minimum_cohort": 100}},
     {"task": {**TASK["task"], "mu": 0.5}, "schedule": {"server_learning_rate": {"shape": "linear"}}},
     {**TASK, "schedule": {"learning_rate": {"warmup": 3}}},
+    {**TASK, "strategy": {"name": "clinic:patient", "version": "1", "parameters": {"warm": 0.1}}},
+    {**TASK, "strategy": {"name": "fednova"}},
 ]
 """Plans in which fields make sense: each field can be changed by itself in one of them, at least."""
 TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")

@@ -240,7 +240,10 @@ def check_round(state: states.RunState, round: states.Round) -> None:
     if round.phase == "committing":
         assert len(counted) >= state.plan.cohort.quorum_count
         assert rounds.pending(state)[-1] == fx.Commit(
-            round=round.number, parent=state.checkpoint, contributions=counted
+            round=round.number,
+            parent=state.checkpoint,
+            contributions=counted,
+            settings=state.plan.settings_at(state.version),
         )
 
 

@@ -146,7 +146,7 @@ def test_how_many_values_are_worked_on_at_a_time_changes_no_bit_of_a_layer(
         for number in range(3):
             before = found[-1] if found else None
             found.append(committed(blobs, random_model(0), random_model(number + 1), before, **aggregation))
-        assert [one.small for one in found] == [{"steps": 1}, {"steps": 2}, {"steps": 3}]
+        assert [one.small for one in found] == [{SERVER_OPTIMIZER: 1}, {SERVER_OPTIMIZER: 2}, {SERVER_OPTIMIZER: 3}]
         return found
 
     assert random_model(0)["z"].size > BLOCK
@@ -166,7 +166,7 @@ def test_a_masked_round_takes_the_step_of_a_plain_one_with_the_same_mean(aggrega
     mean = np.concatenate([delta[name].ravel() for name in aggregator.layout.whole])
     masked = aggregator.apply(3, parent, flat(mean))
     assert masked._replace(evidence=plain.evidence) == plain
-    assert masked.small == {"steps": 1}
+    assert masked.small == {SERVER_OPTIMIZER: 1}
 
 
 def test_memory_of_layers_is_that_of_the_largest(tmp_path: Path) -> None:

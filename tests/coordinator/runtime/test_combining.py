@@ -63,7 +63,7 @@ class Rounds:
 @pytest.fixture
 def combine(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     made = Rounds()
-    monkeypatch.setattr(aggregator, "chosen", lambda plan, registry: made)
+    monkeypatch.setattr(aggregator, "algorithm", lambda plan, registry: made)
     return made
 
 

@@ -1,0 +1,210 @@
+"""The built-in strategies, in closed form. They keep no named tensors, and read what devices report of their training.
+
+``loss`` is the mean over a device's training batches: the papers take the loss of the received model, which would cost
+devices a pass over their data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import Context, Decimal, localcontext
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from client_sdk.protocol.devices import Task
+from coordinator.engine.aggregation.combining import (
+    Blocks,
+    Combine,
+    Combined,
+    Computed,
+    Float64,
+    Needs,
+    Sources,
+    Updates,
+    norms,
+)
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
+from coordinator.engine.aggregation.robust import whole_weights
+from coordinator.engine.aggregation.strategy import Strategy
+from coordinator.engine.named_tensors import Small
+
+if TYPE_CHECKING:
+    from coordinator.engine.plan import Plan
+
+_TINY = 1e-10
+"""What the authors of q-FFL add to a loss, whose powers may be negative."""
+
+
+class AdaptiveMu(Strategy):
+    """FedProx whose mu follows the loss, as in the experiments of Li et al. 2020 (arXiv:1812.06127, section 5.3.2): it
+    rises by ``step`` when the loss rises, and falls by ``step``, to 0 at the least, when the loss has fallen in
+    ``patience`` rounds in a row. It begins with ``task.mu``.
+
+    The loss of a round is the mean over its updates by their weights. A round in which nobody reported one changes
+    nothing.
+    """
+
+    parameters: Mapping[str, Parameter] = {
+        "step": Parameter(meaning="by how much mu rises and falls", default=0.1, least=0, below=1000),
+        "patience": Parameter(meaning="rounds of a falling loss", default=5, least=1, below=10_000, whole=True),
+    }
+
+    def against(self, plan: Plan) -> str:
+        if plan.secure is not None:
+            return "it reads the losses of single devices, which nobody sees in a masked round"
+        return "schedule.mu and it would both set mu" if plan.schedule is not None and plan.schedule.mu else ""
+
+    def decide(
+        self, task: Task, version: int, small: Small, settings: Settings, device_class: str
+    ) -> Mapping[str, float]:
+        return {"mu": min(1000.0, max(0.0, task.mu + settings["step"] * small.get("steps", 0)))}
+
+    def combine(
+        self,
+        parent: Blocks,
+        sources: Sources,
+        tensors: Mapping[str, Blocks],
+        small: Small,
+        settings: Settings,
+        seed: bytes,
+        usual: Combine,
+    ) -> Combined:
+        made = usual.combine(parent, sources, tensors, small, settings, seed)
+        losses = sources.reported("loss")
+        known = np.isfinite(losses)
+        if not known.any():
+            return made
+        weights = sources.weights[known]
+        loss = math.fsum(weights * losses[known]) / int(weights.sum())
+        steps, falls, before = small.get("steps", 0), small.get("falls", 0), small.get("loss")
+        if before is not None and loss > before:
+            steps, falls = steps + 1, 0
+        elif before is not None and loss < before:
+            falls += 1
+            if falls == settings["patience"]:
+                down = settings["mu"] + settings["step"] * steps > 0
+                steps, falls = steps - down, 0
+        return made._replace(small={**made.small, "steps": steps, "falls": falls, "loss": loss})
+
+
+class FedNova(Strategy):
+    """FedNova (Wang et al. 2020, arXiv:2007.07481, equation 7 with SGD on the devices): the delta is
+
+        tau * sum_k p_k delta_k / tau_k,    tau = sum_k p_k tau_k
+
+    with p_k the weight of a device over that of all, and tau_k its steps; with FedProx's mu and the learning rate eta
+    (section 4) tau_k is (1 - (1 - eta mu)^steps) / (eta mu). So devices that make more steps than others do not draw
+    the model towards their own minimum. Statistics get the plain mean.
+    """
+
+    needs: Needs = "whole"
+
+    def against(self, plan: Plan) -> str:
+        if plan.aggregation.rule != "mean":
+            return 'it makes the delta itself: leave aggregation.rule at "mean"'
+        return ""
+
+    def combine(
+        self,
+        parent: Blocks,
+        sources: Sources,
+        tensors: Mapping[str, Blocks],
+        small: Small,
+        settings: Settings,
+        seed: bytes,
+        usual: Combine,
+    ) -> Combined:
+        steps = sources.reported("steps")
+        if not (np.isfinite(steps).all() and (steps > 0).all()):
+            raise ExtensionError("an update says no number of steps, which fednova needs")
+        shrinks = settings["learning_rate"] * settings["mu"]
+        if shrinks >= 1:
+            raise ExtensionError(f"learning_rate times mu is {shrinks:g}: fednova needs less than 1")
+        tau = np.array([_geometric(int(one), shrinks) for one in steps]) if shrinks else steps
+        shares = sources.weights / int(sources.weights.sum())
+        by_step = shares / tau
+        return usual.combine(parent, _Scaled(sources, by_step, math.fsum(shares * tau)), tensors, small, settings, seed)
+
+
+class QFFL(Strategy):
+    """q-FFL by q-FedAvg (Li et al. 2020, arXiv:1905.10497, algorithm 2), for a fairer distribution of losses. With L
+    the inverse of the devices' learning rate, F_k a device's loss and delta_k its update, the delta is
+
+        sum_k F_k^q L delta_k / sum_k (q F_k^(q-1) |L delta_k|^2 + L F_k^q)
+
+    Devices count alike, whatever their examples. With ``q`` = 0 this is the mean; the larger it is, the more the
+    devices of large losses count. Statistics get the plain mean.
+    """
+
+    needs: Needs = "whole"
+    parameters: Mapping[str, Parameter] = {
+        "q": Parameter(meaning="how much large losses count; 0: the mean", least=0, below=101)
+    }
+
+    def against(self, plan: Plan) -> str:
+        if plan.aggregation.rule != "mean":
+            return 'it makes the delta itself: leave aggregation.rule at "mean"'
+        if plan.aggregation.weighting != "equal":
+            return 'it weighs devices by their losses alone: set aggregation.weighting = "equal"'
+        return ""
+
+    def combine(
+        self,
+        parent: Blocks,
+        sources: Sources,
+        tensors: Mapping[str, Blocks],
+        small: Small,
+        settings: Settings,
+        seed: bytes,
+        usual: Combine,
+    ) -> Combined:
+        losses, q, steepness = sources.reported("loss"), settings["q"], 1 / settings["learning_rate"]
+        if not (np.isfinite(losses).all() and (losses >= 0).all()):
+            raise ExtensionError("an update says no loss from 0 up, which q-ffl needs")
+        powers, slopes = (np.array([_power(one + _TINY, exponent) for one in losses]) for exponent in (q, q - 1))
+        squares = (steepness * norms(sources)) ** 2
+        total = math.fsum(q * slopes * squares + steepness * powers)
+        return usual.combine(parent, _Scaled(sources, steepness * powers, 1 / total), tensors, small, settings, seed)
+
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {"adaptive-mu": AdaptiveMu(), "fednova": FedNova(), "q-ffl": QFFL()}
+)
+
+
+# ------------------------------------------------------------ inside
+
+
+class _Scaled(Sources):
+    """Sources whose sum of parameters is ``factor`` * sum_k shares_k update_k. That of statistics stays."""
+
+    def __init__(self, sources: Sources, shares: Float64, factor: float) -> None:
+        total = math.fsum(shares)
+        parts = shares / total
+        updates = cast("Updates", sources)
+        by = whole_weights(parts, math.fsum(parts * norms(sources)))
+        mean, scale = updates.sum(by, updates.weights), np.float32(factor * total)
+
+        def read(start: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+            found = mean.read(start, count)
+            return found * scale if start < updates.parameters else found
+
+        super().__init__(lambda: Computed(read), updates.tensors, updates.parameters)
+        self.weights = updates.weights
+
+
+def _geometric(steps: int, shrinks: float) -> float:
+    """(1 - (1 - shrinks)^steps) / shrinks, by multiplication alone."""
+    rest = 1.0
+    for _ in range(steps):
+        rest *= 1 - shrinks
+    return (1 - rest) / shrinks
+
+
+def _power(base: float, exponent: float) -> float:
+    """base^exponent in decimal arithmetic of 40 digits, rounded once: the same bits on every machine."""
+    with localcontext(Context(prec=40, traps=[])):
+        return float(Decimal(base) ** Decimal(exponent))

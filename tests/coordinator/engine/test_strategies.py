@@ -1,0 +1,258 @@
+"""Strategies: what devices are told, what becomes of their updates, and what is refused before the first round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from client_sdk.protocol.devices import Task
+from coordinator.engine.aggregation.combining import Combined, Sources, Updates, flat
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter
+from coordinator.engine.aggregation.registry import Installed, Registry
+from coordinator.engine.aggregation.strategies import STRATEGIES
+from coordinator.engine.aggregation.strategy import Algorithm, Strategy
+from coordinator.engine.plan import Plan, algorithm
+from coordinator.engine.plan_file import PlanError
+from quorate.testing import StrategyContract
+
+
+class TestAdaptiveMu(StrategyContract):
+    strategy = STRATEGIES["adaptive-mu"]
+
+
+class TestFedNova(StrategyContract):
+    strategy = STRATEGIES["fednova"]
+
+
+class TestQFFL(StrategyContract):
+    strategy = STRATEGIES["q-ffl"]
+    given: ClassVar[Mapping[str, float]] = {"q": 1.5}
+    sections: ClassVar[Mapping[str, Any]] = {"aggregation": {"weighting": "equal"}}
+
+
+NUMBERS = {"server_learning_rate": 1.0, "learning_rate": 0.1, "mu": 0.0}
+RNG = np.random.default_rng(7)
+ROWS = RNG.standard_normal((5, 40), np.float32)
+WEIGHTS = np.array([10, 3, 7, 1, 20], np.int64)
+STEPS = (4.0, 9.0, 1.0, 2.0, 30.0)
+
+
+def plan(strategy: Mapping[str, Any] | None = None, **sections: Any) -> Plan:
+    named = {} if strategy is None else {"strategy": strategy}
+    task = {"learner": "quorate:mnist-mlp", "learning_rate": 0.1, **sections.pop("task", {})}
+    size = 100 if "secure" in sections else 5
+    return Plan.parse({"name": "own", "task": task, "cohort": {"select": size, "goal": size}, **named, **sections})
+
+
+def made_of(chosen: Algorithm, reports: list[dict[str, float]], small: Any = None, **numbers: float) -> Combined:
+    """From a model of zeros, with 8 statistics behind 32 parameters."""
+    updates = Updates.of(ROWS, 16, 32, WEIGHTS)
+    updates.reports = reports
+    before = np.zeros(40, np.float32)
+    return chosen.combine(flat(before), updates, {}, small or {}, {**NUMBERS, **numbers}, b"seed")
+
+
+def delta(made: Combined) -> Any:
+    return np.concatenate([made.model.read(0, 32), made.model.read(32, 8)])
+
+
+def mean_of_statistics() -> Any:
+    return (WEIGHTS[:, None] * ROWS[:, 32:].astype(np.float64)).sum(0) / WEIGHTS.sum()
+
+
+def test_a_plan_without_a_strategy_has_the_digest_of_before() -> None:
+    assert "strategy" not in plan().written_out
+    assert plan({"name": "fednova"}).digest != plan().digest
+
+
+def test_fednova_is_equation_7() -> None:
+    found = delta(made_of(algorithm(plan({"name": "fednova"})), [{"steps": one} for one in STEPS]))
+    p, tau = WEIGHTS / WEIGHTS.sum(), np.array(STEPS)
+    wanted = (p * tau).sum() * (p[:, None] * ROWS[:, :32].astype(np.float64) / tau[:, None]).sum(0)
+    np.testing.assert_allclose(found[:32], wanted, rtol=2e-6, atol=1e-7)
+    np.testing.assert_allclose(found[32:], mean_of_statistics(), rtol=1e-6)
+
+
+def test_fednova_with_mu_counts_steps_as_the_papers_section_4() -> None:
+    chosen = algorithm(plan({"name": "fednova"}, task={"mu": 0.5}))
+    found = delta(made_of(chosen, [{"steps": one} for one in STEPS], mu=0.5))
+    p, shrinks = WEIGHTS / WEIGHTS.sum(), 0.1 * 0.5
+    tau = np.array([sum((1 - shrinks) ** k for k in range(int(one))) for one in STEPS])
+    wanted = (p * tau).sum() * (p[:, None] * ROWS[:, :32].astype(np.float64) / tau[:, None]).sum(0)
+    np.testing.assert_allclose(found[:32], wanted, rtol=2e-6, atol=1e-7)
+
+
+def test_fednova_of_equal_steps_is_the_mean() -> None:
+    found = delta(made_of(algorithm(plan({"name": "fednova"})), [{"steps": 6.0}] * 5))
+    usual = delta(made_of(algorithm(plan()), [{}] * 5))
+    np.testing.assert_allclose(found, usual, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 5.0])
+def test_q_ffl_is_algorithm_2(q: float) -> None:
+    losses = np.array([0.2, 1.5, 3.0, 0.01, 0.7])
+    chosen = algorithm(plan({"name": "q-ffl", "parameters": {"q": q}}, aggregation={"weighting": "equal"}))
+    found = delta(made_of(chosen, [{"loss": one} for one in losses]))
+    steepness, own = 1 / 0.1, ROWS[:, :32].astype(np.float64)
+    squares = (steepness**2) * (own**2).sum(1)
+    h = q * losses ** (q - 1) * squares + steepness * losses**q
+    wanted = ((losses**q)[:, None] * steepness * own).sum(0) / h.sum()
+    np.testing.assert_allclose(found[:32], wanted, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found[32:], mean_of_statistics(), rtol=1e-6)
+
+
+def test_the_order_of_updates_and_the_width_of_blocks_change_no_bit() -> None:
+    for name, given, more in (("fednova", {}, {}), ("q-ffl", {"q": 1.5}, {"aggregation": {"weighting": "equal"}})):
+        chosen = algorithm(plan({"name": name, "parameters": given}, **more))
+        reports = [{"steps": steps, "loss": 0.1 * steps} for steps in STEPS]
+        found = set()
+        for width, order in ((1, [0, 1, 2, 3, 4]), (7, [4, 2, 0, 3, 1]), (40, [3, 1, 4, 0, 2])):
+            updates = Updates.of(ROWS[order], width, 32, WEIGHTS[order])
+            updates.reports = [reports[place] for place in order]
+            made = chosen.combine(flat(np.zeros(40, np.float32)), updates, {}, {}, NUMBERS, b"")
+            found.add(delta(made).tobytes())
+        assert len(found) == 1, name
+
+
+def test_adaptive_mu_rises_with_the_loss_and_falls_after_five_falls() -> None:
+    """Li et al. 2020, section 5.3.2: by 0.1 up when the loss rises, and down after five falls in a row."""
+    whole = plan({"name": "adaptive-mu"}, task={"mu": 0.1})
+    chosen, small, told = algorithm(whole), {}, []
+    losses = [2.0, 3.0, 2.5, 2.4, 2.3, 2.2, 2.1, 2.0, 2.5, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.4]
+    for version, loss in enumerate(losses):
+        told.append(round(chosen.task(whole, version, small).mu, 6))
+        small = dict(made_of(chosen, [{"loss": loss}] * 5, small, mu=0.1).small)
+    assert told == [0.1, 0.1, *[0.2] * 5, 0.1, 0.1, *[0.2] * 5, *[0.1] * 5, 0.0]
+
+
+def test_adaptive_mu_takes_the_mean_by_weights_and_skips_a_round_without_losses() -> None:
+    chosen = algorithm(plan({"name": "adaptive-mu"}))
+    made = made_of(chosen, [{"loss": 1.0}, {"loss": 2.0}, {}, {"loss": 4.0}, {}])
+    assert made.small["loss"] == (10 * 1.0 + 3 * 2.0 + 1 * 4.0) / 14
+    assert made_of(chosen, [{}] * 5, made.small).small == made.small
+
+
+class Own(Strategy):
+    """Half the rate for phones, and as many epochs as its parameter says; counts its rounds; keeps the last mean."""
+
+    version = "3"
+    parameters: Mapping[str, Parameter] = {"work": Parameter(meaning="epochs", default=1, least=0, below=100)}
+
+    def keeps(self, settings: Any) -> Mapping[str, tuple[float, ...]]:
+        return {"last": (0.0,)}
+
+    def decide(self, task: Task, version: int, small: Any, settings: Any, device_class: str) -> Mapping[str, float]:
+        rate = task.learning_rate / (2 if device_class == "phone" else 1)
+        return {"learning_rate": rate, "epochs": settings["work"]}
+
+    def combine(
+        self, parent: Any, sources: Sources, tensors: Any, small: Any, settings: Any, seed: bytes, usual: Any
+    ) -> Combined:
+        made = usual.combine(parent, sources, tensors, small, settings, seed)
+        return made._replace(small={**made.small, "rounds": small.get("rounds", 0) + 1})
+
+
+OWN = Registry(strategies={"lab:own": Installed("3", Own())})
+
+
+def own(work: float = 1, **sections: Any) -> Plan:
+    named = {"name": "lab:own", "version": "3", "parameters": {"work": work}}
+    return plan(named, task={"epochs": 3}, **sections)
+
+
+def test_a_package_decides_rates_and_less_work_by_class() -> None:
+    whole = own(2)
+    chosen = algorithm(whole, OWN)
+    phone, other = chosen.task(whole, 0, {}, "phone"), chosen.task(whole, 0, {}, "server")
+    assert (phone.learning_rate, phone.epochs) == (float(np.float32(0.05)), 2)
+    assert (other.learning_rate, other.epochs) == (float(np.float32(0.1)), 2)
+    assert phone.model_copy(update={"learning_rate": other.learning_rate}) == other
+    assert chosen.keeps == {"last": (0.0,)}
+
+
+def test_the_devices_of_a_masked_round_have_one_task() -> None:
+    whole = own(secure={"max_norm": 1.0, "max_abs": 0.25}, aggregation={"partial": "refuse", "weighting": "equal"})
+    chosen = algorithm(whole, OWN)
+    assert chosen.task(whole, 0, {}, "phone") == chosen.task(whole, 0, {}, "server")
+
+
+@pytest.mark.parametrize(
+    ("changes", "against"),
+    [
+        ({"epochs": 4}, "the strategy decides epochs = 4, more than the plan's 3"),
+        ({"steps": 4}, "the strategy decides steps = 4, and the plan says no steps"),
+        ({"epochs": 0}, "the strategy decides epochs: Input should be greater than or equal to 1"),
+        ({"epochs": 1.5}, "the strategy decides epochs: Input should be a valid integer"),
+        ({"mu": math.nan}, "the strategy decides mu: Input should be a finite number"),
+        ({"learning_rate": 0}, "the strategy decides learning_rate: Input should be greater than 0"),
+        ({"seed": 1}, "the strategy decides seed: it may decide learning_rate, mu, epochs, steps"),
+    ],
+)
+def test_a_strategy_stays_inside_the_plan(changes: dict[str, float], against: str) -> None:
+    class Wrong(Strategy):
+        def decide(self, *_: Any) -> Mapping[str, float]:
+            return changes
+
+    registry = Registry(strategies={"lab:wrong": Installed("1", Wrong())})
+    named = {"name": "lab:wrong", "version": "1"}
+    with pytest.raises(PlanError, match="lab:wrong does not go with this plan: " + against):
+        algorithm(plan(named, task={"epochs": 3}), registry)
+
+
+@pytest.mark.parametrize(
+    ("sections", "against"),
+    [
+        ({"strategy": {"name": "no-such"}}, "there is no strategy 'no-such'; there are adaptive-mu, fednova, q-ffl"),
+        ({"strategy": {"name": "lab:none", "version": "1"}}, "the strategy lab:none 1 is not installed here"),
+        ({"strategy": {"name": "lab:own"}}, 'set version = "3"'),
+        ({"strategy": {"name": "lab:own", "version": "2"}}, "is installed in version 3, not 2"),
+        ({"strategy": {"name": "fednova", "version": "1"}}, "fednova is built in: leave its version out"),
+        ({"strategy": {"name": "q-ffl"}}, "q-ffl needs q, a number from 0"),
+        ({"strategy": {"name": "q-ffl", "parameters": {"q": 1}}}, 'set aggregation.weighting = "equal"'),
+        ({"strategy": {"name": "fednova"}, "aggregation": {"rule": "median", "weighting": "equal"}}, "makes the delta"),
+        (
+            {"strategy": {"name": "adaptive-mu"}, "schedule": {"mu": {"shape": "linear"}}, "task": {"mu": 1.0}},
+            "schedule.mu and it would both set mu",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence_before_the_first_round(
+    sections: dict[str, Any], against: str
+) -> None:
+    with pytest.raises(PlanError) as error:
+        algorithm(plan(sections.pop("strategy"), **sections), OWN)
+    assert against in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["adaptive-mu", "fednova"])
+def test_a_masked_round_gives_no_single_updates(name: str) -> None:
+    masked = {"secure": {"max_norm": 1.0, "max_abs": 0.25}, "aggregation": {"partial": "refuse"}}
+    with pytest.raises(PlanError, match="which nobody sees in a masked round"):
+        algorithm(plan({"name": name}, **masked))
+
+
+def test_a_strategy_that_fails_says_so_and_what_a_report_lacks_is_named() -> None:
+    class Failing(Strategy):
+        def combine(self, *_: Any) -> Combined:
+            raise KeyError("mine")
+
+    registry = Registry(strategies={"lab:fails": Installed("1", Failing())})
+    with pytest.raises(ExtensionError, match="the strategy of the plan failed: KeyError: 'mine'"):
+        made_of(algorithm(plan({"name": "lab:fails", "version": "1"}), registry), [{}] * 5)
+    with pytest.raises(ExtensionError, match="says no number of steps"):
+        made_of(algorithm(plan({"name": "fednova"})), [{}] * 5)
+
+
+def test_a_strategy_that_holds_too_much_for_a_model_is_refused() -> None:
+    class Large(Strategy):
+        needs = "whole"
+        holds = 40
+
+    registry = Registry(strategies={"lab:large": Installed("1", Large())})
+    chosen = algorithm(plan({"name": "lab:large", "version": "1"}), registry)
+    assert "for 40 whole updates of 10,000,000 values" in chosen.reason_against(5, 4, 10_000_000)
+    assert not chosen.reason_against(5, 4, 1_000_000)
