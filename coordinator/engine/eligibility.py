@@ -54,7 +54,7 @@ def fewest_examples(plan: Plan, offer: str) -> int:
     none, and the plan does not ask for it."""
     cohort = plan.cohort
     _, policy, _ = _parsed(offer)
-    asked = plan.secure is None or cohort.choose == "by_examples" or cohort.min_examples > 1
+    asked = plan.secure is None or cohort.asks_size
     return cohort.min_examples if asked or not policy.secure_only else 0
 
 

@@ -45,7 +45,15 @@ from client_sdk.protocol.wire import canonical, named
 from client_sdk.protocol.workers import DatacenterTask
 from client_sdk.secagg.header import Terms
 from coordinator.engine.aggregation.parameters import ExtensionError, Settings
-from coordinator.engine.aggregation.registry import BUILT_IN, Chosen, Registry, choose, choose_strategy
+from coordinator.engine.aggregation.registry import (
+    BUILT_IN,
+    Chosen,
+    Registry,
+    choose,
+    choose_selection,
+    choose_strategy,
+    reason_against_selection,
+)
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.aggregation.strategy import Algorithm, StrategySection
 from coordinator.engine.aggregation.weights import unit_of
@@ -54,6 +62,7 @@ from coordinator.engine.plan_section import Section
 from coordinator.engine.schedule import Schedule
 from coordinator.engine.secure import plan as secure_plan
 from coordinator.engine.secure.plan import Secure
+from coordinator.engine.selection import SELECTIONS, Choice
 
 _BATCH = 32
 """Examples that a device has at least, where nothing is known of it."""
@@ -78,10 +87,20 @@ class Cohort(Section):
     """Seconds after which the cohort is drawn from the devices that wait, pool full or not."""
     collect_s: float = Field(default=600.0, gt=0, le=86_400 * 7, allow_inf_nan=False)
     """Seconds from selection to the deadline for reports."""
-    choose: Literal["uniform", "by_examples"] = "uniform"
-    """*uniform*: each waiting device alike. *by_examples*: proportional to the examples it holds, without replacement.
-    It needs ``aggregation.weighting = "equal"``, or large devices count twice, and ``pool`` above ``select``, or every
-    waiting device is drawn. The coordinator then knows the devices' sizes, in secure rounds too."""
+    choose: str = Field(default="uniform", max_length=200, json_schema_extra={"built_in": list(SELECTIONS)})
+    """*uniform*: each waiting device alike. The others need ``pool`` above ``select``, or every waiting device is
+    drawn. *by_examples*: proportional to the examples it holds, without replacement. It needs ``aggregation.weighting =
+    "equal"``, or large devices count twice. The coordinator then knows the devices' sizes, in secure rounds too.
+    *power-of-choice* (Cho et al. 2020, arXiv:2010.01243): likewise, and of these candidates those with the highest
+    last loss. *oort* (Lai et al. 2021, arXiv:2010.06081): devices with high losses that are fast, and some new ones.
+    *cyclic*: each device in turn. *fixed*: the same devices in each round. *poisson*: each device by itself, so that
+    the size of cohorts varies. Or a package's selection, by ``package:name``. See docs/selection.md."""
+    choose_version: str | None = Field(default=None, max_length=64)
+    """Version of a package's selection: required for one, refused for those that are built in."""
+    choose_parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
+    """Numbers for the selection. *power-of-choice*: ``factor`` (2), candidates for each place. *oort*: ``explore``
+    (0.9), ``decay`` (0.98), ``least`` (0.2), ``preferred`` (0.3), ``alpha`` (2), ``cutoff`` (0.95).
+    ``choose_parameters = { factor = 3 }``"""
     min_examples: int = Field(default=1, ge=1)
     """Devices with fewer examples are not eligible. Above 1, the coordinator knows the devices' sizes in secure rounds
     too, and devices whose owners allow secure rounds only, which tell no size, are not eligible."""
@@ -97,8 +116,20 @@ class Cohort(Section):
     def pool_count(self) -> int:
         return self.pool or self.select
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a run keeps what it knows of single devices: the selection may read it."""
+        return self.choose not in SELECTIONS or bool(SELECTIONS[self.choose].reads)
+
+    @property
+    def asks_size(self) -> bool:
+        """Whether devices must say their size although the weights do not need it: the selection may go by it."""
+        return self.choose not in SELECTIONS or SELECTIONS[self.choose].proportional or self.min_examples > 1
+
     @model_validator(mode="after")
     def _consistent(self) -> Cohort:
+        if reason := reason_against_selection(self):
+            raise ValueError(reason)
         if self.goal > self.select:
             raise ValueError(f"goal ({self.goal}) is above select ({self.select}): a round could never reach it")
         if self.pool is not None and self.pool < self.select:
@@ -108,9 +139,10 @@ class Cohort(Section):
         return self
 
     def against(self, plan: Plan) -> Iterator[str]:
-        if self.choose == "by_examples" and plan.aggregation.weighting == "examples":
+        proportional = self.choose in SELECTIONS and SELECTIONS[self.choose].proportional
+        if proportional and plan.aggregation.weighting == "examples":
             yield (
-                'choose = "by_examples" with weighting = "examples" counts the size of a device twice: '
+                f'choose = "{self.choose}" with weighting = "examples" counts the size of a device twice: '
                 'set weighting = "equal"'
             )
         budget = plan.task.time_budget_s
@@ -320,17 +352,10 @@ class Plan(Section):
 
 
 def chosen(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = None) -> Chosen:
-    """The plan's rule and server optimizer, out of what is built in and this registry. PlanError where one is not
-    there in the plan's version, or what the plan asks for does not go together. ``tried_on``: with so many updates a
-    rule is tried, and refused where it depends on the width of a block."""
-    if plan.cohort.choose == "by_examples" and plan.cohort.pool_count <= plan.cohort.select:
-        raise PlanError(
-            Mistake(
-                f'choose = "by_examples" draws {plan.cohort.select} of {plan.cohort.pool_count} waiting devices: all '
-                "of them, whatever their size; set cohort.pool above cohort.select, for example ten times as large",
-                ("cohort",),
-            )
-        )
+    """The plan's rule and server optimizer, out of what is built in and this registry. PlanError where one, or the
+    plan's selection, is not there in the plan's version, or what the plan asks for does not go together. ``tried_on``:
+    with so many updates a rule is tried, and refused where it depends on the width of a block."""
+    selection_of(plan, registry)
     if plan.secure is not None and (reason := secure_plan.takes_partial_work(plan.aggregation)):
         raise PlanError(Mistake(reason, ("aggregation",)))
     try:
@@ -367,6 +392,19 @@ def algorithm(plan: Plan, registry: Registry = BUILT_IN, tried_on: int | None = 
         reason = reason or str(error)
     if reason:
         raise PlanError(Mistake(f"{plan.strategy.name} does not go with this plan: {reason}", ("strategy", "name")))
+    return found
+
+
+def selection_of(plan: Plan, registry: Registry = BUILT_IN) -> Choice:
+    """How the plan draws cohorts. PlanError as from ``chosen``."""
+    cohort = plan.cohort
+    try:
+        found = choose_selection(cohort, registry)
+    except ExtensionError as error:
+        field, _, what = str(error).partition(": ")
+        raise PlanError(Mistake(what, ("cohort", field))) from None
+    if reason := found.reason_against(cohort.select, cohort.pool_count, secure=plan.secure is not None):
+        raise PlanError(Mistake(reason, ("cohort",)))
     return found
 
 

@@ -1,22 +1,159 @@
-"""Who takes part in a round: a function of the selection seed, the round, and the sorted list of waiting devices.
+"""Who takes part in a round: a function of the selection seed, the round, the sorted list of waiting devices, and of
+what is known of these from earlier rounds, where a plan's selection reads that.
 
 Nothing here reads a clock or a random number generator, so the draw of any round can be repeated alone. The seed stays
 on the coordinator: a device that knew it could predict the selection, and influence it by checking in or not.
+
+========================== ======================== ================================================================
+name                       reads beside the size    source
+========================== ======================== ================================================================
+uniform                    nothing                  Floyd's sampling
+by_examples                nothing                  Efraimidis and Spirakis 2006, doi 10.1016/j.ipl.2005.11.003
+power-of-choice            loss                     Cho, Wang, Joshi 2020, arXiv:2010.01243
+oort                       loss, seconds, selected, Lai et al. 2021, arXiv:2010.06081, algorithm 1
+                           last_round
+cyclic                     selected, last_round     each in turn
+fixed                      nothing                  the same devices in each round
+poisson                    nothing                  each device by itself
+========================== ======================== ================================================================
+
+A draw that depends on losses or times is no random sampling. So no privacy accounting may count on amplification by the
+sampling of *power-of-choice*, *oort* or a package's selection that reads them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
-from client_sdk.chance import WordStream, above_zero, labelled, sha256_word
+from client_sdk.chance import WordStream, above_zero, labelled, sha256_word, unit
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 
 Pool = Sequence[tuple[str, int]]
 """(device, examples), by device id."""
+Row = Sequence[Any]
+"""(device, examples), then what the selection reads, in its order: a line of the stored list of who waits."""
+NONE: Settings = MappingProxyType({})
 
 
-def uniform(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
+class Known(NamedTuple):
+    """What a run knows of a device from its rounds that are over, where the plan's selection may read it."""
+
+    loss: float | None = None
+    """The training loss that it reported last; None: it reported none."""
+    seconds: float | None = None
+    """From the draw to its last report, by the coordinator's clock. A device that came too late has not reported."""
+    selected: int = 0
+    """For how many rounds it was drawn, also abandoned ones."""
+    last_round: int = 0
+    """The last round for which it was drawn; 0: none."""
+
+
+class Candidate(NamedTuple):
+    """A waiting device. What the selection does not read has the value for an unknown device, see ``Known``."""
+
+    device: str
+    examples: int
+    loss: float | None = None
+    seconds: float | None = None
+    selected: int = 0
+    last_round: int = 0
+
+
+READS = Known._fields
+
+
+class Selection(Protocol):
+    """A way to draw cohorts, also of a package: the same answer for the same arguments, in every process."""
+
+    @property
+    def reads(self) -> Sequence[str]:
+        """What it reads beyond a device and its examples: of READS. It is stored with the pool of each draw."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether it may give more or fewer than ``k`` devices."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Numbers that a plan may set."""
+
+    def select(self, pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: Settings) -> Iterable[str]:
+        """The devices of this round, in any order. ``pool``: all that wait, by id; ``k``: as many of them, or all where
+        there are fewer; ``seed``: the run's, secret; ``round``: its number, from 1. Chance comes from hashes of these
+        (``client_sdk.chance``), never from a clock or a generator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """A selection of this file."""
+
+    select: Callable[..., Iterable[str]]
+    reads: Sequence[str] = ()
+    varies: bool = False
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    proportional: bool = False
+    """Whether it draws in proportion to examples, so that an equal weight counts a device's size once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A plan's selection, with every parameter set."""
+
+    name: str
+    selection: Selection
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.selection.reads if name not in READS]:
+            raise ExtensionError(f"choose: {self.name} reads {unknown[0]!r}, and there are {', '.join(READS)}")
+
+    def rows(self, pool: Pool, known: Mapping[str, Known]) -> Sequence[Row]:
+        """The list of who waits as it is stored, from which ``draw`` draws."""
+        if not self.selection.reads:
+            return pool
+        nothing = Known()
+        return [
+            (device, examples, *(getattr(known.get(device, nothing), name) for name in self.selection.reads))
+            for device, examples in pool
+        ]
+
+    def draw(self, rows: Sequence[Row], k: int, *, seed: int, round: int) -> list[str]:
+        """The cohort, sorted by id; the same for rows in any order. ExtensionError where the selection fails, or gives
+        what is no cohort of ``k`` of these devices."""
+        reads = self.selection.reads
+        pool = [Candidate(row[0], row[1], **dict(zip(reads, row[2:], strict=True))) for row in rows]
+        pool.sort()
+        try:
+            found = sorted(self.selection.select(pool, k, seed=seed, round=round, settings=self.settings))
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ExtensionError(f"the selection {self.name} failed: {type(error).__name__}: {error}") from error
+        if len(set(found)) < len(found) or not {one.device for one in pool}.issuperset(found):
+            raise ExtensionError(f"the selection {self.name} gives a device twice, or one that does not wait")
+        if len(found) != min(k, len(pool)) and not self.selection.varies:
+            raise ExtensionError(f"the selection {self.name} gives {len(found)} devices where {k} are to be drawn")
+        return found
+
+    def reason_against(self, select: int, pool: int, *, secure: bool) -> str:
+        """Why a plan with these sizes does not go with the selection; empty where it does."""
+        if secure and (read := [name for name in ("loss", "seconds") if name in self.selection.reads]):
+            return f'"{self.name}" reads the {read[0]} of single devices, which nobody knows in secure rounds'
+        if secure and self.selection.varies:
+            return f'"{self.name}" draws cohorts of any size, and a secure round is made for cohort.select devices'
+        if self.name != "uniform" and pool <= select:
+            return (
+                f'choose = "{self.name}" draws {select} of {pool} waiting devices: all of them, whatever their size or '
+                "turn; set cohort.pool above cohort.select, for example ten times as large"
+            )
+        return ""
+
+
+def uniform(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
     """``k`` devices, each subset alike (Floyd's sampling: k draws, whatever the size of the pool). Sorted by id."""
     n = len(pool)
     draws = WordStream(labelled("selection", seed, round, ""))
@@ -27,7 +164,7 @@ def uniform(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
     return sorted(pool[index][0] for index in chosen)
 
 
-def by_examples(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
+def by_examples(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
     """``k`` devices without replacement, the next one always proportional to its examples. Sorted by id.
 
     Exponential keys: device i gets E_i = -ln(U_i) / n_i and the k smallest are taken, which is successive sampling
@@ -36,16 +173,122 @@ def by_examples(pool: Pool, k: int, *, seed: int, round: int) -> list[str]:
     large devices, hence the unweighted mean of the cohort keeps a bias towards small devices, which vanishes as k / n
     does: see docs/selection.md.
     """
-
-    def key(entry: tuple[str, int]) -> tuple[float, str]:
-        device, examples = entry
-        word = sha256_word(labelled("selection by examples", seed, round, device))
-        return -math.log(above_zero(word)) / max(1, examples), device
-
-    return sorted(device for device, _ in sorted(pool, key=key)[:k])
+    return sorted(row[0] for row in _proportional(pool, k, seed, round))
 
 
-def draw(pool: Pool, k: int, *, choose: Literal["uniform", "by_examples"], seed: int, round: int) -> list[str]:
-    """The cohort: at most ``k`` of the pool, sorted by id."""
-    method = uniform if choose == "uniform" else by_examples
-    return method(pool, k, seed=seed, round=round)
+def power_of_choice(
+    pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: Settings = NONE
+) -> list[str]:
+    """Of ``d = factor k`` candidates, drawn as by ``by_examples``, the ``k`` with the highest last known loss; those of
+    which none is known come first (pi_rpow-d of Cho, Wang, Joshi 2020, arXiv:2010.01243, section 4: no device computes
+    a loss for the draw alone). Ties go to the candidate that was drawn first."""
+    drawn = _proportional(pool, math.ceil(settings["factor"] * k), seed, round)
+    drawn.sort(key=lambda one: -math.inf if one.loss is None else -one.loss)
+    return [one.device for one in drawn[:k]]
+
+
+def oort(pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: Settings) -> list[str]:
+    """Devices that help most and are fast, and some of which nothing is known (Lai et al. 2021, arXiv:2010.06081).
+
+    A share ``max(least, explore decay^(round - 1))`` of the places goes to devices that have not reported yet, those
+    drawn seldom first. The other places go to devices by the utility ::
+
+        (u_i + sqrt(0.1 ln round / last_round_i)) * (T / t_i if t_i > T else 1)^alpha,    u_i = n_i |loss_i|
+
+    u is cut at its 95th percentile and scaled to [0, 1], as in the authors' code; T is the quantile ``preferred`` of
+    the known seconds t_i. All devices with at least ``cutoff`` times the utility of the last place are drawn from, in
+    proportion to it. Two things are not the paper's: a device reports the mean of its losses, not the root of their
+    mean square, so u is a lower bound of its statistical utility; and T has no pacer.
+    """
+    known = [one for one in pool if one.loss is not None and one.seconds is not None]
+    new = [one for one in pool if one.loss is None or one.seconds is None]
+    new.sort(key=lambda one: (one.selected, _word("selection exploring", seed, round, one.device)))
+    share = max(settings["least"], settings["explore"] * settings["decay"] ** (round - 1))
+    exploring = min(len(new), max(math.floor(share * k + 0.5), k - len(known)))
+    places, utility = min(k - exploring, len(known)), _utility(known, round, settings)
+    chosen = [one.device for one in new[:exploring]]
+    if places:
+        least = settings["cutoff"] * sorted(utility.values(), reverse=True)[places - 1]
+        weighed = [(name, value) for name, value in utility.items() if value >= least]
+        chosen += [row[0] for row in _by_weight(weighed, places, "selection exploiting", seed, round)]
+    return chosen
+
+
+def cyclic(pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
+    """Each waiting device in turn: those whose last draw is longest ago, of these those that were drawn less often, and
+    of these by a hash of (seed, device)."""
+
+    def key(one: Candidate) -> tuple[int, int, int]:
+        return one.last_round, one.selected, _word("selection in turn", seed, 0, one.device)
+
+    return [one.device for one in sorted(pool, key=key)[:k]]
+
+
+def fixed(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
+    """The first ``k`` that wait, by a hash of (seed, device): the same devices in each round, as long as they wait."""
+    return [row[0] for row in sorted(pool, key=lambda row: _word("selection fixed", seed, 0, row[0]))[:k]]
+
+
+def poisson(pool: Sequence[Row], k: int, *, seed: int, round: int, settings: Settings = NONE) -> list[str]:
+    """Each waiting device by itself, with probability ``k`` / number of waiting devices: ``k`` of them on average. A
+    cohort that is no quorum ends its round, and the next round draws anew."""
+    chance = k / max(1, len(pool))
+    return [row[0] for row in pool if unit(_word("selection poisson", seed, round, row[0])) < chance]
+
+
+_FACTOR = Parameter(meaning="candidates for each place", default=2, least=1, below=1_000_000)
+_OORT = {
+    "explore": Parameter(meaning="share of unknown devices in round 1", default=0.9, least=0, below=1),
+    "decay": Parameter(meaning="by which that share shrinks each round", default=0.98, least=0, below=1),
+    "least": Parameter(meaning="where that share stays", default=0.2, least=0, below=1),
+    "preferred": Parameter(meaning="quantile of the seconds that are no penalty", default=0.3, least=0, below=1),
+    "alpha": Parameter(meaning="how hard slower devices are penalized", default=2, least=0, below=100),
+    "cutoff": Parameter(meaning="how near the best utilities others must be", default=0.95, least=0, below=1),
+}
+SELECTIONS: Mapping[str, BuiltIn] = MappingProxyType(
+    {
+        "uniform": BuiltIn(select=uniform),
+        "by_examples": BuiltIn(select=by_examples, proportional=True),
+        "power-of-choice": BuiltIn(
+            select=power_of_choice, reads=("loss",), parameters={"factor": _FACTOR}, proportional=True
+        ),
+        "oort": BuiltIn(select=oort, reads=READS, parameters=_OORT),
+        "cyclic": BuiltIn(select=cyclic, reads=("selected", "last_round")),
+        "fixed": BuiltIn(select=fixed),
+        "poisson": BuiltIn(select=poisson, varies=True),
+    }
+)
+
+
+def _word(purpose: str, seed: int, round: int, device: str) -> int:
+    return sha256_word(labelled(purpose, seed, round, device))
+
+
+def _proportional(pool: Sequence[Any], k: int, seed: int, round: int) -> list[Any]:
+    """``k`` rows in proportion to their examples, the first drawn first."""
+    return _by_weight(pool, k, "selection by examples", seed, round, least=1)
+
+
+def _by_weight(pool: Sequence[Any], k: int, purpose: str, seed: int, round: int, least: float = 1e-12) -> list[Any]:
+    """``k`` rows in proportion to their second value, or ``least``, without replacement; the first drawn first."""
+
+    def key(row: Row) -> tuple[float, str]:
+        return -math.log(above_zero(_word(purpose, seed, round, row[0]))) / max(least, row[1]), row[0]
+
+    return sorted(pool, key=key)[:k]
+
+
+def _utility(known: Sequence[Candidate], round: int, settings: Settings) -> dict[str, float]:
+    """Device -> utility; see ``oort``."""
+    if not known:
+        return {}
+    raw = [one.examples * abs(one.loss or 0.0) for one in known]
+    low, high = min(raw), sorted(raw)[int(0.95 * (len(raw) - 1))]
+    times = sorted(one.seconds or 0.0 for one in known)
+    preferred, found = times[int(settings["preferred"] * len(times))], {}
+    for one, gain in zip(known, raw, strict=True):
+        scaled = (min(gain, high) - low) / (high - low) if high > low else 1.0
+        stale = math.sqrt(0.1 * math.log(max(1, round)) / max(1, one.last_round))
+        slow = (preferred / one.seconds) ** settings["alpha"] if one.seconds and one.seconds > preferred else 1.0
+        found[one.device] = (scaled + stale) * slow
+    return found

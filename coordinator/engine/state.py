@@ -25,6 +25,7 @@ from coordinator.engine.named_tensors import NamedTensors, Small
 from coordinator.engine.plan import Plan
 from coordinator.engine.reasons import grouped
 from coordinator.engine.secure.state import Barred, SecureRound
+from coordinator.engine.selection import Known
 from coordinator.engine.treatment import UNTREATED, Treated
 
 Row = TypeVar("Row")
@@ -66,6 +67,8 @@ class Member:
     weight: int = 0
     bytes: int = 0
     steps: int = 0
+    seconds: float | None = None
+    """From the draw to its update, by the coordinator's clock; None: it has sent none in the clear."""
     partial: bool = False
     treated: Treated = UNTREATED
     metrics: dict[str, float] = field(default_factory=dict)
@@ -235,6 +238,8 @@ class RunState:
     participation: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Device -> (committed rounds for which it was selected and neither withdrew nor had its update refused, those in
     which it counted), where the plan weighs by 1/p; empty in others."""
+    known: Mapping[str, Known] = field(default_factory=dict)
+    """Device -> what is known of it from rounds that are over, where the plan's selection reads it; empty in others."""
     leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Secure round that has ended -> its blobs, until they are known to be deleted."""
 

@@ -34,7 +34,7 @@ class Actions:
             case fx.Draw():
                 if not core.blobs.has(core.log(run).state.checkpoint):
                     return  # the clock says so, and draws once the model is back
-                draw_cohort(core.log(run), self._fleet, core.store, core.blobs, core.clock)
+                draw_cohort(core.log(run), self._fleet, core)
             case fx.Return():
                 return_to_fleet(core.log(run), self._fleet)
             case fx.Wake() | fx.Offer() | fx.SendAnswers():

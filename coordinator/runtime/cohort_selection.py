@@ -17,30 +17,37 @@ from dataclasses import replace
 
 from coordinator.blobs import Blobs
 from coordinator.engine import events as ev
-from coordinator.engine import selection
 from coordinator.engine.phases.leasing import fleet_is_back
-from coordinator.engine.selection import Pool
+from coordinator.engine.plan import selection_of
+from coordinator.engine.plan_file import PlanError
+from coordinator.engine.selection import Choice, Pool, Row
 from coordinator.engine.state import RunState
-from coordinator.runtime.clock import Clock
+from coordinator.runtime.core import Core
+from coordinator.runtime.extensions import missing
 from coordinator.runtime.fleet import Fleet
 from coordinator.runtime.marks import Why, unspendable
 from coordinator.runtime.run_log import RunLog
-from coordinator.store.port import Store, Transaction, WaitingRow
+from coordinator.store.port import Transaction, WaitingRow
 
 _TRIES = 3
 """Lists that are written before a transaction. A pool that changes faster than that is written inside one."""
 
 
-def draw_cohort(log: RunLog, fleet: Fleet, store: Store, blobs: Blobs, clock: Clock) -> None:
+def draw_cohort(log: RunLog, fleet: Fleet, core: Core) -> None:
     """Draws a cohort if the run is selecting and its pool is full or its time is over; otherwise does nothing, so a
-    wrong hint does no harm."""
+    wrong hint does no harm. MissingExtension where the plan's selection is not installed here; ExtensionError where it
+    fails."""
+    plan = log.state.plan
+    try:
+        choice = selection_of(plan, core.extensions(plan))
+    except PlanError as error:
+        raise missing(log.run, error) from None
     for _ in range(_TRIES):
-        now = clock.now()
-        draw = _Draw(log, fleet, _written(log.state, fleet, store, blobs, now))
+        draw = _Draw(log, fleet, choice, _written(log.state, fleet, choice, core, core.clock.now()))
         log.submit(draw.make)
         if draw.done:
             return
-    log.submit(_Draw(log, fleet, None, blobs).make)
+    log.submit(_Draw(log, fleet, choice, None, core.blobs).make)
 
 
 def return_to_fleet(log: RunLog, fleet: Fleet) -> None:
@@ -63,9 +70,17 @@ class _Draw:
     """One attempt. ``made`` is the (list, digest) that has been written; ``done``: False where another list is needed.
     With ``blobs`` the list is written inside the transaction."""
 
-    def __init__(self, log: RunLog, fleet: Fleet, made: tuple[Pool, str] | None, blobs: Blobs | None = None) -> None:
+    def __init__(
+        self,
+        log: RunLog,
+        fleet: Fleet,
+        choice: Choice,
+        made: tuple[Sequence[Row], str] | None,
+        blobs: Blobs | None = None,
+    ) -> None:
         self._log = log
         self._fleet = fleet
+        self._choice = choice
         self._made = made
         self._blobs = blobs
         self.done = True
@@ -73,24 +88,23 @@ class _Draw:
     def make(self, tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
         if state.phase != "selecting" or state.deadline is None:
             return None
-        cohort = state.plan.cohort
-        rows = tx.waiting(now)
+        waiting = tx.waiting(now)
         without = unspendable(tx, state)
-        pool = self._fleet.eligible(state, rows, without)
+        pool = self._fleet.eligible(state, waiting, without)
         if not _is_due(state, pool, now):
             return None
         drawn = self._with_counts(
-            ev.Drawn(at=now, round=state.round_number, cohort=(), waiting=len(pool)), state, rows, without
+            ev.Drawn(at=now, round=state.round_number, cohort=(), waiting=len(pool)), state, waiting, without
         )
         if len(pool) < state.plan.fewest_devices:
-            return replace(drawn, others=self._fleet.reasons_of_ineligible(tx, state, rows, now))
-        digest = self._digest_of(pool)
+            return replace(drawn, others=self._fleet.reasons_of_ineligible(tx, state, waiting, now))
+        rows = self._choice.rows(pool, state.known)
+        digest = self._digest_of(rows)
         if digest is None:
             self.done = False
             return None
-        chosen = selection.draw(
-            pool, cohort.select, choose=cohort.choose, seed=self._log.row.selection_seed, round=state.round_number
-        )
+        seed, number = self._log.row.selection_seed, state.round_number
+        chosen = self._choice.draw(rows, state.plan.cohort.select, seed=seed, round=number)
         sizes = dict(pool)
         return replace(drawn, cohort=tuple((device, sizes[device]) for device in chosen), pool=digest)
 
@@ -103,26 +117,27 @@ class _Draw:
         counts = Counter(without[device] for device, _ in self._fleet.eligible(state, rows, ()) if device in without)
         return replace(drawn, unspendable=counts.total(), declined=counts["declined"], barred=counts["barred"])
 
-    def _digest_of(self, pool: Pool) -> str | None:
-        """Digest of the stored list, None where this pool is another one."""
+    def _digest_of(self, rows: Sequence[Row]) -> str | None:
+        """Digest of the stored list, None where this list is another one."""
         if self._blobs is not None:
-            return self._blobs.put(_listed(pool))
-        return self._made[1] if self._made is not None and self._made[0] == pool else None
+            return self._blobs.put(_listed(rows))
+        return self._made[1] if self._made is not None and self._made[0] == rows else None
 
 
-def _written(state: RunState, fleet: Fleet, store: Store, blobs: Blobs, now: float) -> tuple[Pool, str] | None:
+def _written(state: RunState, fleet: Fleet, choice: Choice, core: Core, now: float) -> tuple[Sequence[Row], str] | None:
     """The list of who waits, and its digest once it is durable; None where no cohort would be drawn from it."""
     if state.phase != "selecting" or state.deadline is None:
         return None
-    pool = fleet.waiting(store, state, now)
+    pool = fleet.waiting(core.store, state, now)
     if not _is_due(state, pool, now) or len(pool) < state.plan.fewest_devices:
         return None
-    return pool, blobs.put(_listed(pool))
+    rows = choice.rows(pool, state.known)
+    return rows, core.blobs.put(_listed(rows))
 
 
 def _is_due(state: RunState, pool: Pool, now: float) -> bool:
     return len(pool) >= state.plan.cohort.pool_count or state.deadline is None or now >= state.deadline
 
 
-def _listed(pool: Pool) -> bytes:
-    return json.dumps(pool, separators=(",", ":")).encode()
+def _listed(rows: Sequence[Row]) -> bytes:
+    return json.dumps(rows, separators=(",", ":")).encode()

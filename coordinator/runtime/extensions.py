@@ -1,7 +1,7 @@
-"""Loads rules, server optimizers and strategies of installed packages, for the engine, which is pure and imports
-nothing itself.
+"""Loads rules, server optimizers, strategies and selections of installed packages, for the engine, which is pure and
+imports nothing itself.
 
-The groups of entry points are ``quorate.rules``, ``quorate.server_optimizers`` and ``quorate.strategies``. An entry
+The groups of entry points are ``quorate.`` and *rules*, *server_optimizers*, *strategies*, *selections*. An entry
 point returns the object itself. Its version is the object's own ``version``, where it has one, so that a package may
 change without its arithmetic; otherwise the version of the package. Only what a plan names is imported.
 """
@@ -19,6 +19,7 @@ from coordinator.engine.plan_file import PlanError
 
 RULES_GROUP = "quorate.rules"
 OPTIMIZERS_GROUP = "quorate.server_optimizers"
+SELECTIONS_GROUP = "quorate.selections"
 STRATEGIES_GROUP = "quorate.strategies"
 
 _ELSEWHERE_S = 30.0
@@ -27,6 +28,7 @@ _PARTS = {
     "rule": ("needs", "takes_weights", "parameters"),
     "server_optimizer": ("slots", "parameters", "first", "apply"),
     "name": ("parameters", "needs", "holds", "against", "keeps", "decide", "combine"),
+    "choose": ("reads", "varies", "parameters", "select"),
 }
 _OF_RULE = {"sum": (), "all": ("combine",), "whole": ("holds", "fewest", "delta")}
 """What a rule has beside, by what it needs."""
@@ -36,8 +38,8 @@ FindExtensions = Callable[[Plan], Registry]
 
 
 class MissingExtension(ProblemError):
-    """A run of the store names a rule, a server optimizer or a codec that is not installed here in that version.
-    Devices and workers get *busy*: another replica may have it."""
+    """A run of the store names a rule, a server optimizer, a selection or a codec that is not installed here in that
+    version. Devices and workers get *busy*: another replica may have it."""
 
 
 def missing(run: str, reason: Exception) -> MissingExtension:
@@ -47,14 +49,16 @@ def missing(run: str, reason: Exception) -> MissingExtension:
 
 
 def installed(plan: Plan) -> Registry:
-    """Returns the rule, the server optimizer and the strategy that the plan names, where packages provide them."""
+    """Returns the rule, the server optimizer, the strategy and the selection that the plan names, where packages
+    provide them."""
     strategy = "" if plan.strategy is None else plan.strategy.name
-    if not needs_package(plan.aggregation) and ":" not in strategy:
+    if not needs_package(plan.aggregation) and ":" not in strategy + plan.cohort.choose:
         return BUILT_IN
     return Registry(
         rules=_named(RULES_GROUP, plan.aggregation.rule, "rule"),
         server_optimizers=_named(OPTIMIZERS_GROUP, plan.aggregation.server_optimizer, "server_optimizer"),
         strategies=_named(STRATEGIES_GROUP, strategy, "name", "strategy"),
+        selections=_named(SELECTIONS_GROUP, plan.cohort.choose, "choose", "cohort"),
     )
 
 

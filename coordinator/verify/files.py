@@ -2,28 +2,23 @@
 
 Updates and named tensors are deleted when the plan's retention is over. A coordinator may do so while
 its blobs are read here, so one that is missing is looked up in the newest rows before it is named.
-
-Each draw of a cohort is repeated from its blob, the list of who waited, with the run's selection seed and the round.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from client_sdk.tensors import TensorError, TensorHeader, read_header
 from client_sdk.tensors.manifest import digest_of
 from coordinator.blobs import BlobError
-from coordinator.engine import selection
 from coordinator.engine.named_tensors import called
-from coordinator.engine.plan import Plan
 from coordinator.engine.rounds import KINDS, kind_of
 from coordinator.engine.state import RunState
 from coordinator.folding.refold import Readable, hashed, short
 from coordinator.runtime.named_tensors import needed
 from coordinator.store.port import TERMINAL, CheckpointRow, DeviceRow, Reader, RunRow
-from coordinator.verify.replay import DrawnCohort, Replay
+from coordinator.verify.replay import Replay
 from coordinator.verify.violation import RunViolation
 
 Still = Callable[[Reader], bool]
@@ -76,7 +71,7 @@ def wanted_blobs(
     for item in line:
         what = f"the blob of version {item.version}"
         yield WantedBlob(item.digest, item.round or 1, what, size=item.bytes, model=True)
-    for drawn in replay.draws:
+    for drawn in replay.draws.all:
         if drawn.pool is not None:
             yield WantedBlob(drawn.pool, drawn.round, "the list of who waited")
     state = replay.state
@@ -174,35 +169,3 @@ def forgotten_rounds(replay: Replay) -> int:
     forgotten = state.round_number - (state.round is not None) - state.plan.retention.rounds
     numbers = range(forgotten, 0, -1)
     return next((number for number in numbers if replay.store.contributions(replay.run, number)), 0)
-
-
-def against_draw(blobs: Readable, plan: Plan, seed: int, drawn: DrawnCohort) -> Iterator[str]:
-    """Yields what speaks against a draw. The bytes of the list have been held against their digest before."""
-    if drawn.pool is None:
-        if drawn.cohort:
-            yield "its cohort was drawn from a list that the log does not name"
-        return
-    try:
-        pool = _pool(blobs, drawn.pool)
-    except BlobError:
-        return  # named where the blobs are read
-    except (ValueError, TypeError):
-        yield "the list of who waited cannot be read"
-        return
-    names = [device for device, _ in pool]
-    if names != sorted(set(names)):
-        yield "the list of who waited names a device twice, or is not sorted"
-        return
-    if drawn.waiting != len(pool):
-        yield f"the log counts {drawn.waiting} waiting devices, and the list has {len(pool)}"
-    chosen = selection.draw(pool, plan.cohort.select, choose=plan.cohort.choose, seed=seed, round=drawn.round)
-    sizes = dict(pool)
-    if tuple((device, sizes[device]) for device in chosen) != drawn.cohort:
-        strangers = sorted({device for device, _ in drawn.cohort} - set(chosen))
-        who = f": {', '.join(strangers[:3])} would not have been selected" if strangers else ""
-        yield f"the draw from the list of who waited gives another cohort than the log{who}"
-
-
-def _pool(blobs: Readable, digest: str) -> list[tuple[str, int]]:
-    with blobs.open(digest) as file:
-        return [(str(device), int(examples)) for device, examples in json.loads(file.read())]

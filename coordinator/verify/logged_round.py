@@ -128,10 +128,10 @@ class LoggedRound:
                 self.tensors = body.get("tensors", "")
             case "Drawn":
                 self.draw = body
-                if len(body["cohort"]) < plan.fewest_devices:
-                    self.missed.append(event.at)
-                else:
+                if len(body["cohort"]) >= plan.fewest_devices:
                     self.cohort, self.drawn_at = {device for device, _ in body["cohort"]}, event.at
+                elif plan.secure is not None or body.get("pool") is None:
+                    self.missed.append(event.at)
             case "FleetReturned":
                 self.draw = body
             case "Started":

@@ -34,7 +34,7 @@ compared as they are stored: a new key is written into the body of a round only 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from coordinator.engine import effects as fx
@@ -60,21 +60,12 @@ from coordinator.store.port import (
     RunRow,
     StoreError,
 )
+from coordinator.verify.draws import Draws
 from coordinator.verify.kinds import ABSENT, difference, filled, in_bodies
 from coordinator.verify.violation import RunViolation
 
 _MOST_REFUSED = 2
 """Refused events after which the replay stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnCohort:
-    """What the log says of a draw."""
-
-    round: int
-    pool: str | None
-    waiting: int
-    cohort: tuple[tuple[str, int], ...]
 
 
 class Replay:
@@ -90,7 +81,7 @@ class Replay:
         """The state after the event that the stored snapshot names; where there is none, the first one."""
         self.round_at: dict[float, int] = {}
         """Time of a score or of an owner's act, whose rows name no round -> the round in which it was recorded."""
-        self.draws: list[DrawnCohort] = []
+        self.draws = Draws(plan)
         self.examples: list[tuple[int, str, int]] = []
         """(round, device, examples) as selected and as reported."""
         self.leases: list[tuple[int, str]] = []
@@ -155,8 +146,8 @@ class Replay:
                 tx.snapshot(self.run, row.seq, states.to_json(following))
 
     def _note(self, event: ev.Event) -> None:
+        self.draws.add(event)
         if isinstance(event, ev.Drawn):
-            self.draws.append(DrawnCohort(event.round, event.pool, event.waiting, event.cohort))
             self.examples += [(event.round, device, examples) for device, examples in event.cohort]
         elif isinstance(event, ev.Reported):
             self.examples.append((event.round, event.device, event.examples))

@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.engine import events as ev
 from coordinator.engine.effects import Contribution
 from coordinator.engine.named_tensors import Small
-from coordinator.engine.plan import Plan
+from coordinator.engine.plan import Plan, selection_of
 from coordinator.engine.plan_file import PlanError
 from coordinator.folding.aggregator import NewCheckpoint
 from coordinator.folding.refold import differences
@@ -27,11 +27,11 @@ from coordinator.store.port import (
 )
 from coordinator.verify.chains import EventChain, Head, RefusalChain, against_head
 from coordinator.verify.deadlines import Deadlines
+from coordinator.verify.draws import against_draw
 from coordinator.verify.files import (
     HashedBlobs,
     WantedBlob,
     against_blob,
-    against_draw,
     against_manifests,
     forgotten_rounds,
     wanted_blobs,
@@ -157,9 +157,11 @@ class RunChecks:
             yield from against_blob(blobs, wanted, newest)
         yield from against_manifests(blobs, self._line, self.replay.state)
         yield from against_leftovers(blobs.blobs, self._over, {wanted.digest for wanted in self._wanted})
-        for drawn in self.replay.draws:
+        choice = selection_of(self.plan, extensions(self.plan))
+        select, seed = self.plan.cohort.select, self.row.selection_seed
+        for drawn, known in self.replay.draws.with_known():
             if drawn.pool is None or blobs.whole(drawn.pool):
-                for against in against_draw(blobs.blobs, self.plan, self.row.selection_seed, drawn):
+                for against in against_draw(blobs.blobs, select, choice, seed, drawn, known):
                     yield RunViolation("draw", drawn.round, against)
         for number, (parent, committed) in enumerate(pairwise(self._line), 1):
             self._progress(f"{self.row.run}: sums", number, len(self._line) - 1)

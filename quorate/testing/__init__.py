@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quorate.testing.learner import LearnerContract as LearnerContract
     from quorate.testing.metric import MetricContract as MetricContract
     from quorate.testing.proof import EnrolmentProofContract as EnrolmentProofContract
+    from quorate.testing.selection import SelectionContract as SelectionContract
     from quorate.testing.strategy import StrategyContract as StrategyContract
 
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "LearnerContract": "quorate.testing.learner",
     "MetricContract": "quorate.testing.metric",
     "RuleContract": "quorate.testing.aggregation",
+    "SelectionContract": "quorate.testing.selection",
     "ServerOptimizerContract": "quorate.testing.aggregation",
     "StrategyContract": "quorate.testing.strategy",
     "WholeRuleContract": "quorate.testing.aggregation",
@@ -49,6 +51,7 @@ __all__ = [
     "LearnerContract",
     "MetricContract",
     "RuleContract",
+    "SelectionContract",
     "ServerOptimizerContract",
     "StrategyContract",
     "WholeRuleContract",

@@ -213,11 +213,11 @@ def require_enough(plan: Plan, clients: Clients) -> None:
 
 
 def require_choice(plan: Plan, clients: Clients) -> None:
-    """ValueError where a draw by examples would select every client, whatever its size."""
-    if plan.cohort.choose == "by_examples" and len(clients) <= plan.cohort.select:
+    """ValueError where the plan's selection would select every client, whatever its size or turn."""
+    if plan.cohort.choose != "uniform" and len(clients) <= plan.cohort.select:
         raise ValueError(
-            f'choose = "by_examples" selects {plan.cohort.select} of {len(clients)} clients: all of them in each '
-            "round, whatever their size; lower cohort.select, or bring more clients"
+            f'choose = "{plan.cohort.choose}" selects {plan.cohort.select} of {len(clients)} clients: all of them in '
+            "each round, whatever their size or turn; lower cohort.select, or bring more clients"
         )
 
 

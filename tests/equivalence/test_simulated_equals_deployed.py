@@ -84,6 +84,15 @@ ENTROPY: dict[str, Any] = {
 }
 """What is coded in as few bytes as it needs, in a body of fixed length."""
 
+BY_LOSS: dict[str, Any] = {
+    **PLAN,
+    "name": "by-loss",
+    "cohort": {"select": 2, "goal": 2, "quorum": 1.0, "pool": 3, "collect_s": 120, "choose": "power-of-choice"},
+    "aggregation": {"weighting": "equal"},
+    "finish": {"rounds": 6},
+}
+"""Whom the coordinator draws by the losses of earlier rounds."""
+
 
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
@@ -102,19 +111,7 @@ def deploy(
         with OperatorClient(server.url) as operator:
             run = operator.create_run(plan, operator.upload_checkpoint(initial), "a test").run
             for number in range(len(SIZES)):
-                x, y = shard(number)
-                np.savez(folder / f"{number}.npz", x=x, y=y)
-                command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
-                command += [
-                    "--token-file",
-                    server.token_file,
-                    "--learner",
-                    "both_ways:learner",
-                    "--data",
-                    f"{number}.npz",
-                ]
-                command += ["--folder", f"device-{number}", "--label", f"shard-{number}", "--rounds", str(ROUNDS)]
-                devices.append(subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL))
+                devices.append(start_device(folder, server, number, "--rounds", str(ROUNDS)))
             assert [device.wait(200) for device in devices] == [0] * len(SIZES)
             for _ in operator.events(run):
                 pass
@@ -127,6 +124,16 @@ def deploy(
     with History.open(folder / "coordinator") as history:
         counted = [contributions(history, number) for number in range(1, ROUNDS + 1)]
     return line, ids, counted
+
+
+def start_device(folder: Path, server: Server, number: int, *options: str) -> subprocess.Popen[bytes]:
+    """The process of a device with this shard."""
+    x, y = shard(number)
+    np.savez(folder / f"{number}.npz", x=x, y=y)
+    command = [sys.executable, "-m", "client_sdk.cli", "device", "--coordinator", server.url]
+    command += ["--token-file", server.token_file, "--learner", "both_ways:learner", "--data", f"{number}.npz"]
+    command += ["--folder", f"device-{number}", "--label", f"shard-{number}", *options]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
 
 
 def contributions(history: History, round: int) -> list[tuple[str, int]]:
@@ -155,3 +162,39 @@ def test_simulated_and_deployed_runs_commit_equal_digests(
         history = simulate(plan, learner, clients, init=initial, engine=engine, progress=False)
         assert [view.digest for _, view in sorted(history.checkpoints.items())] == line
         assert [contributions(history, number) for number in range(1, ROUNDS + 1)] == counted
+
+
+@pytest.mark.slow
+def test_simulated_and_deployed_runs_draw_the_same_devices_by_their_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the coordinator's secret seed is: the simulation gets that of the deployed run."""
+    (tmp_path / "both_ways.py").write_text(LEARNER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from both_ways import learner
+
+    initial, rounds, devices = learner.initial(3), BY_LOSS["finish"]["rounds"], []
+    server = Server.start(tmp_path / "coordinator")
+    try:
+        with OperatorClient(server.url) as operator:
+            run = operator.create_run(BY_LOSS, operator.upload_checkpoint(to_bytes(initial)), "a test").run
+            devices = [start_device(tmp_path, server, number) for number in range(len(SIZES))]
+            for _ in operator.events(run):
+                pass
+            ids = {view.device: int(view.label.rsplit("-", 1)[1]) for view in operator.devices()}
+    finally:
+        for device in devices:
+            device.kill()
+        server.stop()
+    with History.open(tmp_path / "coordinator") as history:
+        counted = [contributions(history, number) for number in range(1, rounds + 1)]
+        row = history._store.run(run)
+        line = [found.digest for found in history._store.checkpoints(run)]
+    assert row is not None
+    assert len({tuple(device for device, _ in cohort) for cohort in counted}) > 1
+    secret = (row.selection_seed << 1).to_bytes(8, "big")
+    monkeypatch.setattr("simulation.virtual.simulation._entropy", lambda seed: lambda count: secret[:count])
+    clients = {device: shard(number) for device, number in ids.items()}
+    with simulate(BY_LOSS, learner, clients, init=initial, progress=False) as found:
+        assert [contributions(found, number) for number in range(1, rounds + 1)] == counted
+        assert [one.digest for one in found._store.checkpoints(found.run)] == line

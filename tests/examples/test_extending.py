@@ -93,6 +93,13 @@ def test_a_whole_rule_of_the_package_leaves_out_whom_it_should(package: Path, en
     np.testing.assert_allclose(model["w"], [0.05 * 7, 0.05 * 8], rtol=1e-6)  # half of 0.1 * mean, by the optimizer
 
 
+def test_the_packages_selection_lets_devices_rest(package: Path) -> None:
+    rested = {"choose": "clinic:rested", "choose_version": "1", "pool": 6}
+    history = run(package / "data", shifts=range(6), cohort=rested, finish={"rounds": 2})
+    first, second = ({row.device for row in history._store.contributions(history.run, number)} for number in (1, 2))
+    assert (len(first), first | second) == (3, {f"c{number}" for number in range(6)})
+
+
 @pytest.fixture(scope="module")
 def without_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the wheel holds, in a folder of its own: no tests are there."""

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
+from typing import Any
 
 from client_sdk.protocol.devices import CheckIn
 from coordinator.store.port import EventRow, Reader, WaitingRow
@@ -20,6 +21,12 @@ from tests.explorer.offers import fits
 
 EVER = float("-inf")
 """A time at which no row has expired."""
+READS = {
+    "power-of-choice": ("loss",),
+    "oort": ("loss", "seconds", "selected", "last_round"),
+    "cyclic": ("selected", "last_round"),
+}
+"""What the stored pool says of each device beside its examples, by the plan's selection."""
 
 
 def free(reader: Reader) -> list[WaitingRow]:
@@ -53,29 +60,64 @@ def drawn(durable: Durable, run: TrackedRun, event: EventRow, waiting: list[Wait
     if body["pool"] is None:
         return
     digest = str(body["pool"])
-    listed = [(device, examples) for device, examples in json.loads(invariants.read(durable, digest, "a pool"))]
-    if listed != pool:
-        wrong = sorted(set(listed) ^ set(pool))
+    choose, given = cohort["choose"], cohort["choose_parameters"]
+    listed = [tuple(row) for row in json.loads(invariants.read(durable, digest, "a pool"))]
+    rows = [(*entry, *known_of(run, entry[0], READS.get(choose, ()))) for entry in pool]
+    if listed != rows:
+        wrong = sorted(set(listed) ^ set(rows))
         raise Broken("draw", f"the pool of round {body['round']} of {run.run} differs from who waits in {wrong}")
     seed, number = run.row.selection_seed, int(str(body["round"]))
-    chosen = cohort_of(pool, cohort["select"], cohort["choose"], seed, number)
+    chosen = cohort_of(rows, cohort["select"], choose, given, seed, number)
     sizes = dict(pool)
     again = [[device, sizes[device]] for device in chosen]
     if [list(pair) for pair in body["cohort"]] != again:  # type: ignore[attr-defined]
         raise Broken("draw", f"round {number} of {run.run} drew {body['cohort']}; its pool gives {again}")
 
 
-def cohort_of(pool: list[tuple[str, int]], select: int, choose: str, seed: int, number: int) -> list[str]:
-    """The cohort of a round, sorted: written from ``docs/selection.md``, and not from the engine."""
-    if choose == "by_examples":
+def known_of(run: TrackedRun, device: str, reads: tuple[str, ...]) -> list[float | None]:
+    """What the rounds of the run that are over say of a device."""
+    known: dict[str, float | None] = {"loss": None, "seconds": None, "selected": 0, "last_round": 0}
+    for ending in run.ended.values():
+        if device in ending.cohort:
+            known["selected"], known["last_round"] = (known["selected"] or 0) + 1, ending.round
+        if (report := ending.reports.get(device)) is not None:
+            body: dict[str, Any] = report.body
+            known["loss"], known["seconds"] = body["metrics"]["loss"], max(0.0, report.at - ending.drawn_at)
+    return [known[name] for name in reads]
 
-        def key(entry: tuple[str, int]) -> tuple[float, str]:
-            word = _hashed(f"quorate selection by examples v1\n{seed}\n{number}\n{entry[0]}")[0]
-            return -math.log((word + 0.5) / 2**64) / max(1, entry[1]), entry[0]
 
-        return sorted(device for device, _ in sorted(pool, key=key)[:select])
+def cohort_of(
+    rows: list[tuple[Any, ...]], select: int, choose: str, given: dict[str, float], seed: int, number: int
+) -> list[str]:
+    """The cohort of a round, sorted: written from ``docs/selection.md``, and not from the engine. ``rows``: the pool as
+    it is stored."""
+    match choose:
+        case "uniform":
+            return _uniform([row[0] for row in rows], select, seed, number)
+        case "by_examples":
+            first = _in_proportion(rows, select, "selection by examples", seed, number)
+        case "power-of-choice":
+            most = math.ceil(given.get("factor", 2) * select)
+            candidates = _in_proportion(rows, most, "selection by examples", seed, number)
+            unknown = [row for row in candidates if row[2] is None]
+            known = sorted((row for row in candidates if row[2] is not None), key=lambda row: -row[2])
+            first = [*unknown, *known][:select]
+        case "oort":
+            return _oort(rows, select, given, seed, number)
+        case "cyclic":
+            first = sorted(rows, key=lambda row: (row[3], row[2], _word("selection in turn", seed, 0, row[0])))[:select]
+        case "fixed":
+            first = sorted(rows, key=lambda row: _word("selection fixed", seed, 0, row[0]))[:select]
+        case _:
+            words = {row[0]: _word("selection poisson", seed, number, row[0]) for row in rows}
+            return sorted(name for name, word in words.items() if (word >> 11) / 2.0**53 < select / len(rows))
+    return sorted(row[0] for row in first)
+
+
+def _uniform(names: list[str], select: int, seed: int, number: int) -> list[str]:
+    """Floyd 1987: each subset alike."""
     counter, words, chosen = 0, list[int](), set[int]()
-    for top in range(max(0, len(pool) - select), len(pool)):  # Floyd 1987: each subset alike
+    for top in range(max(0, len(names) - select), len(names)):
         while True:
             if not words:
                 words = _hashed(f"quorate selection v1\n{seed}\n{number}\n{counter}")
@@ -85,7 +127,49 @@ def cohort_of(pool: list[tuple[str, int]], select: int, choose: str, seed: int, 
                 break
         index = word % (top + 1)
         chosen.add(top if index in chosen else index)
-    return sorted(pool[index][0] for index in chosen)
+    return sorted(names[index] for index in chosen)
+
+
+def _oort(rows: list[tuple[Any, ...]], select: int, given: dict[str, float], seed: int, number: int) -> list[str]:
+    """Rows have (device, examples, loss, seconds, selected, last round). ``given``: numbers other than the defaults."""
+    known = [row for row in rows if row[2] is not None]
+    strange = sorted(
+        (row for row in rows if row[2] is None),
+        key=lambda row: (row[4], _word("selection exploring", seed, number, row[0])),
+    )
+    share = max(given.get("least", 0.2), given.get("explore", 0.9) * given.get("decay", 0.98) ** (number - 1))
+    count = min(len(strange), max(int(share * select + 0.5), select - len(known)))
+    chosen = [row[0] for row in strange[:count]]
+    places = min(select, len(rows)) - count
+    if places:
+        gains = sorted(row[1] * row[2] for row in known)
+        low, high = gains[0], gains[int(0.95 * (len(gains) - 1))]
+        fast = sorted(row[3] for row in known)[int(given.get("preferred", 0.3) * len(known))]
+        scores = []
+        for device, examples, loss, seconds, _, last in known:
+            score = (min(examples * loss, high) - low) / (high - low) if high > low else 1.0
+            score += math.sqrt(0.1 * math.log(number) / last)
+            if seconds > fast:
+                score *= (fast / seconds) ** given.get("alpha", 2)
+            scores.append((device, score))
+        least = given.get("cutoff", 0.95) * sorted((score for _, score in scores), reverse=True)[places - 1]
+        able = [(device, max(score, 1e-12)) for device, score in scores if score >= least]
+        chosen += [row[0] for row in _in_proportion(able, places, "selection exploiting", seed, number)]
+    return sorted(chosen)
+
+
+def _in_proportion(rows: list[tuple[Any, ...]], most: int, purpose: str, seed: int, number: int) -> list[Any]:
+    """Efraimidis and Spirakis 2006, by the second value of a row; the first that is drawn comes first."""
+
+    def key(row: tuple[Any, ...]) -> tuple[float, str]:
+        chance = (_word(purpose, seed, number, row[0]) + 0.5) / 2**64
+        return -math.log(chance) / (max(1, row[1]) if isinstance(row[1], int) else row[1]), row[0]
+
+    return sorted(rows, key=key)[:most]
+
+
+def _word(purpose: str, seed: int, number: int, device: str) -> int:
+    return _hashed(f"quorate {purpose} v1\n{seed}\n{number}\n{device}")[0]
 
 
 def _hashed(text: str) -> list[int]:

@@ -251,9 +251,14 @@ class TrackedRun(SecureFollowing, CenterFollowing):
             self._require_deadline(event, "drawn")
         if self.kind == "secure":
             return self._secure_drawn(event, body)
+        if len(cohort) < self.quorum and body["pool"] is not None:
+            self.pools[self.round] = body["pool"]
+            return self._abandon()
         if len(cohort) < self.quorum:
             return self._missed()
-        if len(cohort) != min(self.plan["cohort"]["select"], body["waiting"]):
+        if self.plan["cohort"]["choose"] != "poisson" and len(cohort) != min(
+            self.plan["cohort"]["select"], body["waiting"]
+        ):
             raise self._odd(event, f"{len(cohort)} were drawn from {body['waiting']}")
         self.cohort, self.phase = cohort, "collecting"
         self.pools[self.round] = body["pool"]
@@ -384,7 +389,7 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         ending = RoundEnding(self.round, committed, self.reported, self.version, kind=self.kind, lease=self.lease)
         ending.invalid, ending.withdrawn = frozenset(self.invalid), frozenset(self.withdrawn)
         ending.cohort, ending.began = frozenset(self.cohort), frozenset(self.began)
-        ending.waiting, ending.reports = self.waiting, self.reports
+        ending.waiting, ending.reports, ending.drawn_at = self.waiting, self.reports, self.drawn_at
         ending.secure, ending.advancing = self.secure, self.advancing
         if self.secure is not None and self.secure.blobs:
             self.undeleted[self.round] = self.secure.blobs

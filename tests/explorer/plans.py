@@ -13,6 +13,8 @@ DATA = "proxy"
 LEARNER = "explorer:marks"
 ADAM = {"server_optimizer": "fedadam", "server_optimizer_parameters": {"beta1": 0.5, "tau": 0.25}}
 """Keys of a plan's aggregation: a server optimizer that has a state."""
+OTHERS = ("power-of-choice", "oort", "cyclic", "fixed", "poisson")
+"""Selections of some plans; the first goes with equal weights only."""
 
 
 def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
@@ -23,7 +25,10 @@ def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, 
     trimmed = equal and not median and chance.unit("trimmed") < 0.2
     adam = chance.unit("adam") < 0.12
     clip = chance.unit("clip")
-    by_examples = equal and chance.unit("choose") < 0.3
+    choose = "by_examples" if equal and chance.unit("choose") < 0.3 else "uniform"
+    spare = 1 if choose == "by_examples" else chance.below("pool", 2)
+    if choose == "uniform" and spare and chance.unit("selection") < 0.4:
+        choose = chance.pick("which", OTHERS if equal else OTHERS[1:])
     return {
         "name": "marks",
         "task": {
@@ -35,10 +40,11 @@ def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, 
             "select": select,
             "goal": goal,
             "quorum": chance.pick("quorum", (0.4, 0.6, 0.85, 1.0)),
-            "pool": select + (1 if by_examples else chance.below("pool", 2)),
+            "pool": select + spare,
             "select_s": chance.pick("select_s", (3.0, 8.0)),
             "collect_s": 12.0 if short else chance.pick("collect_s", (30.0, 45.0)),
-            "choose": "by_examples" if by_examples else "uniform",
+            "choose": choose,
+            "choose_parameters": {},
         },
         "aggregation": {
             "rule": "median" if median else "trimmed-mean" if trimmed else "mean",

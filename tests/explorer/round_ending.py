@@ -35,6 +35,8 @@ class RoundEnding:
     """Devices that began to train."""
     waiting: int = 0
     """Eligible devices at the draw."""
+    drawn_at: float = 0.0
+    """Unix time of the draw of its cohort."""
     reports: dict[str, EventRow] = field(default_factory=dict)
     """The events of the updates in ``reported``, by device."""
     secure: SecureAccount | None = None

@@ -54,10 +54,12 @@ from coordinator.engine.aggregation.width import (
     sample_of,
 )
 from coordinator.engine.named_tensors import SERVER_OPTIMIZER, Small
+from coordinator.engine.selection import SELECTIONS, Choice, Selection
 
 if TYPE_CHECKING:
     from coordinator.engine.aggregation.section import Aggregation
     from coordinator.engine.aggregation.strategy import StrategySection
+    from coordinator.engine.plan import Cohort
 
 Made = TypeVar("Made", covariant=True)
 
@@ -72,12 +74,12 @@ class Installed(Generic[Made]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Rules, server optimizers and strategies of packages, by ``package:name``. The built-in ones are always
-    available."""
+    """What packages provide, by ``package:name``. What is built in is always available."""
 
     rules: Mapping[str, Installed[Rule]] = field(default_factory=dict)
     server_optimizers: Mapping[str, Installed[ServerOptimizer]] = field(default_factory=dict)
     strategies: Mapping[str, Installed[Strategy]] = field(default_factory=dict)
+    selections: Mapping[str, Installed[Selection]] = field(default_factory=dict)
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -387,6 +389,26 @@ def reasons_against(section: Aggregation) -> Iterator[str]:
     reason = _reason_against_weights(section, RULES[section.rule]) if section.rule in RULES else None
     if reason is not None:
         yield reason
+
+
+def choose_selection(cohort: Cohort, registry: Registry = BUILT_IN) -> Choice:
+    """Returns how the plan draws cohorts. ExtensionError as from ``choose``."""
+    name, given = cohort.choose, cohort.choose_parameters
+    built_in: Mapping[str, Selection] = SELECTIONS
+    found = _found("choose", "selection", name, cohort.choose_version, built_in, registry.selections)
+    return Choice(name=name, selection=found, settings=settings(name, "choose_parameters", found.parameters, given))
+
+
+def reason_against_selection(cohort: Cohort) -> str:
+    """The error of a plan's selection that can be found without any package; empty where there is none."""
+    try:
+        if cohort.choose in SELECTIONS:
+            choose_selection(cohort)
+        else:
+            _require_foreign("choose", "selection", cohort.choose, SELECTIONS)
+    except ExtensionError as error:
+        return str(error)
+    return ""
 
 
 def needs_package(section: Aggregation) -> bool:

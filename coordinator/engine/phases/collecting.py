@@ -56,6 +56,7 @@ def reported(state: RunState, event: ev.Reported) -> Step:
         weight=weight,
         bytes=event.bytes,
         steps=event.steps,
+        seconds=max(0.0, event.at - (current.collecting_at or event.at)),
         partial=not event.complete,
         treated=treated,
         metrics=event.metrics,

@@ -4,6 +4,7 @@ round that has ended, and what opens the first one, is ``opening``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -14,6 +15,7 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
 from coordinator.engine.reasons import printable
+from coordinator.engine.selection import Known
 from coordinator.engine.state import Round, RunState
 
 NOT_NEEDED = "not needed: "
@@ -128,10 +130,24 @@ def end_run(state: RunState, at: float, status: Literal["finished", "stopped"], 
 
 
 def retired(state: RunState) -> RunState:
-    """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are."""
+    """The state in which the blobs of a secure round are leftovers: to be deleted, and remembered until they are. What
+    the round says of its devices is known from now on."""
     current = state.current
+    if state.plan.cohort.remembers:
+        state = replace(state, known={**state.known, **dict(_known(state))})
     blobs = kind_of(current).blobs(current)
     return replace(state, leftovers={**state.leftovers, current.number: blobs}) if blobs else state
+
+
+def _known(state: RunState) -> Iterator[tuple[str, Known]]:
+    """(device, what is known of it) of those that were drawn for the round under way."""
+    number = state.current.number
+    for device, member in state.current.members.items():
+        before = state.known.get(device, Known())
+        loss, seconds = before.loss, before.seconds
+        if member.seconds is not None:
+            loss, seconds = member.metrics.get("loss", loss), member.seconds
+        yield device, Known(loss=loss, seconds=seconds, selected=before.selected + 1, last_round=number)
 
 
 def clock_fell(state: RunState, event: ev.ClockFell) -> Step:

@@ -9,19 +9,24 @@ from dataclasses import replace
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine.phases.lifecycle import missed
+from coordinator.engine.phases.lifecycle import abandon, missed
 from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.state import Member, RunState
 
 
 def drawn(state: RunState, event: ev.Drawn) -> Step:
-    """The cohort of a plain round, where it is a quorum; for those of secure rounds see ``secure.collecting``."""
+    """The cohort of a plain round, where it is a quorum; for those of secure rounds see ``secure.collecting``. Where
+    enough devices waited and the selection drew too few of them, the next round draws anew."""
     current, cohort = state.round, state.plan.cohort
     if current is None or current.phase != "selecting" or event.round != current.number:
         return not_selecting(state, event.round)
     current = replace(current, waiting=event.waiting, pool=event.pool)
     if len(event.cohort) < cohort.quorum_count:
+        if event.pool is not None:
+            drawn = f"{cohort.choose} drew {len(event.cohort)} of {event.waiting} waiting devices"
+            reason = f"{drawn}; a round needs at least {cohort.quorum_count}"
+            return abandon(state.with_round(current), event.at, reason)
         found = f"{event.waiting} eligible devices waited; a round needs at least {cohort.quorum_count}"
         return missed(state.with_round(current), event.at, f"{found}. {event.others}" if event.others else found)
     devices = tuple(device for device, _ in event.cohort)

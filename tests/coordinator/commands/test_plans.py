@@ -128,7 +128,7 @@ def test_examples_agree_with_the_schema(path: Path) -> None:
 
 
 def test_schema_refuses_what_plans_refuse(plan: Path) -> None:
-    for wrong in ("cohort.gaol=1", "cohort.goal=0", "cohort.choose=fast", "finish.metric=3", "tsk.a=1"):
+    for wrong in ("cohort.gaol=1", "cohort.goal=0", "aggregation.partial=fast", "finish.metric=3", "tsk.a=1"):
         with pytest.raises(ValueError, match="--set"):
             Plan.from_toml(plan, [wrong])
         data = tomllib.loads(TEXT)

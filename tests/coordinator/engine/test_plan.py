@@ -55,7 +55,9 @@ RANGES: list[tuple[str, str, list[object], list[object]]] = [
     ("cohort", "pool", [None, 300, 10_000_000], [0, 10_000_001]),
     ("cohort", "select_s", [0.001, 604_800], [0, -1, 604_801, INF, NAN]),
     ("cohort", "collect_s", [0.001, 604_800], [0, -1, 604_801, INF, NAN]),
-    ("cohort", "choose", ["uniform"], ["random", ""]),
+    ("cohort", "choose", ["uniform", "oort"], ["random", "", 3]),
+    ("cohort", "choose_version", [None], ["1", "", "x" * 65]),
+    ("cohort", "choose_parameters", [{}], [{"factor": 2.0}, {"a": "b"}, {"a": True}, [], None]),
     ("cohort", "min_examples", [1, 10**6], [0, -1]),
     ("aggregation", "rule", ["mean"], ["sum", "bulyan", "", 3]),
     ("aggregation", "rule_version", [None], ["1", "", "x" * 65]),
@@ -397,9 +399,11 @@ OTHERS: dict[tuple[str, str], object] = {
     ("retention", "rounds"): 1,
 }
 TOGETHER = {
-    ("aggregation", f"{what}_{part}") for what in ("rule", "server_optimizer") for part in ("version", "parameters")
+    (section, f"{what}_{part}")
+    for section, what in (("aggregation", "rule"), ("aggregation", "server_optimizer"), ("cohort", "choose"))
+    for part in ("version", "parameters")
 }
-"""Fields that go with a value of another one only: ``test_extensions`` has them."""
+"""Fields that go with a value of another one only: ``test_extensions`` and ``test_selections`` have them."""
 
 
 def test_the_digest_feels_every_field() -> None:

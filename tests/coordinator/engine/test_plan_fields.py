@@ -29,6 +29,7 @@ from client_sdk.protocol.workers import Lease
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS
 from coordinator.engine.plan import Plan
 from coordinator.engine.plan_file import PlanError
+from coordinator.engine.selection import SELECTIONS
 from scripts.plan_page import PAGE, SECTIONS
 
 Body = dict[str, Any]
@@ -43,6 +44,8 @@ PLANS: list[Body] = [
     {**TASK, "aggregation": {"rule": "clinic:middle", "rule_version": "1", "rule_parameters": {"lean": 0.1}}},
     {**TASK, "aggregation": {"server_optimizer": "clinic:half-way", "server_optimizer_version": "1"}},
     {**TASK, "aggregation": {"server_optimizer": "fedadam"}},
+    {**TASK, "cohort": {"choose": "clinic:turn", "choose_version": "1", "choose_parameters": {"lean": 0.1}}},
+    {**TASK, "cohort": {"choose": "oort"}},
     {**TASK, "aggregation": {"weighting": "equal"}},
     {**TASK, "finish": {"metric": "accuracy", "target": 0.9, "patience": 3}},
     {**TASK, "datacenter": {"data": "proxy", "patience": 2}},
@@ -144,6 +147,7 @@ def others(section: str, field: str) -> Iterator[object]:
             case {"type": "object"}:
                 declared = {name for rule in RULES.values() for name in rule.parameters}
                 declared |= {name for optimizer in SERVER_OPTIMIZERS.values() for name in optimizer.parameters}
+                declared |= {name for selection in SELECTIONS.values() for name in selection.parameters}
                 yield from ({name: 0.25} for name in sorted(declared))
             case {"type": "null"}:
                 yield None

@@ -10,11 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from client_sdk import chance as hashing
-from coordinator.engine.selection import by_examples, draw, uniform
+from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings, settings
+from coordinator.engine.selection import SELECTIONS, Candidate, Choice, Known, by_examples, uniform
 from tests.coordinator.engine import inclusion
 
 DOCS = (Path(__file__).parents[3] / "docs" / "selection.md").read_text()
@@ -23,6 +25,11 @@ SIZES = [10, 20, 30, 40, 60, 80, 160, 400]
 
 def pool(n: int, sizes: Sequence[int] | None = None) -> list[tuple[str, int]]:
     return [(f"d{i:05d}", sizes[i] if sizes else 10) for i in range(n)]
+
+
+def choice(name: str, **given: float) -> Choice:
+    selection = SELECTIONS[name]
+    return Choice(name=name, selection=selection, settings=settings(name, "here", selection.parameters, given))
 
 
 def chi_square(counts: Counter[object], cells: int, draws: int) -> float:
@@ -61,7 +68,7 @@ def test_rounds_are_drawn_independently_of_each_other() -> None:
 @pytest.mark.parametrize("choose", ["uniform", "by_examples"])
 @pytest.mark.parametrize(("n", "k", "wanted"), [(0, 3, 0), (2, 3, 2), (3, 3, 3), (4, 3, 3), (1, 1, 1)])
 def test_a_pool_smaller_than_the_cohort_is_taken_whole(choose: str, n: int, k: int, wanted: int) -> None:
-    chosen = draw(pool(n), k, choose=choose, seed=1, round=1)  # type: ignore[arg-type]
+    chosen = choice(choose).draw(pool(n), k, seed=1, round=1)
     assert len(chosen) == wanted
     assert chosen == sorted(set(chosen))
     assert set(chosen) <= {device for device, _ in pool(n)}
@@ -162,6 +169,183 @@ def test_a_devices_key_does_not_depend_on_who_else_waits() -> None:
 def test_a_device_without_examples_counts_as_one_of_the_smallest() -> None:
     counts = Counter(by_examples([("a", 0), ("b", 9)], 1, seed=1, round=number)[0] for number in range(3000))
     assert counts["a"] / 3000 == pytest.approx(0.1, abs=0.025)
+
+
+# ---------------------------------------------------------------- power of choice
+
+
+def test_power_of_choice_with_one_candidate_a_place_is_a_draw_by_examples() -> None:
+    """Cho et al. 2020: with d = m the sampling is unbiased, in proportion to the data, whatever the losses are."""
+    known = {f"d{number:05d}": Known(loss=number * 0.1) for number in range(0, 40, 2)}
+    waiting, drawn = pool(40, [1 + number % 9 for number in range(40)]), choice("power-of-choice", factor=1)
+    for number in range(1, 50):
+        found = drawn.draw(drawn.rows(waiting, known), 7, seed=3, round=number)
+        assert found == by_examples(waiting, 7, seed=3, round=number)
+
+
+def test_power_of_choice_takes_the_unknown_and_then_the_highest_losses_of_its_candidates() -> None:
+    drawn, waiting = choice("power-of-choice", factor=2), pool(30, [5] * 30)
+    losses = {device: (number * 7) % 30 / 10 for number, (device, _) in enumerate(waiting)}
+    known = {device: Known(loss=loss) for device, loss in losses.items() if device not in ("d00003", "d00011")}
+    met = 0
+    for number in range(1, 40):
+        candidates = by_examples(waiting, 12, seed=5, round=number)
+        found = drawn.draw(drawn.rows(waiting, known), 6, seed=5, round=number)
+        order = sorted(candidates, key=lambda device: -losses[device] if device in known else -99)
+        assert found == sorted(order[:6])
+        met += "d00003" in found
+    assert met > 5
+
+
+def test_power_of_choice_with_as_many_candidates_as_devices_takes_the_highest_losses_of_all() -> None:
+    drawn, waiting = choice("power-of-choice", factor=5), pool(20, [1 + number for number in range(20)])
+    known = {device: Known(loss=float(number % 10)) for number, (device, _) in enumerate(waiting)}
+    found = drawn.draw(drawn.rows(waiting, known), 4, seed=1, round=1)
+    assert found == ["d00008", "d00009", "d00018", "d00019"]
+
+
+# ---------------------------------------------------------------- oort
+
+
+def oort_counts(known: dict[str, Known], n: int, k: int, rounds: int, **given: float) -> Counter[str]:
+    drawn, waiting = choice("oort", **given), pool(n)
+    rows = drawn.rows(waiting, known)
+    return Counter(name for number in range(2, rounds + 2) for name in drawn.draw(rows, k, seed=9, round=number))
+
+
+def test_oort_prefers_high_losses_of_fast_devices() -> None:
+    """Ten each: high loss and fast, high loss and slow, low loss and fast, low loss and slow."""
+    known = {
+        f"d{number:05d}": Known(
+            loss=2.0 if number < 20 else 0.1, seconds=10.0 if number // 10 % 2 else 1.0, last_round=1
+        )
+        for number in range(40)
+    }
+    counts = oort_counts(known, 40, 10, 200)
+    assert [sum(counts[f"d{10 * kind + number:05d}"] for number in range(10)) for kind in range(4)] == [2000, 0, 0, 0]
+    without_times = oort_counts(known, 40, 20, 50, alpha=0)
+    assert [without_times[f"d{number:05d}"] for number in (0, 10, 20, 30)] == [50, 50, 0, 0]
+
+
+def test_oort_explores_a_share_that_decays_and_takes_those_drawn_seldom_first() -> None:
+    known = {f"d{number:05d}": Known(loss=1.0, seconds=1.0, selected=1, last_round=1) for number in range(20)}
+    known |= {f"d{number:05d}": Known(selected=3, last_round=1) for number in range(20, 30)}  # silent: never reported
+    drawn, waiting = choice("oort"), pool(40)
+    for number, share in ((2, 9), (30, 5), (400, 2)):  # 0.9 * 0.98^(round - 1), at least 0.2, of 10 places
+        found = drawn.draw(drawn.rows(waiting, known), 10, seed=1, round=number)
+        assert sum(name >= "d00030" for name in found) == share
+        assert sum("d00020" <= name < "d00030" for name in found) == 0
+
+
+def test_oort_comes_back_to_devices_that_it_has_not_drawn_for_long() -> None:
+    known = {f"d{number:05d}": Known(loss=1.0, seconds=1.0, last_round=99) for number in range(20)}
+    known["d00007"] = Known(loss=0.99, seconds=1.0, last_round=1)
+    known["d00019"] = Known(loss=0.9, seconds=1.0, last_round=99)
+    rows = choice("oort").rows(pool(20), known)
+    assert "d00007" in choice("oort", cutoff=0.999).draw(rows, 1, seed=1, round=100)
+
+
+def test_oort_draws_all_places_whoever_is_known() -> None:
+    for known_of in range(13):
+        known = {f"d{number:05d}": Known(loss=0.0, seconds=0.0, last_round=1) for number in range(known_of)}
+        rows = choice("oort").rows(pool(12), known)
+        for k in (1, 5, 12, 20):
+            assert len(choice("oort").draw(rows, k, seed=1, round=3)) == min(k, 12)
+
+
+# ---------------------------------------------------------------- cyclic, fixed, poisson
+
+
+def test_cyclic_draws_all_before_it_draws_any_twice() -> None:
+    drawn, waiting, known = choice("cyclic"), pool(23), dict[str, Known]()
+    counts: Counter[str] = Counter()
+    for number in range(1, 24):
+        found = drawn.draw(drawn.rows(waiting, known), 5, seed=6, round=number)
+        counts.update(found)
+        known |= {device: Known(selected=counts[device], last_round=number) for device in found}
+        assert max(counts.values()) - min(counts[device] for device, _ in waiting) <= 1
+    assert set(counts.values()) == {5}
+
+
+def test_a_fixed_cohort_stays_as_long_as_it_waits() -> None:
+    drawn, waiting = choice("fixed"), pool(30)
+    first = drawn.draw(waiting, 6, seed=4, round=1)
+    assert all(drawn.draw(waiting, 6, seed=4, round=number) == first for number in range(2, 30))
+    assert drawn.draw(waiting, 6, seed=5, round=1) != first
+    others = drawn.draw([row for row in waiting if row[0] != first[2]], 6, seed=4, round=2)
+    assert set(first) - {first[2]} < set(others)
+
+
+def test_a_poisson_cohort_has_each_device_by_itself_with_the_same_probability() -> None:
+    draws, n, k = 4000, 12, 4
+    drawn, waiting = choice("poisson"), pool(n)
+    cohorts = [drawn.draw(waiting, k, seed=8, round=number) for number in range(1, draws + 1)]
+    counts = Counter(device for cohort in cohorts for device in cohort)
+    pairs = Counter(pair for cohort in cohorts for pair in itertools.combinations(cohort, 2))
+    deviation = (draws * k / n * (1 - k / n)) ** 0.5
+    assert all(abs(counts[device] - draws * k / n) < 4 * deviation for device, _ in waiting)
+    deviation = (draws / 9 * (1 - 1 / 9)) ** 0.5
+    assert all(abs(pairs[pair] - draws / 9) < 4 * deviation for pair in itertools.combinations(dict(waiting), 2))
+    sizes = [len(cohort) for cohort in cohorts]
+    mean = sum(sizes) / draws
+    assert mean == pytest.approx(k, abs=0.1)
+    assert sum((size - mean) ** 2 for size in sizes) / draws == pytest.approx(n * (1 / 3) * (2 / 3), rel=0.1)
+
+
+# ---------------------------------------------------------------- what a draw is held to
+
+
+class Wrong:
+    reads = ()
+    varies = False
+    parameters: ClassVar[dict[str, Parameter]] = {}
+
+    def __init__(self, found: Sequence[str] | Exception, **changed: object) -> None:
+        self.found = found
+        vars(self).update(changed)
+
+    def select(self, pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: Settings) -> Sequence[str]:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (["d00000", "d00000"], "gives a device twice, or one that does not wait"),
+        (["d00000", "d00009"], "gives a device twice, or one that does not wait"),
+        (["d00000"], "gives 1 devices where 2 are to be drawn"),
+        (["d00000", "d00001", "d00002"], "gives 3 devices where 2 are to be drawn"),
+        (ZeroDivisionError("no"), "failed: ZeroDivisionError: no"),
+    ],
+)
+def test_what_is_no_cohort_is_refused_in_a_sentence(found: Any, sentence: str) -> None:
+    wrong = Choice(name="clinic:wrong", selection=Wrong(found), settings={})
+    with pytest.raises(ExtensionError, match=f"the selection clinic:wrong {sentence}"):
+        wrong.draw(pool(5), 2, seed=1, round=1)
+
+
+def test_a_selection_that_says_so_may_give_another_number_and_no_selection_reads_what_is_not_kept() -> None:
+    some = Choice(name="clinic:some", selection=Wrong(["d00003"], varies=True), settings={})
+    assert some.draw(pool(5), 2, seed=1, round=1) == ["d00003"]
+    with pytest.raises(ExtensionError, match="choose: clinic:age reads 'age', and there are loss, seconds"):
+        Choice(name="clinic:age", selection=Wrong([], reads=("loss", "age")), settings={})
+
+
+def test_a_selection_sees_of_devices_only_what_it_says_that_it_reads() -> None:
+    seen: list[Candidate] = []
+
+    class Looking(Wrong):
+        def select(self, pool: Sequence[Candidate], k: int, **more: object) -> Sequence[str]:
+            seen.extend(pool)
+            return [one.device for one in pool[:k]]
+
+    looking = Choice(name="clinic:look", selection=Looking([], reads=("selected", "loss")), settings={})
+    rows = looking.rows(pool(2), {"d00001": Known(loss=0.5, seconds=3.0, selected=2, last_round=7)})
+    assert rows == [("d00000", 10, 0, None), ("d00001", 10, 2, 0.5)]
+    looking.draw(rows[::-1], 1, seed=1, round=8)
+    assert seen == [Candidate("d00000", 10), Candidate("d00001", 10, loss=0.5, selected=2)]
 
 
 # ---------------------------------------------------------------- the page

@@ -18,7 +18,8 @@ import pytest
 from coordinator.blobs import FileBlobs
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
-from coordinator.engine import rounds, selection
+from coordinator.engine import rounds
+from coordinator.engine.selection import uniform
 from coordinator.engine.state import RunState
 from coordinator.folding.aggregator import Aggregator
 from coordinator.folding.refold import short
@@ -122,7 +123,7 @@ class StoredWorld(World):
     def draw(self, chosen: list[str], state: RunState) -> tuple[list[str], str | None]:
         """As the runtime draws, so that the draw can be repeated."""
         pool = [(name, 100) for name in sorted(chosen)]
-        cohort = selection.draw(pool, state.plan.cohort.select, choose="uniform", seed=7, round=state.round_number)
+        cohort = uniform(pool, state.plan.cohort.select, seed=7, round=state.round_number)
         return cohort, self.blobs.put(json.dumps(pool).encode()) if cohort else None
 
     def _referred(self) -> set[str]:

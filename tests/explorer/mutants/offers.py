@@ -9,8 +9,8 @@ from typing import Any
 from client_sdk.device.session import _Session
 from client_sdk.protocol.devices import Assignment, Outcome
 from coordinator.engine import effects as fx
-from coordinator.engine import selection
-from coordinator.engine.phases import selecting
+from coordinator.engine.phases import lifecycle, selecting
+from coordinator.engine.selection import Choice
 from coordinator.runtime import cohort_selection
 from coordinator.runtime.core import Core
 from coordinator.runtime.devices import DeviceRequests, Outcomes
@@ -137,22 +137,32 @@ def _left_devices_drawn() -> Patches:
 @mutant("round-one-again", "draw")
 def _round_one_again() -> Patches:
     """Every round draws as the first one."""
-    draw = selection.draw
+    draw = Choice.draw
 
-    def first(pool: Any, k: int, *, choose: Any, seed: int, round: int) -> list[str]:
-        return draw(pool, k, choose=choose, seed=seed, round=1)
+    def first(self: Choice, rows: Any, k: int, *, seed: int, round: int) -> list[str]:
+        return draw(self, rows, k, seed=seed, round=1)
 
-    return [(selection, "draw", first)]
+    return [(Choice, "draw", first)]
 
 
 @mutant("uniform-is-the-first", "draw")
 def _uniform_is_the_first() -> Patches:
     """Of the devices that wait alike, the first by name take part: whoever repeats the draw in the same way agrees."""
 
-    def first(pool: Any, k: int, *, seed: int, round: int) -> list[str]:
-        return [device for device, _ in pool[:k]]
+    draw = Choice.draw
 
-    return [(selection, "uniform", first)]
+    def first(self: Choice, rows: Any, k: int, *, seed: int, round: int) -> list[str]:
+        if self.name != "uniform":
+            return draw(self, rows, k, seed=seed, round=round)
+        return [device for device, _ in rows[:k]]
+
+    return [(Choice, "draw", first)]
+
+
+@mutant("losses-forgotten", "draw")
+def _losses_forgotten() -> Patches:
+    """What a round has shown of its devices is not known in the next one."""
+    return [(lifecycle, "_known", lambda state: ())]
 
 
 @mutant("full-pool-waits", "liveness", rates={}, replicas=1)

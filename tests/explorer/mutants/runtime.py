@@ -145,9 +145,9 @@ def _never_begun() -> Patches:
 @mutant("expired-device", "log", "liveness")
 def _expired_device() -> Patches:
     """The whole pool is drawn, whatever the plan's ``select``."""
-    from coordinator.engine import selection
+    from coordinator.engine.selection import Choice
 
-    return [(selection, "draw", lambda pool, k, **more: sorted(device for device, _ in pool))]
+    return [(Choice, "draw", lambda self, rows, k, **more: sorted(row[0] for row in rows))]
 
 
 @mutant("lost-pause", "ack-durable")

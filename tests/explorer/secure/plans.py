@@ -45,6 +45,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
             "goal": goal,
             "quorum": chance.pick("secure quorum", (0.4, 0.5, 0.7, 1.0)),
             "pool": select + (plan["cohort"]["choose"] == "by_examples"),
+            "choose": "by_examples" if plan["cohort"]["choose"] == "by_examples" else "uniform",
             "collect_s": collect_s,
         },
         "aggregation": {

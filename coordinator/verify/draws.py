@@ -1,0 +1,104 @@
+"""Repeats each draw of a cohort from the list of who waited, the run's selection seed and the round; and holds what the
+list says of devices, where the plan's selection reads it, against the reports and draws before it in the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.blobs import BlobError
+from coordinator.engine import events as ev
+from coordinator.engine.aggregation.parameters import ExtensionError
+from coordinator.engine.plan import Plan
+from coordinator.engine.selection import Choice, Known
+from coordinator.folding.refold import Readable
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCohort:
+    """What the log says of a draw."""
+
+    round: int
+    pool: str | None
+    waiting: int
+    cohort: tuple[tuple[str, int], ...]
+
+
+class Draws:
+    """``add`` takes the events of a log, in order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.all: list[DrawnCohort] = []
+        self._plan = plan
+        self._heard: list[dict[str, tuple[float | None, float]]] = []
+        """For each draw: device -> (loss, seconds since the draw) of its update in that round."""
+        self._at = 0.0
+
+    def add(self, event: ev.Event) -> None:
+        if isinstance(event, ev.Drawn):
+            self.all.append(DrawnCohort(event.round, event.pool, event.waiting, event.cohort))
+            self._heard.append({})
+            self._at = event.at
+        elif isinstance(event, ev.Reported) and self._plan.cohort.remembers:
+            self._heard[-1][event.device] = event.metrics.get("loss"), max(0.0, event.at - self._at)
+        elif isinstance(event, ev.UpdateLost) and self._plan.cohort.remembers:
+            self._heard[-1].pop(event.device, None)
+
+    def with_known(self) -> Iterator[tuple[DrawnCohort, Mapping[str, Known]]]:
+        """Each draw, and device -> what was known of it then, for plans whose selection reads it."""
+        known: dict[str, Known] = {}
+        for drawn, heard in zip(self.all, self._heard, strict=True):
+            yield drawn, known
+            if self._plan.cohort.remembers and len(drawn.cohort) >= self._plan.fewest_devices:
+                for device, _ in drawn.cohort:
+                    before = known.get(device, Known())
+                    loss, seconds = heard.get(device, before[:2])
+                    loss = before.loss if loss is None else loss
+                    known[device] = Known(loss, seconds, before.selected + 1, drawn.round)
+
+
+def against_draw(
+    blobs: Readable, select: int, choice: Choice, seed: int, drawn: DrawnCohort, known: Mapping[str, Known]
+) -> Iterator[str]:
+    """Yields what speaks against a draw. ``known``: of devices, by the log before it. The bytes of the list have been
+    held against their digest before."""
+    if drawn.pool is None:
+        if drawn.cohort:
+            yield "its cohort was drawn from a list that the log does not name"
+        return
+    try:
+        rows = _rows(blobs, drawn.pool)
+        pool = [(str(row[0]), int(row[1])) for row in rows]
+    except BlobError:
+        return  # named where the blobs are read
+    except (ValueError, TypeError, LookupError):
+        yield "the list of who waited cannot be read"
+        return
+    names = [device for device, _ in pool]
+    if names != sorted(set(names)):
+        yield "the list of who waited names a device twice, or is not sorted"
+        return
+    if drawn.waiting != len(pool):
+        yield f"the log counts {drawn.waiting} waiting devices, and the list has {len(pool)}"
+    for row, wanted in zip(rows, choice.rows(pool, known), strict=True):
+        if row[2:] != list(wanted[2:]):
+            yield f"the list of who waited says of {row[0]} {row[2:]}, and the log gives {list(wanted[2:])}"
+            return
+    try:
+        chosen = choice.draw(rows, select, seed=seed, round=drawn.round)
+    except ExtensionError as error:
+        yield f"the draw cannot be repeated: {error}"
+        return
+    sizes = dict(pool)
+    if tuple((device, sizes[device]) for device in chosen) != drawn.cohort:
+        strangers = sorted({device for device, _ in drawn.cohort} - set(chosen))
+        who = f": {', '.join(strangers[:3])} would not have been selected" if strangers else ""
+        yield f"the draw from the list of who waited gives another cohort than the log{who}"
+
+
+def _rows(blobs: Readable, digest: str) -> list[list[Any]]:
+    with blobs.open(digest) as file:
+        return list(json.loads(file.read()))

@@ -1,0 +1,91 @@
+"""Each way to draw cohorts, simulated: the folder can be verified, and a simulation that goes on, or is killed and goes
+on, has the cohorts of one that was not interrupted."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_sdk.update import Update
+from coordinator.blobs import FileBlobs
+from coordinator.datafolder import BLOBS_FOLDER, database_url
+from coordinator.engine.selection import SELECTIONS
+from coordinator.store import open_store
+from coordinator.verify import verify
+from simulation import Behaviour, History, simulate
+from tests.simulation.test_treatment import INIT, client
+
+CLIENTS = {f"c{number:02d}": client(2 + number % 5, number / 10) for number in range(14)}
+
+
+def learner(model: Any, data: Any, task: Any) -> Update:
+    x = np.full(2, data[0][0, 0], np.float32)
+    loss = float(np.square(model["w"] - x).sum())
+    return Update({"w": np.float32(0.3) * (x - model["w"])}, examples=len(data[0]), metrics={"loss": loss})
+
+
+def play(folder: Path, choose: str, **options: Any) -> History:
+    plan = {
+        "name": "chosen",
+        "cohort": {"select": 5, "goal": 4, "quorum": 0.5, "pool": 14, "choose": choose, "collect_s": 30.0},
+        "aggregation": {"weighting": "equal"},
+        "finish": {"rounds": 7},
+    }
+    fleet = Behaviour(step_s=1.0, jitter_sigma=1.0, dropout=0.1)
+    return simulate(plan, learner, CLIENTS, init=INIT, behaviour=fleet, folder=folder, progress=False, **options)
+
+
+def cohorts(history: History) -> list[Any]:
+    return [row.body["cohort"] for row in history._store.rounds(history.run, 0) if row.status != "open"]
+
+
+def require_valid(folder: Path) -> None:
+    store = open_store(database_url(folder))
+    assert list(verify(store, FileBlobs(folder / BLOBS_FOLDER))) == []
+    store.close()
+
+
+@pytest.mark.parametrize("choose", SELECTIONS)
+def test_a_simulation_that_goes_on_has_the_cohorts_of_a_whole_one(tmp_path: Path, choose: str) -> None:
+    with play(tmp_path / "whole", choose) as whole:
+        for part in (1, 3, None):
+            with play(tmp_path / "parts", choose, rounds=part) as found:
+                assert cohorts(found) == cohorts(whole)[: len(cohorts(found))]
+        assert [row.digest for row in found.rounds] == [row.digest for row in whole.rounds]
+    require_valid(tmp_path / "parts")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from simulation.virtual.simulation import Simulation
+from tests.simulation.test_selections import play
+
+keep, kept = Simulation.keep, []
+
+def killed(self):
+    keep(self)
+    kept.append(self)
+    if len(kept) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Simulation.keep = killed
+play(Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choose", ["power-of-choice", "oort", "cyclic"])
+def test_a_kill_changes_no_cohort(tmp_path: Path, choose: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed"), choose], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    require_valid(tmp_path / "killed")
+    with play(tmp_path / "killed", choose) as found, play(tmp_path / "whole", choose) as whole:
+        assert cohorts(found) == cohorts(whole)
+    require_valid(tmp_path / "killed")
