@@ -77,6 +77,7 @@ PARTS = {
     "rule": ("aggregation", "rule", "quorate.rules"),
     "server_optimizer": ("aggregation", "server_optimizer", "quorate.server_optimizers"),
     "strategy": ("strategy", "name", "quorate.strategies"),
+    "selection": ("cohort", "choose", "quorate.selections"),
     "codec": ("task", "codec", codecs.GROUP),
 }
 """The arguments of ``simulate`` that are objects of a notebook: where a plan names them, and their group of entry

@@ -97,6 +97,7 @@ def simulate(
     strategy: Any = None,
     rule: Any = None,
     server_optimizer: Any = None,
+    selection: Any = None,
     codec: Any = None,
     engine: EngineName | MakeEngine = "serial",
     workers: int | None = None,
@@ -125,7 +126,7 @@ def simulate(
       the class of each client.
     - ``datacenter``: name -> data that the datacenter holds, where the plan has a section ``[datacenter]``; its rounds
       are trained in this process, as by one rank.
-    - ``strategy``, ``rule``, ``server_optimizer``, ``codec``: objects of your own, without a package
+    - ``strategy``, ``rule``, ``server_optimizer``, ``selection``, ``codec``: objects of your own, without a package
       (docs/extending.md). The plan then names ``notebook:half-way`` for an object of the class ``HalfWay``, in its
       ``version``; a codec has its own name, ``notebook:coarse@1``. A coordinator that opens the folder does not have
       them, and says so.
@@ -165,7 +166,8 @@ def simulate(
     checks.require_whole("seed", seed, 0)
     if round is not None:
         checks.require_whole("round", round, 1)
-    given = {"strategy": strategy, "rule": rule, "server_optimizer": server_optimizer, "codec": codec}
+    given = {"strategy": strategy, "rule": rule, "server_optimizer": server_optimizer, "selection": selection}
+    given["codec"] = codec
     plan, objects = checks.with_objects(plan, {part: made for part, made in given.items() if made is not None})
     if only is not None and round is not None:
         with provided(objects):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ import pytest
 from client_sdk.update import Update
 from coordinator.blobs import FileBlobs
 from coordinator.datafolder import BLOBS_FOLDER, database_url
-from coordinator.engine.selection import SELECTIONS
+from coordinator.engine.aggregation.parameters import Parameter, Settings
+from coordinator.engine.selection import SELECTIONS, Candidate
 from coordinator.store import open_store
-from coordinator.verify import verify
+from coordinator.verify import CannotVerify, verify
 from simulation import Behaviour, History, simulate
 from tests.simulation.test_treatment import INIT, client
 
@@ -59,6 +61,31 @@ def test_a_simulation_that_goes_on_has_the_cohorts_of_a_whole_one(tmp_path: Path
                 assert cohorts(found) == cohorts(whole)[: len(cohorts(found))]
         assert [row.digest for row in found.rounds] == [row.digest for row in whole.rounds]
     require_valid(tmp_path / "parts")
+
+
+class Heaviest:
+    """The devices with the most examples, of those that were drawn least."""
+
+    version = "2"
+    reads = ("selected",)
+    varies = False
+    parameters: ClassVar[dict[str, Parameter]] = {}
+
+    def select(self, pool: Sequence[Candidate], k: int, *, seed: int, round: int, settings: Settings) -> list[str]:
+        return [one.device for one in sorted(pool, key=lambda one: (one.selected, -one.examples, one.device))[:k]]
+
+
+def test_an_object_of_a_notebook_draws_too(tmp_path: Path) -> None:
+    """Its folder is refused where the object is not at hand."""
+    plan = {"name": "chosen", "cohort": {"select": 5, "goal": 5, "quorum": 1.0, "pool": 14}, "finish": {"rounds": 2}}
+    folder = tmp_path / "run"
+    with simulate(plan, learner, CLIENTS, init=INIT, selection=Heaviest(), folder=folder, progress=False) as history:
+        assert (history.plan.cohort.choose, history.plan.cohort.choose_version) == ("notebook:heaviest", "2")
+        first, second = cohorts(history)
+    assert first == sorted(sorted(CLIENTS, key=lambda name: (-len(CLIENTS[name][0]), name))[:5])
+    assert not set(first) & set(second)
+    with pytest.raises(CannotVerify, match="the selection notebook:heaviest 2 is not installed here"):
+        require_valid(folder)
 
 
 KILLED = """
