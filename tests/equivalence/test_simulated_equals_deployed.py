@@ -93,6 +93,14 @@ BY_LOSS: dict[str, Any] = {
 }
 """Whom the coordinator draws by the losses of earlier rounds."""
 
+BY_STRATEGY: dict[str, Any] = {
+    **PLAN,
+    "name": "by-strategy",
+    "aggregation": {"weight_cap": 30, "server_optimizer": "lamb", "server_learning_rate": 0.05},
+    "strategy": {"name": "fednova"},
+}
+"""What reads the devices' reports and their updates one by one, and a server optimizer that sees layers."""
+
 
 def shard(number: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(number)
@@ -143,8 +151,8 @@ def contributions(history: History, round: int) -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY],
-    ids=["average", "fedadam, stochastic8", "sampled, rotated", "eden, one bit", "entropy, two bits"],
+    [PLAN, OPTIMIZED, SHARED, FEW_BITS, ENTROPY, BY_STRATEGY],
+    ids=["average", "fedadam, stochastic8", "sampled, rotated", "eden, one bit", "entropy, two bits", "fednova, lamb"],
 )
 def test_simulated_and_deployed_runs_commit_equal_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any]
