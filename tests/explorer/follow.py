@@ -332,6 +332,9 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         if not self.advancing and len(self.reported) < least:
             have = f"{len(self.reported)} of {self.quorum} updates"
             raise Broken("quorum", f"round {self.round} was committed with {have}")
+        if "strategy" in self.plan:
+            said = [(weight, _metrics(self.reports[one])) for one, (_, weight) in self.reported.items()]
+            self.mu.committed((weight, metrics["loss"]) for weight, metrics in said if "loss" in metrics)
         return self._advance(body)
 
     def _commit_failed(self, reason: str) -> list[RoundEnding]:
@@ -420,3 +423,9 @@ class TrackedRun(SecureFollowing, CenterFollowing):
         if self.deadline is None or event.at < self.deadline:
             early_s = (self.deadline or float("inf")) - event.at
             raise Broken("deadline", f"round {self.round} of {self.run} was {what} {early_s:.3f} s early")
+
+
+def _metrics(event: EventRow) -> dict[str, float]:
+    body: dict[str, Any] = event.body
+    found: dict[str, float] = body.get("metrics", {})
+    return found

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from coordinator.store.port import EventRow, RunRow
 from tests.explorer.faults import Broken
@@ -46,6 +49,29 @@ class Scores:
         return finish.get("patience") is not None and self._in_vain >= finish["patience"]
 
 
+@dataclass
+class MuAccount:
+    """The proximal mu of a plan with the strategy of ``plans.STRATEGY``: 0.1 more when the loss rises from one
+    committed round to the next, and 0.1 less, to 0 at the least, when it falls."""
+
+    steps: int = 0
+    loss: Fraction | None = None
+
+    def committed(self, losses: Iterable[tuple[int, float]]) -> None:
+        """A round of devices counts these, as (weight, loss)."""
+        known = list(losses)
+        if not known:
+            return
+        loss = sum((weight * Fraction(one) for weight, one in known), Fraction()) / sum(weight for weight, _ in known)
+        before, self.loss = self.loss, loss
+        if before is not None and loss != before:
+            self.steps = self.steps + 1 if loss > before else max(0, self.steps - 1)
+
+    @property
+    def mu(self) -> float:
+        return float(np.float32(0.1 * self.steps))
+
+
 @dataclass(slots=True)
 class FollowedRun:
     """What the log of one run says of it."""
@@ -78,6 +104,7 @@ class FollowedRun:
     """Of the updates in whose place they were asked for others, of all rounds."""
     reopened: bool = False
     """Whether they were asked when the round had closed: it waits for them alone."""
+    mu: MuAccount = field(default_factory=MuAccount)
     drawn_at: float = 0.0
     in_parts: bool = False
     """Whether the run's first event says in how many parts of an example it counts: a run that was paused before it

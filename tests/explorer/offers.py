@@ -30,7 +30,7 @@ def assigned(world: World, run: TrackedRun, device: str, answer: Assignment, now
     _require("assignment's round", (answer.round, "collecting"), (run.round, run.phase))
     if answer.device != device or device not in run.cohort or device in run.reported or device in run.left:
         raise Broken("offer", f"{device} was assigned round {run.round} of {run.run}, which does not wait for it")
-    _offered(run, answer.checkpoint, answer.plan_digest, answer.task)
+    _offered(run, answer.checkpoint, answer.plan_digest, answer.task, mu=run.mu.mu)
     _require("rule for partial work", answer.partial, run.plan["aggregation"]["partial"])
     _require("limit of an update", answer.max_update_bytes, world.register.longest(run.plan["task"]["codec"]))
     collect_s = float(run.plan["cohort"]["collect_s"])
@@ -126,11 +126,11 @@ def outcome(durable: Durable, run: TrackedRun, device: str, answer: Outcome) -> 
         raise Broken("offer", f"the outcome of {device} in round {number} has the reason {answer.reason!r}")
 
 
-def _offered(run: TrackedRun, checkpoint: CheckpointRef, plan_digest: str, task: Task) -> None:
+def _offered(run: TrackedRun, checkpoint: CheckpointRef, plan_digest: str, task: Task, mu: float = 0.0) -> None:
     offered = (checkpoint.version, checkpoint.digest, checkpoint.bytes)
     _require("offered checkpoint", offered, (run.version, run.digest, run.size))
     _require("offered plan", plan_digest, run.row.plan_digest)
-    _require("offered task", task, _task(**_plain(run.plan["task"])))
+    _require("offered task", task, _task(**_plain(run.plan["task"])).model_copy(update={"mu": mu}))
 
 
 def _plain(task: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ ADAM = {"server_optimizer": "fedadam", "server_optimizer_parameters": {"beta1": 
 """Keys of a plan's aggregation: a server optimizer that has a state."""
 OTHERS = ("power-of-choice", "oort", "cyclic", "fixed", "poisson")
 """Selections of some plans; the first goes with equal weights only."""
+STRATEGY = {"name": "adaptive-mu", "parameters": {"patience": 1}}
+"""One that has a small state, and reads what devices report."""
 
 
 def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, Any]:
@@ -66,6 +68,7 @@ def plan_of(chance: Chance, goal: int, select: int, replicas: int) -> dict[str, 
             **_scores(chance),
         },
         "retention": {"rounds": chance.pick("retention", (0, 0, 1, 2))},
+        **({"strategy": STRATEGY} if chance.unit("strategy") < 0.15 else {}),
     }
 
 

@@ -9,7 +9,7 @@ A plan without the section has ``Strategy()``, which changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,10 +98,6 @@ class StrategySection(Section):
     parameters: dict[str, float] = Field(default_factory=dict, max_length=64)
     """Numbers for the strategy. *adaptive-mu*: ``step`` (0.1), ``patience`` (5). *q-ffl*: ``q``.
     ``parameters = { q = 1 }``"""
-
-    def against(self, plan: Plan) -> Iterator[str]:
-        if plan.datacenter is not None and plan.datacenter.every == 1:
-            yield "strategy has nothing to do where each round is the datacenter's (datacenter.every = 1)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def secured(chance: Chance, plan: dict[str, Any], devices: int, *, fast: bool = 
     collect_s, exchange_s = chance.pick("secure collect_s", (30.0, 45.0)), chance.pick("exchange_s", (14.0, EXCHANGE_S))
     select = min(devices, most + chance.below("secure spare", 2))
     return {
-        **plan,
+        **{section: fields for section, fields in plan.items() if section != "strategy"},
         "task": {**plan["task"], "codec": codec, "score_held_out": False},
         "cohort": {
             **plan["cohort"],
