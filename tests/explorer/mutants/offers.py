@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from client_sdk.device.session import _Session
-from client_sdk.protocol.devices import Assignment, Outcome
+from client_sdk.protocol.devices import Assignment, Outcome, Task
 from coordinator.engine import effects as fx
 from coordinator.engine.phases import lifecycle, selecting
 from coordinator.engine.selection import Choice
+from coordinator.engine.state import RunState
 from coordinator.runtime import cohort_selection
 from coordinator.runtime.core import Core
 from coordinator.runtime.devices import DeviceRequests, Outcomes
@@ -19,6 +20,7 @@ from coordinator.runtime.signals import Signals
 from coordinator.store.port import Reader, WaitingRow
 from tests.explorer.mutants.datacenter import CENTER
 from tests.explorer.mutants.registry import mutant
+from tests.explorer.plans import STRATEGY
 
 Patches = list[tuple[Any, str, Any]]
 _drawn = selecting.drawn
@@ -190,3 +192,13 @@ def _workers_not_woken() -> Patches:
     """A round that is offered to the datacenter wakes no worker."""
     hint = Core.hint
     return [(Core, "hint", lambda self, action: None if isinstance(action, fx.Offer) else hint(self, action))]
+
+
+@mutant("small-state-not-told", "offer", plan={"strategy": STRATEGY})
+def _small_state_not_told() -> Patches:
+    """In each round devices are told what the strategy decides of an empty small state."""
+
+    def task(self: Core, state: RunState, device: str) -> Task:
+        return self.aggregator(state.run).algorithm.task(state.plan, state.version, {})
+
+    return [(Core, "task", task)]
