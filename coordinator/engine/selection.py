@@ -125,6 +125,8 @@ class Choice:
         """The cohort, sorted by id; the same for rows in any order. ExtensionError where the selection fails, or gives
         what is no cohort of ``k`` of these devices."""
         reads = self.selection.reads
+        if isinstance(self.selection, BuiltIn) and not reads:  # it takes rows as they are: a pool may have millions
+            return sorted(self.selection.select(sorted(rows), k, seed=seed, round=round, settings=self.settings))
         pool = [Candidate(row[0], row[1], **dict(zip(reads, row[2:], strict=True))) for row in rows]
         pool.sort()
         try:
