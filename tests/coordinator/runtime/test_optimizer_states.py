@@ -74,7 +74,7 @@ def test_three_rounds_are_three_steps_of_the_optimizer(make_world: MakeWorld, na
         assert kept.T.tobytes() == np.array(slots).tobytes()
         committed = [row.body for row in world.store.events("marks", 0) if row.kind == "Committed"][-1]
         assert committed["named_tensors"] == {SERVER_OPTIMIZER: state}
-        assert committed.get("small") == ({"steps": number} if layer else None)
+        assert committed.get("small") == ({SERVER_OPTIMIZER: number} if layer else None)
     assert list(verify(world.store, world.blobs)) == []
 
 
@@ -168,7 +168,7 @@ def test_a_datacenter_round_carries_it_over_and_the_next_federated_one_reads_it(
     assert lease.round == 2
     center.deliver(worker, lease, to_bytes(center.trained(2)))
     assert named(center) == [None, made, made]
-    small = {} if optimizer == "adam" else {"steps": 1}
+    small = {} if optimizer == "adam" else {SERVER_OPTIMIZER: 1}
     assert center.coordinator.core.state("marks").small == small
     assert states(center) == {made}
     center.play_round(3)
