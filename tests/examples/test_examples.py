@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,12 @@ def run(example: str, folder: Path, data: str, rounds: int) -> str:
     return done.stdout
 
 
-def test_each_is_under_sixty_lines() -> None:
-    found = sorted(EXAMPLES.glob("simulate_*.py"))
-    assert [path.name for path in found] == ["simulate_image.py", "simulate_tabular.py", "simulate_text.py"]
-    assert all(len(path.read_text("utf-8").splitlines()) < 60 for path in found)
+def test_each_is_short() -> None:
+    lines = {path.name: len(path.read_text("utf-8").splitlines()) for path in EXAMPLES.glob("simulate_*.py")}
+    few = {"simulate_image.py", "simulate_tabular.py", "simulate_text.py"}
+    assert lines.keys() == few | {"simulate_clusters.py", "simulate_hierarchy.py"}
+    assert all(lines[name] < 60 for name in few)
+    assert max(lines.values()) < 100
 
 
 @pytest.mark.slow
@@ -63,3 +66,24 @@ def test_tables(tmp_path: Path) -> None:
     assert len(scores) == 15, "every occupation has a score of its own"
     assert float(scores["other-service"].rstrip("%")) > 80
     assert (tmp_path / "income.csv").read_text("utf-8").startswith("version,source,name,value")
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_clusters(tmp_path: Path) -> None:
+    message = run("simulate_clusters.py", tmp_path, "mnist", rounds=6)
+    one, two = (float(found) for found in re.findall(r": ([\d.]+)% of clients' own", message))
+    assert two > one + 10
+    chosen = sorted(re.findall(r"of 20 clients \w+, (\d+) choose model 0 and (\d+) choose model 1", message))
+    assert chosen == [("0", "20"), ("20", "0")], "each group has found a model of its own"
+
+
+@pytest.mark.slow
+@pytest.mark.service
+def test_a_hierarchy(tmp_path: Path) -> None:
+    message = run("simulate_hierarchy.py", tmp_path, "mnist", rounds=2)
+    assert "the sum of five partial sums has the bits of the sum of forty updates: True" in message
+    assert float(re.findall("the two models differ by (.*) at most", message)[0]) < 1e-6
+    flat, edges, often = (float(found) for found in re.findall(r"updates a round: ([\d.]+)%", message))
+    assert abs(flat - edges) < 0.1
+    assert often > flat + 10
