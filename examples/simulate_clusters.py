@@ -83,7 +83,6 @@ for number in range(40):
     clients[name] = Data(Examples(x[30:], y[30:]), Examples(x[:30], y[:30]))
 
 plan = {
-    "name": "clusters",
     "task": {"epochs": 2, "batch_size": 10, "learning_rate": 0.05},
     "cohort": {"select": 20, "goal": 20},
     "finish": {"rounds": int(os.environ.get("ROUNDS", "30"))},
