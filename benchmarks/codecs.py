@@ -46,6 +46,7 @@ UNBIASED = {
     "entropy1@1",
     "entropy2@1",
     "entropy4@1",
+    *(codec.name for codec in codecs.STOCHASTIC),
 } | {codec.name for codec in codecs.SAMPLED if codec.unbiased}
 PUBLISHED = {"eden1@1": 0.571, "eden2@1": 0.134, "eden4@1": 0.0096}
 """NMSE on Gaussian vectors: Vargaftik et al. 2022."""

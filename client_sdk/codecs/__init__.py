@@ -14,7 +14,7 @@ from itertools import chain
 from typing import cast
 
 from client_sdk.codecs.entropy import ENTROPY, EntropyCoded
-from client_sdk.codecs.few_bits import EDEN, SIGN, FewBits
+from client_sdk.codecs.few_bits import EDEN, SIGN, STOCHASTIC, FewBits
 from client_sdk.codecs.linear_map import NOTHING_DRAWN, ROTATED, SAMPLED, LinearMap, shared_seed
 from client_sdk.codecs.port import BLOCK, FLOAT16, FLOAT32, Codec, Identity, LinearCodec, Origin, longest_body
 from client_sdk.codecs.stochastic8 import STOCHASTIC8
@@ -34,6 +34,7 @@ __all__ = [
     "ROTATED",
     "SAMPLED",
     "SIGN",
+    "STOCHASTIC",
     "STOCHASTIC8",
     "BesideStatistics",
     "Codec",
@@ -58,7 +59,7 @@ GROUP = "quorate.codecs"
 
 _ADDED: tuple[LinearCodec, ...] = (FLOAT32, ROTATED, *SAMPLED)
 _LINEAR = {codec.name: codec for codec in _ADDED}
-_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values(), *EDEN, SIGN, *ENTROPY)
+_BUILT_IN: tuple[Codec, ...] = (FLOAT32, FLOAT16, STOCHASTIC8, *_LINEAR.values(), *EDEN, SIGN, *STOCHASTIC, *ENTROPY)
 _CODECS = {codec.name: codec for codec in _BUILT_IN}
 
 

@@ -1,13 +1,17 @@
-"""Codecs of 1, 2 or 4 bits a value: each value is one of a few levels, times a scale that its stretch shares.
+"""Codecs of 1, 2, 4 or 8 bits a value: each value is one of a few levels, times a scale that its stretch shares.
 
-=========== ======== ============================= ============= =========================================
-name        bits     NMSE of a Gaussian vector     expectation   levels
-=========== ======== ============================= ============= =========================================
-sign@1      1        0.363                         biased        -1, 1
-eden1@1     1        0.571                         unbiased      Lloyd-Max of the normal distribution
-eden2@1     2        0.134                         unbiased      the same
-eden4@1     4        0.0096                        unbiased      the same
-=========== ======== ============================= ============= =========================================
+====================== ==== =========================== =========== =========================================
+name                   bits NMSE of a Gaussian vector   expectation levels
+====================== ==== =========================== =========== =========================================
+sign@1                 1    0.363                       biased      -1, 1
+eden1@1                1    0.571                       unbiased    Lloyd-Max of the normal distribution
+eden2@1                2    0.134                       unbiased    the same
+eden4@1                4    0.0096                      unbiased    the same
+stochastic1-rotated@1  1    19                          unbiased    at equal distances, from -1 to 1
+stochastic2-rotated@1  2    1.5                         unbiased    the same
+stochastic4-rotated@1  4    0.056                       unbiased    the same
+stochastic8-rotated@1  8    0.00020                     unbiased    the same
+====================== ==== =========================== =========== =========================================
 
 NMSE: the expectation of ||x - decoded||^2 / ||x||^2.
 
@@ -20,6 +24,12 @@ rotations of at least ``SHORTEST`` values, for which a shorter delta gets zeros 
 dense, sparse or heavy-tailed deltas. Each block of the rotation has a scale of its own. With scales of their own,
 smaller blocks would not lower the error, since that is the same part of each block's norm, so EDEN works on the flat
 delta, and a small tensor costs no scale.
+
+*Stochastic* rounding after a rotation is the k-level quantization of Suresh et al. 2017 (arXiv:1611.00429, sections 2.2
+and 3), and what a secure round's devices do (``rotated@1``), with a scale for each block: the largest magnitude there.
+A rotated value between two levels becomes the upper one with a probability of how near it is, so its expectation is the
+value, whatever the rotation: one is enough, and no expectation hangs on it. The price is the error: levels reach as far
+as the largest value of a block, some 4.3 times the root mean square.
 
 *sign* (signSGD: Bernstein et al. 2018, arXiv:1802.04434) sends the sign of each value, and the scale is the mean
 magnitude of its stretch: the multiple of the signs that is nearest to the delta. It is biased: all values of a stretch
@@ -60,6 +70,7 @@ from client_sdk.codecs.port import (
     require_encodable,
     shapes_alone,
 )
+from client_sdk.codecs.stochastic8 import uniform
 from client_sdk.tensors.floats import Float32, flatten, split
 from client_sdk.tensors.manifest import Array, Manifest, ManifestMismatch, OutOfRange, Tensors, TensorSpec, shown
 from client_sdk.tensors.safetensors_file import Source, TensorHeader
@@ -85,9 +96,11 @@ class FewBits:
 
     name: str
     levels: tuple[float, ...]
-    """What the codes 0, 1, ... stand for, rising, in units of a stretch's root mean square; 2, 4 or 16."""
+    """What the codes 0, 1, ... stand for, rising, in units of a stretch's root mean square; 2, 4, 16 or 256."""
     rotated: bool
-    """Whether it is EDEN; else the sign."""
+    """Whether it is EDEN or stochastic; else the sign."""
+    stochastic: bool = False
+    """Whether values are rounded at random to one of the two nearest levels, in units of a stretch's largest."""
     lossless: bool = False
 
     def encode(self, delta: Mapping[str, Array], origin: Origin) -> Tensors:
@@ -100,13 +113,15 @@ class FewBits:
         seed = sha256_bytes(labelled("few bits", origin.seed, origin.round, origin.device), SEED_BYTES)
         values = np.zeros(self._count(manifest), np.float32)
         values[: manifest.elements] = flatten(delta, manifest)
-        if self.rotated:
-            for half in _halves(seed):
-                rotate(values, half)
+        for half in self._rotations(seed):
+            rotate(values, half)
         bounds = self._bounds(manifest)
         codes, scales = np.zeros(values.size, np.uint8), np.zeros(len(bounds) - 1, np.float32)
         for place, (start, stop) in enumerate(pairwise(bounds)):
-            codes[start:stop], scales[place] = self._encoded(values[start:stop])
+            if self.stochastic:
+                codes[start:stop], scales[place] = self._drawn(values[start:stop], seed, place)
+            else:
+                codes[start:stop], scales[place] = self._encoded(values[start:stop])
             if not self.rotated:
                 _draw_signs_of_zeros(codes[start:stop], values[start:stop], seed, place)
         own: Tensors = {CODES: _packed(codes, self._bits), SCALES: scales}
@@ -196,6 +211,17 @@ class FewBits:
             return codes, np.float32(0)
         return codes, np.float32(square / along if self.rotated else along / values.size)
 
+    def _drawn(self, values: Float32, seed: bytes, place: int) -> tuple[Bytes, np.float32]:
+        """(codes, scale) of a stretch, rounded at random."""
+        scale = np.abs(values).max()
+        if not scale:
+            return np.zeros(values.size, np.uint8), scale
+        most = len(self.levels) - 1
+        t = (values.astype(np.float64) / scale + 1) * (most / 2)
+        key = np.frombuffer(sha256_bytes(labelled("stochastic rounding", seed.hex(), place), 16), "<u8")
+        t += uniform(np.random.Philox(key=key.astype(np.uint64)), values.size)
+        return np.minimum(t, most).astype(np.uint8), scale
+
     def _read(self, manifest: Manifest, own: Mapping[str, Octets]) -> Read:
         """Reads the flat delta; ``own``: readers of the codec's own tensors."""
         bits, count, bounds = self._bits, self._count(manifest), self._bounds(manifest)
@@ -217,10 +243,14 @@ class FewBits:
             return values
 
         read = Pieces(bounds, stretch).read
-        if self.rotated:
-            for half in reversed(_halves(bytes(own[SEED](0, SEED_BYTES)))):
-                read = rotated_back(read, count, half).read
+        for half in reversed(self._rotations(bytes(own[SEED](0, SEED_BYTES)) if self.rotated else b"")):
+            read = rotated_back(read, count, half).read
         return read
+
+    def _rotations(self, seed: bytes) -> list[bytes]:
+        """The seeds of the rotations, in their order."""
+        halves = [seed[: SEED_BYTES // 2], seed[SEED_BYTES // 2 :]]
+        return halves[: (1 if self.stochastic else 2) * self.rotated]
 
 
 def _in_memory(array: Array) -> Octets:
@@ -230,11 +260,6 @@ def _in_memory(array: Array) -> Octets:
 
 def _from(octets: Octets, first: int) -> Octets:
     return lambda begin, size: octets(first + begin, size)
-
-
-def _halves(seed: bytes) -> tuple[bytes, bytes]:
-    """The seeds of the two rotations, in their order."""
-    return seed[: SEED_BYTES // 2], seed[SEED_BYTES // 2 :]
 
 
 def _draw_signs_of_zeros(codes: Bytes, values: Float32, seed: bytes, place: int) -> None:
@@ -288,4 +313,13 @@ EDEN = (
         ),
         rotated=True,
     ),
+)
+STOCHASTIC = tuple(
+    FewBits(
+        f"stochastic{bits}-rotated@1",
+        tuple(2 * code / (2**bits - 1) - 1 for code in range(2**bits)),
+        rotated=True,
+        stochastic=True,
+    )
+    for bits in (1, 2, 4, 8)
 )

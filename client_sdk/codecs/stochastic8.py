@@ -124,7 +124,7 @@ def _encoded(name: str, array: Array, key: NDArray[np.uint64]) -> tuple[NDArray[
         scales[start // RUN : start // RUN + of_runs.size] = of_runs
         steps = np.repeat(of_runs.astype(np.float64), RUN)[: part.size]
         t = np.divide(part, steps, out=np.zeros(part.size), where=steps > 0)
-        codes[start : start + part.size] = np.floor(t + _uniform(philox, part.size))
+        codes[start : start + part.size] = np.floor(t + uniform(philox, part.size))
     return codes, scales
 
 
@@ -150,7 +150,7 @@ def _decoded(codes: NDArray[np.int8], scales: Float32, start: int) -> Float32:
     return values
 
 
-def _uniform(philox: np.random.Philox, count: int) -> NDArray[np.float64]:
+def uniform(philox: np.random.Philox, count: int) -> NDArray[np.float64]:
     """The next ``count`` numbers on [0, 1), multiples of 2^-32; the halves of the raw stream's words, low half first.
     Asked for in whole runs but for the last time, so where a stream is cut changes nothing."""
     words = np.asarray(philox.random_raw(-(-count // 2)), np.dtype("<u8"))
