@@ -5,9 +5,11 @@ only.
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether ``host`` (a name or an address, without port) is a loopback address."""
     if host.lower() == "localhost":

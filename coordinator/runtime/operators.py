@@ -112,8 +112,10 @@ class OperatorRequests:
 
     def _of_run(self, state: RunState, digests: list[str]) -> tuple[str, ...]:
         """Those that are checkpoints of the run, updates of its round, or its newest named tensors."""
+        if not digests:
+            return ()
         items = () if state.round is None else kind_of(state.round).contributions(state.round)
-        mine = {*state.named_tensors.values(), *(item.digest for item in items)} if digests else set()
+        mine = {*state.named_tensors.values(), *(item.digest for item in items)}
         runs_with = self._core.store.runs_with_checkpoint
         return tuple(digest for digest in digests if digest in mine or state.run in runs_with(digest))
 

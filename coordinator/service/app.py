@@ -98,9 +98,9 @@ def create_app(
         root_path_in_servers=False,
     )
     app.state.service = service
-    app.router.routes += [
-        *table_routes(service, Uploads(service), table),
+    app.router.routes += [  # they are tried in turn, so what devices ask for in each round is in front
         *checkpoint_routes(service),
+        *table_routes(service, Uploads(service), table),
         *content_routes(service),
         *stream_routes(service),
         *live_routes(service),

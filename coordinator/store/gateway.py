@@ -122,6 +122,10 @@ class Writes(Reads):
         """Sets these columns where the condition holds. Returns how many rows it changed."""
 
     @abstractmethod
+    def _update_each(self, row: type, changes: Mapping[object, Mapping[str, object]]) -> None:
+        """Sets columns, the same ones in each row, of the rows of these keys; those that are missing stay so."""
+
+    @abstractmethod
     def _delete(self, row: type, where: Where) -> int:
         """Returns how many rows it deleted."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import chain
@@ -345,6 +345,10 @@ class MemoryWrites(MemoryReads, Writes):
         for old in found:
             self._write(table, table.key_of(old), _with(old, changes), old)
         return len(found)
+
+    def _update_each(self, row: type, changes: Mapping[object, Mapping[str, object]]) -> None:
+        for key, columns in changes.items():
+            self._update(row, {declared(row).key[0]: key}, **columns)
 
     def _delete(self, row: type, where: Where) -> int:
         found, key_of = self._found(row, where, "", None), self._committed.tables[row].key_of

@@ -509,8 +509,7 @@ class Transaction(Reader, InsightWriter, FlowerWriter):
 
     def seen(self, devices: Mapping[str, Json], at: float) -> None:
         """Sets when these devices last checked in, and what they said of themselves. Unknown ids are ignored."""
-        for device, facts in devices.items():
-            self._update(DeviceRow, {"device": device}, last_seen_at=at, facts=facts)
+        self._update_each(DeviceRow, {one: {"last_seen_at": at, "facts": facts} for one, facts in devices.items()})
 
     def insert_worker(self, row: WorkerRow) -> None:
         """Conflict when the id or the key is in use."""

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -135,28 +135,25 @@ class SqlStore(SqlReads, Store):
         with self._exclusive(self._one_connection), self._connected() as connection, translated():
             return cast("Result", connection.execute(statement, parameters).fetchall())
 
-    @contextmanager
-    def _connected(self) -> Iterator[DatabaseConnection]:
+    def _connected(self) -> closing[DatabaseConnection]:
         with translated():
-            connection: DatabaseConnection = SqliteConnection(self.engine) if self._sqlite else self.engine.connect()
-        try:
-            yield connection
-        finally:
-            connection.close()
+            return closing(SqliteConnection(self.engine) if self._sqlite else self.engine.connect())
 
     def _refuse_nesting(self) -> None:
         if getattr(self._thread, "open", False):
             raise StoreError("This thread has a transaction open already: read and write through that one.")
 
+    def _exclusive(self, needed: bool) -> AbstractContextManager[None]:
+        return self._locked() if needed else nullcontext()
+
     @contextmanager
-    def _exclusive(self, needed: bool) -> Iterator[None]:
-        if needed and not self._lock.acquire(timeout=self._lock_timeout_s):
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._lock_timeout_s):
             raise StoreError(f"The store was locked for {self._lock_timeout_s:g} s by another transaction.")
         try:
             yield
         finally:
-            if needed:
-                self._lock.release()
+            self._lock.release()
 
 
 # ------------------------------------------------------------ engines

@@ -83,11 +83,21 @@ def _for_driver(statement: Any, values: Values) -> tuple[str, Any]:
     given = {**own, **values} if own else values
     if not lists:
         return text, given
+    given = {**given, **{name: _padded(cast("Any", given[name])) for name in lists}}
     expanded, names = _expanded(statement, tuple(values), tuple(len(cast("Any", given[name])) for name in lists))
     single = {name: value for name, value in given.items() if name not in names}
     for name, several in names.items():
         single.update(zip(several, cast("Any", given[name]), strict=True))
     return expanded, single
+
+
+def _padded(values: Sequence[object]) -> Sequence[object]:
+    """The values of an IN, up to a power of two of them: the last one is repeated, which changes no condition. Each
+    length is compiled once, by SQLAlchemy and by SQLite, and there are ten; else each crowd would have its own."""
+    if not values:
+        return values
+    missing = (1 << (len(values) - 1).bit_length()) - len(values)
+    return [*values, *[values[-1]] * missing]
 
 
 @lru_cache(maxsize=_STATEMENTS)
@@ -279,6 +289,14 @@ def _values_of(about: Any) -> Callable[[Any], dict[str, object]]:
     return values
 
 
+def _stored(row: type, columns: Values) -> dict[str, object]:
+    """The columns as they are stored: bodies as text."""
+    bodies = declared(row).bodies
+    return {
+        name: to_text(value) if name in bodies and isinstance(value, dict) else value for name, value in columns.items()
+    }
+
+
 class SqlReads(Reads):
     """Reads over ``_read``."""
 
@@ -376,13 +394,17 @@ class SqlWrites(SqlReads, Writes):
         return int(self._connection.execute(statement(kind), values if len(values) > 1 else values[0]).rowcount)
 
     def _update(self, row: type, where: Where, /, **changes: object) -> int:
-        bodies = declared(row).bodies
         with self._voiding():
-            for name in bodies:
-                if isinstance(changes.get(name), dict):
-                    changes[name] = to_text(cast("Any", changes[name]))
             statement = _update(row, _shape(where), tuple(changes))
-            return int(self._connection.execute(statement, {**_parameters(where), **changes}).rowcount)
+            return int(self._connection.execute(statement, {**_parameters(where), **_stored(row, changes)}).rowcount)
+
+    def _update_each(self, row: type, changes: Mapping[object, Values]) -> None:
+        key = declared(row).key[0]
+        with self._voiding():
+            rows = [{_parameter(key): one, **_stored(row, columns)} for one, columns in changes.items()]
+            if rows:
+                names = tuple(next(iter(changes.values())))
+                self._connection.execute(_update(row, ((key, False),), names), rows)
 
     def _delete(self, row: type, where: Where) -> int:
         statement = _delete(row, _shape(where))

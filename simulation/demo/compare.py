@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from client_sdk.data import Examples
-from client_sdk.http.operator import OperatorClient
 from client_sdk.learners import Catalogue
 from client_sdk.learning import Learner, PlainSGD, batch_order
 from client_sdk.protocol.operators import RoundView
 from client_sdk.tensors import Tensors, from_bytes
 from coordinator.engine.plan import Plan
 from simulation.fleet.split import Split, cut
+
+if TYPE_CHECKING:  # its HTTP client takes long to import, and the bare loop alone needs none
+    from client_sdk.http.operator import OperatorClient
 
 # ------------------------------------------------------------ the bare loop
 # The bare loop: federated averaging as a plain loop on one machine, for comparison with Quorate's rounds.

@@ -54,9 +54,8 @@ def commit_failed(state: RunState, event: ev.CommitFailed) -> Step:
 
 def pending(state: RunState) -> list[fx.Action]:
     """Of a plain round: a running sum that was lost is folded again before it is committed."""
-    current = state.current
-    folds = [fx.Fold(round=current.number, contribution=item) for item in kind_of(current).contributions(current)]
-    return [*folds, commit_action(state)]
+    commit = commit_action(state)
+    return [*(fx.Fold(round=commit.round, contribution=item) for item in commit.contributions), commit]
 
 
 def commit_action(state: RunState) -> fx.Commit:
