@@ -95,7 +95,7 @@ Phase = Literal[
     "committing",
 ]
 """Phase of the current round; idle: there is none."""
-Kind = Literal["federated", "secure", "datacenter"]
+Kind = Literal["federated", "secure", "datacenter", "buffered"]
 """Kind of a round of a run with a plan."""
 ShownKind = Literal[Kind, "flower"]
 """Kind of a round as it is shown; *flower*: a group of messages of a Flower run."""

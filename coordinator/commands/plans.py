@@ -148,6 +148,9 @@ def _document(plan: Plan, cost: RoundCost | None, unknown: str) -> dict[str, Any
     return {
         "digest": plan.digest,
         "devices": {"select": cohort.select, "goal": cohort.goal, "quorum": cohort.quorum_count},
+        "buffered": None
+        if plan.buffered is None
+        else {"concurrency": plan.places, "staleness_64ths": list(plan.buffered.in_parts)},
         "secure": None if secure is None else {"reserve": secure.reserved(cohort), "quiet_s": secure.quiet},
         "rounds": plan.finish.rounds,
         "round": None if cost is None else asdict(cost),
@@ -166,6 +169,13 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
         f"a round:      selects {cohort.select} devices, {reports}",
         f"time:         at most {time_text(longest)} a round, {time_text(rounds * longest)} for {rounds} rounds",
     ]
+    if plan.buffered is not None:
+        in_64ths = ", ".join(map(str, plan.buffered.in_parts))
+        lines = [
+            f"a round:      commits {cohort.goal} reports, while {plan.places} devices train",
+            f"time:         at most {time_text(cohort.collect_s)} for each device",
+            f"staleness:    a report of up to {plan.buffered.most_stale} versions back weighs, in 1/64: {in_64ths}",
+        ]
     if plan.secure is not None:
         most, reserve = plan.secure.most_advertisers(cohort), plan.secure.reserved(cohort)
         goes_on = f"an exchange with enough of them goes on after {time_text(plan.secure.quiet)} without a message"
@@ -175,6 +185,8 @@ def _lines(plan: Plan, cost: RoundCost | None, unknown: str) -> list[str]:
     part = "" if cost.values == cost.model_values else f", of which {cost.values:,} are averaged"
     part += f"; {cost.statistics:,} are of statistics" if cost.statistics else ""
     down, up, all_of_them = cost.download_bytes, cost.upload_bytes, f"where all {cohort.select} report"
+    if plan.buffered is not None:
+        all_of_them = f"of {cohort.goal} reports"
     return [
         *lines,
         f"model:        {cost.model_values:,} values, {size_text(cost.model_bytes)}{part}",

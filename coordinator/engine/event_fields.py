@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfAttempt:
-    """An event of one attempt of a round."""
+    """An event of one attempt of a round. ``attempt`` of a device's event in a buffered round: the round in which the
+    device was drawn."""
 
     at: float
     round: int

@@ -56,7 +56,8 @@ from coordinator.engine.aggregation.registry import (
 )
 from coordinator.engine.aggregation.section import Aggregation
 from coordinator.engine.aggregation.strategy import Algorithm, StrategySection
-from coordinator.engine.aggregation.weights import unit_of
+from coordinator.engine.aggregation.weights import heaviest, unit_of
+from coordinator.engine.buffered import WHOLE, Buffered
 from coordinator.engine.plan_file import LONGEST, MOST, Mistake, PlanError, PlanFile, elsewhere, fields_of
 from coordinator.engine.plan_section import Section
 from coordinator.engine.schedule import Schedule
@@ -267,6 +268,7 @@ class Plan(Section):
     secure: Secure | None = None
     schedule: Schedule | None = None
     strategy: StrategySection | None = None
+    buffered: Buffered | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -279,11 +281,25 @@ class Plan(Section):
     @property
     def kind(self) -> Kind:
         """Of this plan's rounds with devices."""
+        if self.buffered is not None:
+            return "buffered"
         return "federated" if self.secure is None else "secure"
 
     @property
+    def places(self) -> int:
+        """How many devices are drawn: for a round, or to train at once in buffered rounds."""
+        return self.cohort.select if self.buffered is None else self.buffered.concurrency
+
+    @property
+    def pool_count(self) -> int:
+        """Waiting devices at which a draw waits for no more."""
+        return self.cohort.pool_count if self.buffered is None else 1
+
+    @property
     def fewest_devices(self) -> int:
-        """The fewest devices with which a round begins."""
+        """The fewest devices that are drawn at once: in rounds that are not buffered, with which a round begins."""
+        if self.buffered is not None:
+            return 1
         return self.cohort.quorum_count if self.secure is None else self.secure.fewest_advertisers(self.cohort)
 
     @property
@@ -316,7 +332,16 @@ class Plan(Section):
     @property
     def weight_unit(self) -> int:
         """In how many parts of an example a new run of this plan counts: see ``weights.unit_of``."""
+        if self.buffered is not None:
+            return self.buffered.unit(self.aggregation, self.cohort.goal)
         return unit_of(self.aggregation, self.cohort.goal)
+
+    @property
+    def heaviest(self) -> int:
+        """The most that one update can weigh."""
+        if self.buffered is not None:
+            return heaviest(self.aggregation, self.weight_unit // WHOLE) * WHOLE
+        return heaviest(self.aggregation, self.weight_unit)
 
     @property
     def digest(self) -> str:

@@ -9,6 +9,7 @@
       +------------------+-----------------------+------------------------------+
          run paused or over; a round that cannot be made is abandoned: same model, next round
     idle ----------> leasing -> training ----> selecting or leasing (next round): see ``phases.leasing``
+    idle ----------> collecting -> committing ----> collecting (next round): buffered rounds, see ``kinds.buffered``
     collecting ----> sharing -> masking -> agreeing -> unmasking -> committing (secure rounds): see ``secure``
 
 ==========  ======================================================================================================
@@ -31,11 +32,13 @@ same object) and gives the reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.kinds import KINDS, kind_of
+from coordinator.engine.kinds.buffered import KIND as BUFFERED
 from coordinator.engine.kinds.datacenter import Datacenter
 from coordinator.engine.kinds.federated import Federated
 from coordinator.engine.kinds.secure import Secure
@@ -43,7 +46,7 @@ from coordinator.engine.phases import committing, finishing, lifecycle, opening
 from coordinator.engine.phases.public_record import public_body
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.plan import Plan
-from coordinator.engine.state import RunState
+from coordinator.engine.state import Member, RunState
 
 __all__ = ["KINDS", "Step", "begin", "kind_of", "pending", "public_body", "step"]
 
@@ -53,7 +56,7 @@ def begin(run: str, plan: Plan, checkpoint: str) -> RunState:
     return RunState(run=run, plan=plan, checkpoint=checkpoint)
 
 
-KINDS |= {"federated": Federated(), "secure": Secure(), "datacenter": Datacenter()}
+KINDS |= {"federated": Federated(), "secure": Secure(), "datacenter": Datacenter(), "buffered": BUFFERED}
 _OWNERS = {event: kind for kind in KINDS.values() for event in kind.events}
 """Event -> the only kind that has it."""
 
@@ -63,9 +66,14 @@ def step(state: RunState, event: ev.Event) -> Step:
     following, effects = _happened(state, event)
     if following.round is not None or (following is state and not isinstance(event, ev.Tick)):
         return following, effects
-    if opening.reason_against(following, event.at) is not None:
+    kept: Mapping[str, Member] = {}
+    goes_on = opening.reason_against(following, event.at) is None
+    if state.round is not None:
+        kept, ends = kind_of(state.round).kept(following, state.round, goes_on=goes_on)
+        effects = effects + ends
+    if not goes_on:
         return following, effects
-    following, more = opening.open_next(following, event.at)
+    following, more = opening.open_next(following, event.at, kept)
     return following, effects + more
 
 

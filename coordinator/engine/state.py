@@ -46,6 +46,7 @@ _STATUS = attrgetter("status")
 _DEPARTED = {
     "withdrawn": ("device withdrew", "devices withdrew"),
     "refused": ("update was refused", "updates were refused"),
+    "expired": ("device sent no update in time", "devices sent no update in time"),
 }
 """Statuses of members that have left the round, and how their reasons are introduced."""
 
@@ -56,10 +57,15 @@ class Member:
 
     examples: int
     """What it claimed when it was selected, capped."""
-    status: Literal["selected", "training", "reported", "withdrawn", "refused"] = "selected"
+    status: Literal["selected", "training", "reported", "withdrawn", "refused", "expired"] = "selected"
     """*reported*: its update was acknowledged, of a secure round its masked vector. *withdrawn* and *refused* (its
-    update is not valid) are final: it has left the round, for this ``reason``."""
+    update is not valid) are final: it has left the round, for this ``reason``; *expired*, of buffered rounds: its time
+    was up."""
     reason: str = ""
+    since: int = 0
+    """Of a buffered round: the round in which it was drawn, whose model it trains. 0 in others: in this round."""
+    until: float | None = None
+    """Of a buffered round: when its time is up. None in others: it is the round's."""
     lost: str = ""
     """Digest of its first update, whose stored bytes are gone: it was asked for another one, for which the round
     waits."""
@@ -128,6 +134,8 @@ class Round:
     """When a datacenter round is abandoned, whichever worker has its lease. Set by its first one."""
     secure: SecureRound | None = None
     """The attempt under way of a secure round, from the cohort's selection to the round's end."""
+    pools: tuple[str, ...] = ()
+    """Of a buffered round: the list of who waited, for each draw."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Device -> why further attempts of this secure round are made without it."""
     earlier: tuple[AttemptView, ...] = ()
@@ -238,6 +246,9 @@ class RunState:
     participation: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Device -> (committed rounds for which it was selected and neither withdrew nor had its update refused, those in
     which it counted), where the plan weighs by 1/p; empty in others."""
+    made_by: tuple[int, ...] = ()
+    """Of a run with buffered rounds: the rounds that made its last versions, as many as a report may be stale, and one
+    more."""
     known: Mapping[str, Known] = field(default_factory=dict)
     """Device -> what is known of it from rounds that are over, where the plan's selection reads it; empty in others."""
     leftovers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

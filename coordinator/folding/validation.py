@@ -37,7 +37,7 @@ from client_sdk.tensors.exact_sum import bound, peak, range_for, rounding_of
 from client_sdk.tensors.manifest import shown
 from client_sdk.tensors.safetensors_file import Source
 from client_sdk.update import decode_report
-from coordinator.engine.aggregation.weights import heaviest, reason_against
+from coordinator.engine.aggregation.weights import reason_against
 from coordinator.engine.plan import Plan
 from coordinator.engine.treatment import Treated
 
@@ -239,7 +239,7 @@ def measure_blocks(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: 
 
 
 def _measured(blocks: Callable[[], Iterable[Float32]], plan: Plan, bounds: Bounds) -> Measures:
-    most_weight = heaviest(plan.aggregation, plan.weight_unit)
+    most_weight = plan.heaviest
     most = range_for(most_weight, plan.cohort.goal)
     limit = plan.aggregation.clip_norm
     coarse = _FLOAT16 if plan.task.codec == codecs.FLOAT16.name else 0.0

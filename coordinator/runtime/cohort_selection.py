@@ -20,6 +20,7 @@ from coordinator.engine import events as ev
 from coordinator.engine.phases.leasing import fleet_is_back
 from coordinator.engine.plan import selection_of
 from coordinator.engine.plan_file import PlanError
+from coordinator.engine.rounds import kind_of
 from coordinator.engine.selection import Choice, Pool, Row
 from coordinator.engine.state import RunState
 from coordinator.runtime.core import Core
@@ -34,9 +35,9 @@ _TRIES = 3
 
 
 def draw_cohort(log: RunLog, fleet: Fleet, core: Core) -> None:
-    """Draws a cohort if the run is selecting and its pool is full or its time is over; otherwise does nothing, so a
-    wrong hint does no harm. MissingExtension where the plan's selection is not installed here; ExtensionError where it
-    fails."""
+    """Draws a cohort if the run is selecting and its pool is full or its time is over, or devices for the free places
+    of a buffered round; otherwise does nothing, so a wrong hint does no harm. MissingExtension where the plan's
+    selection is not installed here; ExtensionError where it fails."""
     plan = log.state.plan
     try:
         choice = selection_of(plan, core.extensions(plan))
@@ -86,11 +87,11 @@ class _Draw:
         self.done = True
 
     def make(self, tx: Transaction, state: RunState, now: float) -> ev.Drawn | None:
-        if state.phase != "selecting" or state.deadline is None:
+        if state.round is None or not (free := kind_of(state.round).free(state)):
             return None
         waiting = tx.waiting(now)
         without = unspendable(tx, state)
-        pool = self._fleet.eligible(state, waiting, without)
+        pool = _not_drawn(state, self._fleet.eligible(state, waiting, without))
         if not _is_due(state, pool, now):
             return None
         drawn = self._with_counts(
@@ -103,8 +104,8 @@ class _Draw:
         if digest is None:
             self.done = False
             return None
-        seed, number = self._log.row.selection_seed, state.round_number
-        chosen = self._choice.draw(rows, state.plan.cohort.select, seed=seed, round=number)
+        seed, number = self._log.row.selection_seed + len(state.round.pools), state.round_number
+        chosen = self._choice.draw(rows, free, seed=seed, round=number)
         sizes = dict(pool)
         return replace(drawn, cohort=tuple((device, sizes[device]) for device in chosen), pool=digest)
 
@@ -126,9 +127,9 @@ class _Draw:
 
 def _written(state: RunState, fleet: Fleet, choice: Choice, core: Core, now: float) -> tuple[Sequence[Row], str] | None:
     """The list of who waits, and its digest once it is durable; None where no cohort would be drawn from it."""
-    if state.phase != "selecting" or state.deadline is None:
+    if state.round is None or not kind_of(state.round).free(state):
         return None
-    pool = fleet.waiting(core.store, state, now)
+    pool = _not_drawn(state, fleet.waiting(core.store, state, now))
     if not _is_due(state, pool, now) or len(pool) < state.plan.fewest_devices:
         return None
     rows = choice.rows(pool, state.known)
@@ -136,7 +137,14 @@ def _written(state: RunState, fleet: Fleet, choice: Choice, core: Core, now: flo
 
 
 def _is_due(state: RunState, pool: Pool, now: float) -> bool:
-    return len(pool) >= state.plan.cohort.pool_count or state.deadline is None or now >= state.deadline
+    over = state.phase == "selecting" and (state.deadline is None or now >= state.deadline)
+    return over or len(pool) >= state.plan.pool_count
+
+
+def _not_drawn(state: RunState, pool: Pool) -> Pool:
+    """Those who wait and have not been drawn for the round under way."""
+    members = state.current.members
+    return [one for one in pool if one[0] not in members] if members else pool
 
 
 def _listed(rows: Sequence[Row]) -> bytes:

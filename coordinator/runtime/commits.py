@@ -29,7 +29,8 @@ def ask_again(log: RunLog, round: int, error: LostUpdate, *, fence: int | None =
     item = error.item
 
     def lost(tx: Transaction, state: RunState, at: float) -> ev.UpdateLost | None:
-        if tx.claim(item.device) is not None or state.ending is not None:
+        again = KINDS[state.plan.kind].keeps_claims  # another device takes its place
+        if (tx.claim(item.device) is not None and not again) or state.ending is not None:
             return None
         return ev.UpdateLost(at=at, round=round, attempt=0, device=item.device, digest=item.digest)
 

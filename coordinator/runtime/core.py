@@ -107,10 +107,11 @@ class Core:
                 self.process.aggregators[run] = self._made_aggregator(log)
             return self.process.aggregators[run]
 
-    def task(self, state: RunState, device: str) -> DeviceTask:
-        """The device's part in the round under way. MissingExtension where the strategy decides none."""
+    def task(self, state: RunState, device: str, version: int | None = None) -> DeviceTask:
+        """The device's part in the round under way. ``version``: that it trains; None: the newest. MissingExtension
+        where the strategy decides none."""
         if state.plan.strategy is None:
-            return state.plan.task_at(state.version)
+            return state.plan.task_at(state.version if version is None else version)
         row = self.store.device(device)
         try:
             return self.aggregator(state.run).algorithm.task(
@@ -163,7 +164,7 @@ class Core:
 
     def enter(self, run: str, make: Callable[[float], ev.Event]) -> Callable[[], list[fx.Effect]]:
         """Queues the event. The function that it returns does the rest of ``submit``."""
-        entered = self.log(run).enter(lambda tx, state, at: make(at))
+        entered = self.log(run).enter(lambda tx, state, at: KINDS[state.plan.kind].addressed(state, make(at)))
 
         def settle() -> list[fx.Effect]:
             effects = entered()

@@ -34,7 +34,7 @@ from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.reasons import printable
 from coordinator.engine.rounds import KINDS, kind_of
-from coordinator.engine.state import RunState, membership
+from coordinator.engine.state import Member, RunState
 from coordinator.engine.treatment import UNTREATED, Treated
 from coordinator.folding import validation
 from coordinator.runtime import records
@@ -60,8 +60,8 @@ class Outcomes:
         if not 1 <= round <= state.round_number:
             raise problem("unknown-round", f"run {run} has no round {round}: it is at round {state.round_number}")
         # First: an attempt of this round that was given up leaves refusals, and the round goes on.
-        if state.round is not None and round == state.round.number and device in state.round.members:
-            member = state.round.members[device]
+        member = _member(state, device, round)
+        if state.round is not None and member is not None:
             if member.status in ("withdrawn", "refused"):
                 return found(result=member.status, reason=member.reason, digest=member.digest)
             awaited = member.status == "reported" or kind_of(state.round).awaits(state, device)
@@ -69,9 +69,10 @@ class Outcomes:
         settled = self.settled(device, run, round)
         if settled is not None:
             return settled
-        refusal = latest_refusal(self._core.store.refusals(run, round), device)
-        if refusal is not None:
-            return found(result="refused", reason=refusal.reason, digest=refusal.digest)
+        for number in self._rounds_of(device, run, round):
+            refusal = latest_refusal(self._core.store.refusals(run, number), device)
+            if refusal is not None:
+                return found(result="refused", reason=refusal.reason, digest=refusal.digest)
         if self.was_selected(device, run, round):
             reason = "the device was selected, and no update of it was received while the round was open"
             return found(result="dropped", reason=reason)
@@ -86,22 +87,36 @@ class Outcomes:
     def invalid_update(self, state: RunState, device: str, round: int) -> str | None:
         """Returns why an update of this device was refused as invalid in this round, which may have ended; None where
         none was."""
-        if state.round is not None and round == state.round.number:
-            member = state.round.members.get(device)
-            return member.reason if member is not None and member.status == "refused" else None
+        if (member := _member(state, device, round)) is not None:
+            return member.reason if member.status == "refused" else None
         if not 1 <= round <= state.round_number:
             return None
-        mine = [row for row in self._core.store.refusals(state.run, round) if row.device == device]
+        rounds = self._rounds_of(device, state.run, round)
+        mine = [row for one in rounds for row in self._core.store.refusals(state.run, one) if row.device == device]
         return next((row.reason for row in mine if row.kind == "invalid-update"), None)
 
     def settled(self, device: str, run: str, round: int) -> Outcome | None:
         """Returns the stored outcome of this device's acknowledged update in a round that has ended, or None."""
         found = partial(Outcome, run=run, round=round, device=device)
-        row = self._core.store.contribution(run, round, device)
-        if row is not None:
-            return found(result="counted", digest=row.digest, version=row.version)
-        refusal = latest_refusal([r for r in self._core.store.refusals(run, round) if r.kind == "abandoned"], device)
-        return None if refusal is None else found(result="refused", reason=refusal.reason, digest=refusal.digest)
+        for number in self._rounds_of(device, run, round):
+            row = self._core.store.contribution(run, number, device)
+            if row is not None:
+                return found(result="counted", digest=row.digest, version=row.version)
+            refused = [row for row in self._core.store.refusals(run, number) if row.kind == "abandoned"]
+            if (refusal := latest_refusal(refused, device)) is not None:
+                return found(result="refused", reason=refusal.reason, digest=refusal.digest)
+        return None
+
+    def _rounds_of(self, device: str, run: str, round: int) -> Iterator[int]:
+        """The round to which the device was assigned, and those after it that it was in by the same assignment, as
+        their rows say: only a buffered round lets it train on."""
+        number = round
+        yield number
+        while (row := self._core.store.round(run, number := number + 1)) is not None and row.kind == "buffered":
+            since = row.body.get("since")
+            if not isinstance(since, dict) or since.get(device) != round:
+                return
+            yield number
 
     def receipt(self, outcome: Outcome, digest: str, device: str, run: str, round: int, attempt: int) -> Receipt:
         """Returns the answer to bytes that are sent again after the end of their round."""
@@ -109,10 +124,12 @@ class Outcomes:
             raise problem("late", outcome.reason)
         if outcome.digest != digest:
             raise problem("duplicate", "another update of this device was received in this round; the first one counts")
-        row = self._core.store.contribution(run, round, device)
+        found = (self._core.store.contribution(run, number, device) for number in self._rounds_of(device, run, round))
+        row = next(filter(None, found), None)
         if row is None:
             raise RuntimeError("the update was counted, and has no row")
-        beginning: dict[str, object] = {"round": round, "attempt": attempt, "device": device, "digest": digest}
+        logged = round if self._core.log(run).state.plan.buffered is not None else attempt
+        beginning: dict[str, object] = {"round": row.round, "attempt": logged, "device": device, "digest": digest}
         event = self._core.store.find_event(run, ev.Reported.kind, beginning)
         return Receipt(
             run=run,
@@ -137,6 +154,12 @@ class Outcomes:
             with self._core.store.transaction(run) as tx:
                 if unrecorded(tx):
                     records.write(tx, run, [(self._core.clock.now(), refusal)])
+
+
+def _member(state: RunState, device: str, round: int) -> Member | None:
+    """The device in the round under way, where it was assigned to it in this round."""
+    found = None if state.round is None else state.round.members.get(device)
+    return None if found is None or (found.since or state.round_number) != round else found
 
 
 SOON_S = (0.0, 1.0)
@@ -193,19 +216,22 @@ class DeviceRequests:
             return None
         log = self._core.log(claim.run)
         state = log.state
-        lasting = KINDS[state.plan.kind].keeps_claims  # another replica may have ended the phase
-        if lasting or state.round_number != claim.round or state.phase != "collecting":  # another one drew this cohort
+        kind = KINDS[state.plan.kind]
+        place = None if kind.keeps_claims else kind.assigned(state, claim.round, device)
+        if place is None:  # another replica may have drawn this cohort, or ended the phase
             state = log.catch_up()
-        if state.round_number != claim.round or state.phase != "collecting" or (ends_at := state.deadline) is None:
+            place = kind.assigned(state, claim.round, device)
+        if place is None:
             return None
+        version, ends_at = place
         return Assignment(
             run=claim.run,
             round=claim.round,
             attempt=claim.attempt,
             device=device,
-            checkpoint=self._checkpoint(state),
+            checkpoint=self._checkpoint(state, version),
             plan_digest=log.row.plan_digest,
-            task=self._core.task(state, device),
+            task=self._core.task(state, device, version),
             secure=_terms(state),
             report_within_s=max(0.0, min(ends_at - self._core.clock.now(), state.plan.cohort.collect_s)),
             partial=state.plan.aggregation.partial,
@@ -246,21 +272,22 @@ class DeviceRequests:
         the same receipt. A device whose update was refused is not read again: it gets the same reason.
         """
         state = self._core.log(run).state
-        against = membership(state, round, attempt, device)
+        kind = KINDS[state.plan.kind]
+        against = kind.against(state, round, attempt, device)
         if against is not None:  # unless another replica has opened the round, or drawn its cohort
             state = self._core.log(run).catch_up()
-            against = membership(state, round, attempt, device)
+            against = kind.against(state, round, attempt, device)
         invalid = self._outcomes.invalid_update(state, device, round)
         if invalid is not None:
             raise problem("invalid-update", invalid)
-        if not KINDS[state.plan.kind].single_updates:
+        if not kind.single_updates:
             raise problem(*(against or ("invalid-update", _NEVER_IN_CLEAR)))
         if against is None or (against[0] == "late" and self._outcomes.settled(device, run, round) is not None):
             return self._limit(run)
         if against[0] == "late" and not self._outcomes.was_selected(device, run, round):
             raise problem("not-selected", f"device {device} was not selected for round {round}, which is over")
         if against[0] == "late":
-            self._outcomes.record_late(device, run, round, f"round {round} is over")
+            self._outcomes.record_late(device, run, round, against[1])
         raise problem(*against)
 
     @contextmanager
@@ -333,8 +360,10 @@ class DeviceRequests:
 
     # ------------------------------------------------------------ inside
 
-    def _checkpoint(self, state: RunState) -> CheckpointRef:
-        """Returns the checkpoint that every device of the round fetches; its size is read once."""
+    def _checkpoint(self, state: RunState, version: int) -> CheckpointRef:
+        """Returns the checkpoint of this version, which devices fetch; the size of the newest is read once."""
+        if version != state.version and (row := self._core.store.checkpoint(state.run, version)) is not None:
+            return CheckpointRef(version=version, digest=row.digest, bytes=row.bytes)
         offered = self._core.process.offered.get(state.run)
         if offered is None or (offered.version, offered.digest) != (state.version, state.checkpoint):
             size = self._core.blobs.size(state.checkpoint)

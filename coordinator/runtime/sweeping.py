@@ -84,6 +84,7 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     if state.round is not None:
         named = {
             state.round.pool,
+            *state.round.pools,
             *(member.digest for member in state.round.members.values()),
             *kind_of(state.round).blobs(state.round),
         }
@@ -93,6 +94,8 @@ def _of_run(core: Core, run: str) -> set[str | None]:
     for row in _rounds(core, run):
         pool = row.body.get("pool")
         named.add(pool if isinstance(pool, str) else None)
+        pools = row.body.get("pools")
+        named |= {one for one in pools if isinstance(one, str)} if isinstance(pools, list) else set()
         if row.round > state.round_number - 1 - state.plan.retention.rounds:
             named |= {item.digest for item in store.contributions(run, row.round)}
             named |= {item.digest for item in store.refusals(run, row.round) if item.kind == "abandoned"}

@@ -106,6 +106,9 @@ class Timekeeping:
                 return [now + _REOPEN_S]
             log.submit(lambda tx, state, at: ev.Tick(at=at))
             state = log.state
+        places = state.round is not None and state.phase == "collecting" and rounds.kind_of(state.round).free(state)
+        if places and self._pool_is_full(state, counts()):
+            self._core.hand_out_once(log.run, fx.Draw(round=state.round_number))
         if state.deadline is None:
             return []
         if state.phase in ("leasing", "selecting"):
@@ -178,7 +181,7 @@ class Timekeeping:
         return [at for at in (state.deadline, give_up_at) if at is not None and at > now]
 
     def _pool_is_full(self, state: RunState, counts: dict[str, int]) -> bool:
-        return self._fleet.count_eligible(state, counts) >= state.plan.cohort.pool_count
+        return self._fleet.count_eligible(state, counts) >= state.plan.pool_count
 
     def _begun(self, run: str) -> RunLog:
         """Returns the run's log; begins the run where its creator died, or was disconnected, before the first event."""

@@ -48,15 +48,19 @@ class UncertainUpdates:
         """
 
         def drop(tx: Transaction, state: RunState, at: float) -> None:
-            row = tx.round(run, round)
-            if row is not None and row.status == "open" and (state.round is None or state.round.number != round):
-                self.add(run, round, digest)  # the round ends in this transaction: who counts in it is not written yet
+            last = round if state.plan.buffered is None else state.round_number
+            """In a buffered run the update may count in any round from its own on."""
+            rows = [tx.round(run, number) for number in range(round, last + 1)]
+            now = 0 if state.round is None else state.round.number
+            if any(row is not None and row.status == "open" and row.round != now for row in rows):
+                self.add(run, round, digest)  # a round ends in this transaction: who counts in it is not written yet
                 return
             members = {} if state.round is None else state.round.members
             acknowledged: set[str | None] = {member.digest for member in members.values()}
-            if round > state.round_number - (state.phase != "idle") - state.plan.retention.rounds:
-                acknowledged |= {row.digest for row in tx.contributions(run, round)}
-                acknowledged |= {row.digest for row in tx.refusals(run, round) if row.kind == "abandoned"}
+            forgotten = state.round_number - (state.phase != "idle") - state.plan.retention.rounds
+            for number in range(max(round, forgotten + 1), last + 1):
+                acknowledged |= {row.digest for row in tx.contributions(run, number)}
+                acknowledged |= {row.digest for row in tx.refusals(run, number) if row.kind == "abandoned"}
             if digest not in acknowledged:
                 self._core.blobs.delete(digest)
 

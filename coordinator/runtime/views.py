@@ -127,7 +127,9 @@ def round_view(
     refused = len(first) - late
     missing = max(0, funnel.selected - funnel.reported - funnel.withdrawn - late - refused)
     closed = row.closed_at is not None or row.status != "open"
-    funnel = funnel.model_copy(update={"late": late, "refused": refused, "dropped": missing if closed else 0})
+    funnel = funnel.model_copy(
+        update={"late": late, "refused": refused, "dropped": missing if closed and row.kind != "buffered" else 0}
+    )
     return RoundView(
         round=row.round,
         attempt=row.attempt,

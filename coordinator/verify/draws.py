@@ -25,6 +25,8 @@ class DrawnCohort:
     pool: str | None
     waiting: int
     cohort: tuple[tuple[str, int], ...]
+    before: int = 0
+    """Draws of the same buffered round before it: each has a seed of its own."""
 
 
 class Draws:
@@ -39,7 +41,10 @@ class Draws:
 
     def add(self, event: ev.Event) -> None:
         if isinstance(event, ev.Drawn):
-            self.all.append(DrawnCohort(event.round, event.pool, event.waiting, event.cohort))
+            last, before = self.all[-1] if self.all else None, 0
+            if self._plan.buffered is not None and last is not None and last.round == event.round:
+                before = last.before + 1
+            self.all.append(DrawnCohort(event.round, event.pool, event.waiting, event.cohort, before))
             self._heard.append({})
             self._at = event.at
         elif isinstance(event, ev.Reported) and self._plan.cohort.remembers:

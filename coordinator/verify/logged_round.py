@@ -42,6 +42,16 @@ class LoggedRound:
     withdrawn: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     """Devices whose update was refused, and why."""
+    since: dict[str, int] = field(default_factory=dict)
+    """Of a buffered round: the devices that were drawn before it, and in which round."""
+    pools: list[str] = field(default_factory=list)
+    """Of a buffered round: the list of who waited, for each draw."""
+    expired: set[str] = field(default_factory=set)
+    """Of a buffered round: devices whose time was up."""
+    staleness: dict[str, int] = field(default_factory=dict)
+    """Of a buffered round: by how many versions each update was behind."""
+    weights: dict[str, int] = field(default_factory=dict)
+    """Of a buffered round: what each update weighs."""
     draw: dict[str, Any] = field(default_factory=dict)
     """The last draw, or what else counted who waits."""
     missed: list[float] = field(default_factory=list)
@@ -128,8 +138,12 @@ class LoggedRound:
                 self.tensors = body.get("tensors", "")
             case "Drawn":
                 self.draw = body
+                if plan.buffered is not None:
+                    self.pools.append(body.get("pool") or "")
                 if len(body["cohort"]) >= plan.fewest_devices:
-                    self.cohort, self.drawn_at = {device for device, _ in body["cohort"]}, event.at
+                    drawn = {device for device, _ in body["cohort"]}
+                    self.cohort = drawn if plan.buffered is None else self.cohort | drawn
+                    self.drawn_at = event.at
                 elif plan.secure is not None or body.get("pool") is None:
                     self.missed.append(event.at)
             case "FleetReturned":

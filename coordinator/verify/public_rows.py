@@ -4,6 +4,7 @@ opened and ended, its attempt, its reason and its numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from coordinator.verify.violation import RunViolation
 
 _TEXTS = ("because", "departures", "exhausted", "left_out")
 """What a row says in words of the engine, and of whom: the replay alone has them."""
+PLAIN = ("federated", "buffered")
+"""The kinds of rounds whose updates come in the clear."""
 _OPENING = ("Created", "Resumed", "Tick")
 """By which a round opens, if not by the end of the one before."""
 
@@ -65,7 +68,7 @@ def against_row(
         return
     has = {name: value for name, value in row.body.items() if name not in _TEXTS}
     if checkpoint is None:  # weights of updates that do not count, and how far a round was, are in no log
-        unknown = ("weight", "metrics", "lease", "secure", *(("funnel", "bytes_in") if row.kind != "federated" else ()))
+        unknown = ("weight", "metrics", "lease", "secure", *(("funnel", "bytes_in") if row.kind not in PLAIN else ()))
         gives, has = ({key: one[key] for key in one if key not in unknown} for one in (gives, has))
     elif isinstance(secure := has.get("secure"), dict):
         has["secure"] = {name: secure.get(name) for name in gives.get("secure", ())}
@@ -83,7 +86,7 @@ def _body(
         "funnel": {
             "waiting": logged.draw.get("waiting", 0),
             "selected": len(logged.cohort),
-            "training": len(logged.begun - gone),
+            "training": len(logged.begun - gone - logged.expired),
             "reported": len(logged.reported),
             "withdrawn": len(gone),
         },
@@ -97,6 +100,11 @@ def _body(
         "cohort": sorted(logged.cohort),
         **{name: commit[name] for name in ("zero_sum", "raised", "rounding") if commit.get(name)},
     }
+    if kind == "buffered":
+        late = Counter(logged.staleness[device] for device in logged.reported)
+        body["staleness"] = [late[behind] for behind in range(max(late, default=-1) + 1)]
+        body |= {"pools": logged.pools} if logged.pools else {}
+        body |= {"since": dict(sorted(logged.since.items()))} if logged.since else {}
     if logged.missed:
         body |= {"missed": len(logged.missed), "missed_at": logged.missed[-1]}
     states = [one.get("held_out_states", {}) for _, one in reports if "held_out_examples" in one]

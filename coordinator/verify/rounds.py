@@ -13,7 +13,7 @@ from coordinator.store.port import CheckpointRow, ContributionRow, Reader, Refus
 from coordinator.store.rows import SPENT
 from coordinator.verify.kinds import UNREADABLE
 from coordinator.verify.logged_round import LoggedRound
-from coordinator.verify.public_rows import against_row
+from coordinator.verify.public_rows import PLAIN, against_row
 from coordinator.verify.secure import against_secure
 from coordinator.verify.violation import RunViolation
 
@@ -84,8 +84,9 @@ class RoundChecks:
         if {row.closed_at, checkpoint.created_at} != {logged.committed_at}:
             made = f"it ended at {row.closed_at} with version {checkpoint.version} of {checkpoint.created_at}"
             yield RunViolation("4", row.round, f"{made}, and the log commits it at {logged.committed_at}")
-        if row.kind != "datacenter" and not logged.advanced and row.collecting_at != logged.drawn_at:
-            drawn = f"its cohort was drawn at {logged.drawn_at}"
+        collecting_at = row.opened_at if row.kind == "buffered" else logged.drawn_at
+        if row.kind != "datacenter" and not logged.advanced and row.collecting_at != collecting_at:
+            drawn = f"its cohort was drawn at {collecting_at}"
             yield RunViolation("4", row.round, f"{drawn}, and its row says {row.collecting_at}")
         if checkpoint.origin != (origin := logged.origin(row.round)):
             yield RunViolation("4", row.round, f"it is of {checkpoint.origin!r}, and the log says {origin!r}")
@@ -108,12 +109,13 @@ class RoundChecks:
             if any(weights.values()):
                 yield RunViolation("secure", row.round, "it has weights of single devices, which nobody knows")
             yield from against_secure(row.round, logged.secure, {item.device for item in counted})
-        if row.kind == "federated":
+        if row.kind in PLAIN:
             self.summed[row.round] = counted
 
     def claims(self, rounds: Mapping[int, RoundRow]) -> Iterator[RunViolation]:
         """An assignment is of a selected device, in a round that is open; and of a round that waits for updates each
-        device has one that has neither sent its update nor left. ``rounds``: those that are stored."""
+        device has one that has neither sent its update nor left. ``rounds``: those that are stored. Those of a buffered
+        run are its places, see ``verify.buffered``."""
         claimed: dict[int, set[str]] = {}
         for claim in self._store.claims(self._run):
             row, logged = rounds.get(claim.round), self._log.get(claim.round, LoggedRound())
@@ -140,7 +142,7 @@ class RoundChecks:
             by_round.setdefault(refusal.round, []).append(refusal)
         for number, refused in by_round.items():
             logged = self._log.get(number, LoggedRound())
-            ended = rounds[number].closed_at if number in rounds and rounds[number].kind == "federated" else None
+            ended = rounds[number].closed_at if number in rounds and rounds[number].kind in PLAIN else None
             for row in refused:
                 if row.kind == "abandoned" and ended is not None and row.at != ended:
                     said = f"the refusal of {row.device} is of {row.at}"
@@ -232,7 +234,7 @@ class RoundChecks:
         if row.kind == "secure" and learned:
             survivors = ((item.device, item.digest) for item in counted)
             updates = sum_digest(logged.secure.header, survivors, max(logged.secure.opened, default=""))
-        elif row.kind == "federated" and learned:
+        elif row.kind in PLAIN and learned:
             updates = updates_digest((item.device, item.digest, item.weight) for item in counted)
         said = logged.commit.get("evidence", {})
         compared: list[tuple[str, str | None, str | None]] = [
@@ -290,6 +292,9 @@ class RoundChecks:
                 took, names = short(logged.reported.get(device)), short(named.get(device))
                 yield RunViolation("3", round, f"of {device} the log has {took}, the commit names {names}")
         for item in counted:
+            if logged.weights.get(item.device, item.weight) != item.weight:
+                weighs = f"weighs {item.weight}, and {logged.weights[item.device]} by its work and staleness"
+                yield RunViolation("3", round, f"the update of {item.device} {weighs}")
             if item.version != checkpoint.version:
                 versions = f"version {item.version}, and the round made version {checkpoint.version}"
                 yield RunViolation("1", round, f"{item.device}'s update counts in {versions}")
@@ -310,7 +315,7 @@ def _against_refusal(row: RefusalRow, logged: LoggedRound, round: RoundRow | Non
     """What of a refusal the log shows to be wrong."""
     if not row.reason:
         yield "has no reason"
-    ended = round is not None and (round.kind, round.status) == ("federated", "abandoned")
+    ended = round is not None and round.kind in PLAIN and round.status == "abandoned"
     if row.kind == "abandoned" and ended and row.reason != f"the round was abandoned: {round.reason}":  # type: ignore[union-attr]
         yield f"its round was abandoned because {round.reason}"  # type: ignore[union-attr]
     if row.kind == "invalid-update" and row.reason != printable(logged.refused.get(row.device, row.reason)):

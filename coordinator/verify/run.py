@@ -25,6 +25,7 @@ from coordinator.store.port import (
     StoreError,
     WorkerRow,
 )
+from coordinator.verify.buffered import Places
 from coordinator.verify.chains import EventChain, Head, RefusalChain, against_head
 from coordinator.verify.deadlines import Deadlines
 from coordinator.verify.draws import against_draw
@@ -105,12 +106,16 @@ class RunChecks:
             if counts["rounds"][number] > 1:
                 yield RunViolation("rows", number, "its row is stored twice")
             yield from self._stored_round(reader, number, rounds)
-        deadlines = Deadlines(self.plan, {item.round: item.opened_at for item in rounds})
+        deadlines: Deadlines | Places = Deadlines(self.plan, {item.round: item.opened_at for item in rounds})
+        if self.plan.buffered is not None:
+            deadlines = Places(self.plan, self.plan.buffered)
         log: dict[int, LoggedRound] = {}
         times = RoundTimes()
         yield from self._log(reader, replay, log, deadlines, times)
         if replay.whole and replay.state.round_number and replay.state.roles != row.roles:
             yield RunViolation("log", latest, "its row names other statistics of its model than its first event")
+        if isinstance(deadlines, Places):
+            deadlines.complete(log, {item.round for item in rounds})
         refusals = RefusalChain(row)
         yield from refusals.findings(reader, replay.round_number, self._refusal_heads)
         self.heads += [refusals.head] if refusals.head is not None else []
@@ -133,9 +138,13 @@ class RunChecks:
             yield RunViolation("4", number, "the log names it, and its row is missing")
         yield from times.findings(stored)
         yield from checks.refusals(stored)
-        yield from checks.claims(stored)
-        yield from deadlines.claims(reader.claims(row.run))
-        yield from deadlines.snapshot(row.snapshot)
+        if isinstance(deadlines, Places):
+            is_open = any(item.status == "open" for item in rounds)
+            yield from deadlines.claims(reader.claims(row.run), is_open)
+        else:
+            yield from checks.claims(stored)
+            yield from deadlines.claims(reader.claims(row.run))
+            yield from deadlines.snapshot(row.snapshot)
         yield from checks.scores_marks_and_acts(replay.round_number, row.init)
         self._summed = checks.summed
         self._reports = {number: item.reports for number, item in log.items() if self.plan.strategy is not None}
@@ -158,10 +167,11 @@ class RunChecks:
         yield from against_manifests(blobs, self._line, self.replay.state)
         yield from against_leftovers(blobs.blobs, self._over, {wanted.digest for wanted in self._wanted})
         choice = selection_of(self.plan, extensions(self.plan))
-        select, seed = self.plan.cohort.select, self.row.selection_seed
+        buffered, seed = self.plan.buffered is not None, self.row.selection_seed
         for drawn, known in self.replay.draws.with_known():
             if drawn.pool is None or blobs.whole(drawn.pool):
-                for against in against_draw(blobs.blobs, select, choice, seed, drawn, known):
+                select = len(drawn.cohort) if buffered else self.plan.cohort.select  # how many are free: see Places
+                for against in against_draw(blobs.blobs, select, choice, seed + drawn.before, drawn, known):
                     yield RunViolation("draw", drawn.round, against)
         for number, (parent, committed) in enumerate(pairwise(self._line), 1):
             self._progress(f"{self.row.run}: sums", number, len(self._line) - 1)
@@ -213,7 +223,12 @@ class RunChecks:
             yield f"run {self.row.run}: {over}: those sums are not repeated"
 
     def _log(
-        self, reader: Reader, replay: Replay, log: dict[int, LoggedRound], deadlines: Deadlines, times: RoundTimes
+        self,
+        reader: Reader,
+        replay: Replay,
+        log: dict[int, LoggedRound],
+        deadlines: Deadlines | Places,
+        times: RoundTimes,
     ) -> Iterator[RunViolation]:
         last, fence, number, chain = 0, 0, 0, EventChain(self.row)
         named: dict[int, tuple[EventRow, int]] = {}

@@ -196,6 +196,14 @@ def require_secure(plan: Plan, clients: Clients, way: Any) -> None:
         )
 
 
+def require_not_buffered(plan: Plan) -> None:
+    """ValueError for a plan with buffered rounds."""
+    if plan.buffered is not None:
+        raise ValueError(
+            "the simulation plays no buffered rounds yet: leave [buffered] out, or run it on a coordinator"
+        )
+
+
 def require_enough(plan: Plan, clients: Clients) -> None:
     """ValueError where these clients are too few for any round of this plan. It stops counting as soon as there are
     enough, because a client's data may be made at each access."""

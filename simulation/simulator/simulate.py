@@ -235,6 +235,7 @@ def _checked(
 ) -> Inputs:
     checks.require_whole("score_every", score_every, 1)
     whole, known = checks.plan_of(plan), Clients.of(clients)
+    checks.require_not_buffered(whole)
     checks.require_enough(whole, known)
     checks.require_choice(whole, known)
     of = checks.class_of(classes, known)

@@ -18,7 +18,7 @@ from pydantic import (
 
 from client_sdk.tensors.exact_sum import RANGE
 from coordinator.engine.aggregation.registry import RULES, SERVER_OPTIMIZERS, reasons_against
-from coordinator.engine.aggregation.weights import MOST_WEIGHT, heaviest
+from coordinator.engine.aggregation.weights import MOST_WEIGHT
 from coordinator.engine.plan_section import Section
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Aggregation(Section):
         return self
 
     def against(self, plan: Plan) -> Iterator[str]:
-        goal, weighs = plan.cohort.goal, heaviest(self, plan.weight_unit)
+        goal, weighs = plan.cohort.goal, plan.heaviest
         if self.weighting == "examples" and self.weight_cap * goal > MOST_WEIGHT:
             yield (
                 f"aggregation.weight_cap ({self.weight_cap}) times cohort.goal ({goal}) "

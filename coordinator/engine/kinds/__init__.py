@@ -1,4 +1,5 @@
-"""The kinds of rounds: ``federated``, ``secure`` and ``datacenter`` have a file each, here is what they have in common.
+"""The kinds of rounds: ``federated``, ``secure``, ``datacenter`` and ``buffered`` have a file each, here is what they
+have in common.
 
 A new kind is one file with one class, and its line in the table, which ``coordinator.engine.rounds`` fills: it is above
 the kinds, and the phases, which are below them, ask the table.
@@ -7,14 +8,15 @@ the kinds, and the phases, which are below them, ask the table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from coordinator.engine import effects as fx
 from coordinator.engine import events as ev
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.plan import Plan
-from coordinator.engine.state import Round, RoundPhase, RunState
+from coordinator.engine.state import Member, Round, RoundPhase, RunState, membership
 
 Place = tuple[Hashable, ...]
 KindEvent = TypeVar("KindEvent", bound=ev.Event)
@@ -61,6 +63,37 @@ class RoundKind(ABC, Generic[KindEvent]):
     @abstractmethod
     def lasts_s(self, plan: Plan, round: Round) -> float:
         """How long the phase lasts from its beginning to its deadline, at most. 0 for those without one."""
+
+    def against(self, state: RunState, round: int, attempt: int, device: str) -> tuple[str, str] | None:
+        """Why this device, which was assigned to this round, has no open place now: (kind, reason), or None."""
+        return membership(state, round, attempt, device)
+
+    def addressed(self, state: RunState, event: ev.Event) -> ev.Event:
+        """The event of a device, which names the round of its assignment, as it is logged now."""
+        return event
+
+    def assigned(self, state: RunState, round: int, device: str) -> tuple[int, float] | None:
+        """(version that it trains, deadline) of the device's live assignment of this round; None: it has none."""
+        if state.round_number != round or state.phase != "collecting" or state.deadline is None:
+            return None
+        return state.version, state.deadline
+
+    def free(self, state: RunState) -> int:
+        """How many devices may be drawn now."""
+        return state.plan.places if state.phase == "selecting" and state.deadline is not None else 0
+
+    def opened(self, state: RunState, at: float, kept: Mapping[str, Member]) -> RunState:
+        """The state whose round has just opened, with its deadline. ``kept``: as from ``kept`` of the one before."""
+        return state.with_round(replace(state.current, deadline=at + self.lasts_s(state.plan, state.current)))
+
+    def kept(self, following: RunState, ended: Round, *, goes_on: bool) -> tuple[Mapping[str, Member], list[fx.Effect]]:
+        """The devices that train on when a round has ended, and what becomes of others. ``following``: the state after
+        its end; ``goes_on``: whether the next round opens with it."""
+        return {}, []
+
+    def releases(self, round: Round) -> list[fx.Effect]:
+        """The assignments that end when the round closes."""
+        return [fx.Release(round=round.number, devices=None)]
 
     def awaits(self, state: RunState, device: str) -> bool:
         """Whether this device of the cohort, which has not reported, still can."""

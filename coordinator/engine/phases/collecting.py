@@ -19,7 +19,7 @@ from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.reasons import printable
 from coordinator.engine.state import Member, RunState, altered, membership
 
-_AWAITED = ("selected", "training")
+AWAITED = ("selected", "training")
 """The statuses of members that can still report."""
 
 
@@ -42,30 +42,14 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     member = current.members[event.device]
     if member.digest == event.digest:
         return state, [fx.Accepted(device=event.device, digest=event.digest, weight=member.weight)]
-    against, work = _against_update(state, member, event), _work(event)
+    against, work = _against_update(state, member, event), work_of(event)
     if against is None and (weightless := reason_against(state.plan.aggregation, **work)) is not None:
         against = "invalid-update", weightless
     if against is not None:
         return refuse(state, *against, None if member.status == "refused" else event)
     weight = weight_of(state.plan.aggregation, state.weight_unit, times=state.times(event.device), **work)
-    treated = replace(event.treated, capped=is_capped(state.plan.aggregation, event.examples, event.treated.capped))
-    member = altered(
-        member,
-        status="reported",
-        digest=event.digest,
-        weight=weight,
-        bytes=event.bytes,
-        steps=event.steps,
-        seconds=max(0.0, event.at - (current.collecting_at or event.at)),
-        partial=not event.complete,
-        treated=treated,
-        metrics=event.metrics,
-        held_out=event.held_out,
-        held_out_examples=event.held_out_examples,
-        held_out_weights=event.held_out_weights,
-        held_out_states=event.held_out_states,
-    )
-    state = state.with_member(event.device, member)
+    seconds = max(0.0, event.at - (current.collecting_at or event.at))
+    state = state.with_member(event.device, as_reported(state, member, event, weight, seconds))
     effects: list[fx.Effect] = [
         fx.Accepted(device=event.device, digest=event.digest, weight=weight),
         fx.Release(round=current.number, devices=(event.device,)),
@@ -75,6 +59,27 @@ def reported(state: RunState, event: ev.Reported) -> Step:
     ]
     following, more = _close_if_complete(state, event.at)
     return following, effects + more
+
+
+def as_reported(state: RunState, member: Member, event: ev.Reported, weight: int, seconds: float) -> Member:
+    """The member with its update, which weighs so much and took it so long from the draw."""
+    aggregation = state.plan.aggregation
+    return altered(
+        member,
+        status="reported",
+        digest=event.digest,
+        weight=weight,
+        bytes=event.bytes,
+        steps=event.steps,
+        seconds=seconds,
+        partial=not event.complete,
+        treated=replace(event.treated, capped=is_capped(aggregation, event.examples, event.treated.capped)),
+        metrics=event.metrics,
+        held_out=event.held_out,
+        held_out_examples=event.held_out_examples,
+        held_out_weights=event.held_out_weights,
+        held_out_states=event.held_out_states,
+    )
 
 
 def update_refused(state: RunState, event: ev.UpdateRefused) -> Step:
@@ -138,7 +143,7 @@ def time_is_up(state: RunState, at: float) -> Step:
 
 def pending(state: RunState) -> list[fx.Action]:
     current = state.current
-    awaited = tuple(device for device, member in current.members.items() if member.status in _AWAITED)
+    awaited = tuple(device for device, member in current.members.items() if member.status in AWAITED)
     folds = [fx.Fold(round=current.number, contribution=item) for item in kind_of(current).contributions(current)]
     return [fx.Wake(devices=awaited), *folds]
 
@@ -166,14 +171,14 @@ def _lost(state: RunState, *statuses: str) -> str:
     return ""
 
 
-class _Work(TypedDict):
+class Work(TypedDict):
     examples: int
     steps: int
     steps_planned: int
     complete: bool
 
 
-def _work(event: ev.Reported) -> _Work:
+def work_of(event: ev.Reported) -> Work:
     return {
         "examples": event.examples,
         "steps": event.steps,
@@ -185,7 +190,7 @@ def _work(event: ev.Reported) -> _Work:
 def _close_if_complete(state: RunState, at: float) -> Step:
     """Closes at goal, or with a quorum when no other device can report; with no lost update that may come again."""
     have, cohort = state.current.count("reported"), state.plan.cohort
-    complete = have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*_AWAITED))
+    complete = have >= cohort.goal or (have >= cohort.quorum_count and not state.current.count(*AWAITED))
     return close(state, at) if complete and not _lost(state) else (state, [])
 
 
@@ -196,7 +201,7 @@ def _after_departure(state: RunState, at: float) -> Step:
         return abandon(state, at, f"{lost}, and its device was asked again and left the round")
     following, effects = _close_if_complete(state, at)
     current, quorum = state.current, state.plan.cohort.quorum_count
-    left = current.count("reported", *_AWAITED)
+    left = current.count("reported", *AWAITED)
     if following is not state or left >= quorum:
         return following, effects
     selected, withdrawn, refused = len(current.members), current.count("withdrawn"), current.count("refused")

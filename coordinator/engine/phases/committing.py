@@ -22,7 +22,7 @@ def close(state: RunState, at: float) -> Step:
     """From *collecting*: the received updates count; later ones are late."""
     closed = state.with_round(replace(state.current, phase="committing", deadline=None))
     return closed, [
-        fx.Release(round=state.round_number, devices=None),
+        *kind_of(state.current).releases(state.current),
         record(closed, "open", closed_at=at),
         commit_action(closed),
     ]
@@ -86,6 +86,12 @@ def _participation(state: RunState) -> Mapping[str, tuple[int, int]]:
     return found
 
 
+def _made_by(state: RunState) -> tuple[int, ...]:
+    """That of the state once the round under way is committed."""
+    section = state.plan.buffered
+    return () if section is None else (*state.made_by, state.round_number)[-section.most_stale - 1 :]
+
+
 def _refused(state: RunState, round: int) -> Step:
     return refuse(state, "stale", f"round {round} is not committing")
 
@@ -140,6 +146,7 @@ def advance(
         checkpoint=digest,
         tensors=tensors,
         participation=_participation(state),
+        made_by=_made_by(state),
         fallback=replace(state.fallback, abandoned_in_a_row=0, fleet_first=False, tried=False),
         abandoned=0,
         spent=(),

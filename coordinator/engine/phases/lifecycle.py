@@ -16,7 +16,7 @@ from coordinator.engine.phases.refusing import Step, refuse
 from coordinator.engine.phases.round_kind import wanted
 from coordinator.engine.reasons import printable
 from coordinator.engine.selection import Known
-from coordinator.engine.state import Round, RunState
+from coordinator.engine.state import Member, Round, RunState
 
 NOT_NEEDED = "not needed: "
 """How the reason of a round begins that was open when a score finished the run, and in which nobody had begun: a round
@@ -48,7 +48,7 @@ def abandon(state: RunState, at: float, reason: str, *, failed: bool = True) -> 
         state, (*ended.lost, *kind_of(ended).contributions(ended)), f"the round was abandoned: {reason}"
     )
     effects += [
-        fx.Release(round=ended.number, devices=None),
+        *kind_of(ended).releases(ended),
         record(state, "abandoned", reason=reason, closed_at=at),
         *kind_of(ended).forget(state),
     ]
@@ -159,11 +159,16 @@ def clock_fell(state: RunState, event: ev.ClockFell) -> Step:
     current = replace(
         current,
         deadline=current.deadline - event.by_s,
+        members={device: _moved(member, event.by_s) for device, member in current.members.items()},
         lease=None if lease is None else replace(lease, renewed_at=lease.renewed_at - event.by_s),
         give_up_at=None if give_up_at is None else give_up_at - event.by_s,
     )
     rests_until = None if rests_until is None else rests_until - event.by_s
     return replace(state, round=current, fallback=replace(state.fallback, rests_until=rests_until)), []
+
+
+def _moved(member: Member, by_s: float) -> Member:
+    return member if member.until is None else replace(member, until=member.until - by_s)
 
 
 def paused(state: RunState, event: ev.Paused) -> Step:

@@ -4,6 +4,7 @@ without a round.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from coordinator.engine.phases.public_record import record
 from coordinator.engine.phases.refusing import Step
 from coordinator.engine.phases.round_kind import wanted
 from coordinator.engine.secure.state import still_barred
-from coordinator.engine.state import Round, RunState
+from coordinator.engine.state import Member, Round, RunState
 
 
 class NotOpened(NamedTuple):
@@ -34,8 +35,8 @@ def reason_against(state: RunState, at: float) -> NotOpened | None:
     return None
 
 
-def open_next(state: RunState, at: float) -> Step:
-    """The next round, in the first phase of its kind."""
+def open_next(state: RunState, at: float, kept: Mapping[str, Member]) -> Step:
+    """The next round, in the first phase of its kind. ``kept``: devices that train on from the one before."""
     turn, number, fallback = wanted(state, at), state.round_number + 1, state.fallback
     away_since = number if turn.falls_back and fallback.away_since is None else fallback.away_since
     kind = KINDS[turn.kind]
@@ -49,9 +50,10 @@ def open_next(state: RunState, at: float) -> Step:
     )
     following = replace(
         state,
-        round=replace(opened, deadline=at + kind.lasts_s(state.plan, opened)),
+        round=opened,
         round_number=number,
         barred=still_barred(state.barred, number),
         fallback=replace(fallback, away_since=away_since, back_with=None, tried=fallback.tried or turn.falls_back),
     )
+    following = kind.opened(following, at, kept)
     return following, [record(following, "open"), *kind.pending(following)]

@@ -81,6 +81,8 @@ def record(
             "digest": digest,
             "pool": current.pool,
             "cohort": sorted(current.members),
+            **({"pools": list(current.pools)} if current.pools else {}),
+            **({"since": since} if (since := _drawn_before(current)) else {}),
             **({"zero_sum": True} if zero_sum else {}),
             **({"states": states} if status == "committed" and (states := added_states(current)) else {}),
             **({"raised": raised} if raised else {}),
@@ -89,6 +91,11 @@ def record(
         },
         kind=current.kind,
     )
+
+
+def _drawn_before(round: Round) -> dict[str, int]:
+    """The devices of a buffered round that were drawn in an earlier one, and in which."""
+    return {device: one.since for device, one in sorted(round.members.items()) if 0 < one.since < round.number}
 
 
 def mean_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:

@@ -33,6 +33,7 @@ _SECURE = (
     "This round is secure: the coordinator sees which messages came, and nothing of a single device's work. The counts "
     "of each exchange are in the round's view."
 )
+_GOES_ON = "it had not reported when the round closed: while its place lasts, it reports to a later one"
 _DROPPED = {
     "training": "it was training when the round closed",
     "waiting": "it had not begun to train when the round closed",
@@ -50,6 +51,7 @@ class _Part:
     reason: str = ""
     bytes: int | None = None
     seconds: tuple[float, float, float] | None = None
+    selected_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -59,15 +61,16 @@ class _Fold:
     seq: int | None = None
     complete: bool = False
     """Whether the round had ended when its events were read."""
-    selected_at: float = 0.0
+    goes_on: bool = False
+    """Whether it is a buffered round, in which devices are drawn again and again, and train on after it."""
     parts: dict[str, _Part] = field(default_factory=dict)
 
     def add(self, row: EventRow) -> None:
         self.seq = row.seq
         body = cast("dict[str, Any]", row.body)
         if row.kind == "Drawn":
-            self.selected_at = row.at
-            self.parts = {device: _Part() for device, _ in body["cohort"]}
+            drawn = {device: _Part(selected_at=row.at) for device, _ in body["cohort"]}
+            self.parts = {**self.parts, **drawn} if self.goes_on else drawn
             return
         part = self.parts.get(body.get("device", ""))
         if part is None:
@@ -81,7 +84,7 @@ class _Fold:
                 fetch_s, train_s, encode_s = body["seconds"]
                 part.seconds = (fetch_s, train_s, encode_s)
             case "UpdateLost":
-                self.parts[body["device"]] = _Part()
+                self.parts[body["device"]] = _Part(selected_at=part.selected_at)
             case "Withdrew":
                 part.left_at, part.end, part.reason = row.at, "withdrawn", body["reason"]
             case "UpdateRefused":
@@ -134,7 +137,9 @@ class Lanes:
 
     def _fold(self, reader: Reader, round: RoundRow) -> _Fold:
         key = (round.run, round.round)
-        fold = self._folds.setdefault(key, _Fold())
+        since = cast("dict[str, int]", round.body.get("since") or {})
+        carried = {device: _Part(selected_at=round.opened_at, end="training") for device in since}
+        fold = self._folds.setdefault(key, _Fold(goes_on=round.kind == "buffered", parts=carried))
         self._folds.move_to_end(key)
         while len(self._folds) > _KEPT:
             self._folds.popitem(last=False)
@@ -153,18 +158,21 @@ def _cohort(row: RoundRow, state: RunState | None) -> list[str]:
 
 
 def _lane(device: str, fold: _Fold, row: RoundRow, refused: RefusalRow | None) -> Lane:
-    part, end = fold.parts[device], fold.parts[device].end
+    part = fold.parts[device]
+    end = part.end
     ended_at, reason = part.reported_at or part.left_at, part.reason
     closed = row.closed_at is not None or row.status != "open"
     if end in ("waiting", "training"):
         if refused is not None:
             end, reason, ended_at = "late" if refused.kind == "late" else "refused", refused.reason, refused.at
+        elif closed and fold.goes_on:
+            reason = _GOES_ON
         elif closed:
             end, reason, ended_at = "dropped", _DROPPED[end], row.closed_at
     seconds = part.seconds or (None, None, None)
     return Lane(
         device=device,
-        selected_at=fold.selected_at,
+        selected_at=part.selected_at,
         started_at=part.started_at,
         reported_at=part.reported_at,
         ended_at=ended_at,

@@ -40,6 +40,10 @@ class _Round:
     """Device -> how its part ended: a count of ``DeviceParticipation``."""
     times: dict[str, float] = field(default_factory=dict)
     """Device -> seconds until its update came, in time."""
+    drawn: dict[str, float] = field(default_factory=dict)
+    """Device -> when it was drawn."""
+    went_into: dict[str, int] = field(default_factory=dict)
+    """Device -> the later round that has its update: of buffered rounds."""
 
 
 class ParticipationLog:
@@ -66,8 +70,15 @@ class ParticipationLog:
                 counted = {one.device for one in reader.contributions(self._run, row.round)}
                 kind = KINDS[row.kind]
                 refusals = first_refusals(reader.refusals(self._run, row.round)) if kind.single_updates else {}
+                counted |= {
+                    device
+                    for device, number in found.went_into.items()
+                    if reader.contribution(self._run, number, device) is not None
+                }
                 for device, ended in found.ends.items():
                     end, refusal = ended, refusals.get(device)
+                    if row.kind == "buffered" and end == "dropped" and refusal is None and self._trains(reader, device):
+                        continue
                     if kind.masked and row.status == "committed":
                         end = "reported" if device in counted else "dropped" if end == "reported" else end
                     if end == "dropped" and refusal is not None:
@@ -91,6 +102,10 @@ class ParticipationLog:
             for device in sorted(classes)
         ]
 
+    def _trains(self, reader: Reader, device: str) -> bool:
+        claim = reader.claim(device)
+        return claim is not None and claim.run == self._run
+
     def _follow(self, reader: Reader) -> None:
         if self._seq is None:
             self._seq = before_round(reader, self._run, self.from_round)
@@ -102,9 +117,18 @@ class ParticipationLog:
     def _add(self, row: EventRow) -> None:
         body = cast("dict[str, Any]", row.body)
         if row.kind == "Drawn":
-            self._rounds[body["round"]] = _Round(row.at, {device: "dropped" for device, _ in body["cohort"]})
+            devices = [device for device, _ in body["cohort"]]
+            drawn = self._rounds.setdefault(body["round"], _Round(row.at, {}))
+            drawn.began = row.at
+            drawn.ends |= dict.fromkeys(devices, "dropped")
+            drawn.drawn |= dict.fromkeys(devices, row.at)
             return
-        found, device = self._rounds.get(body.get("round", 0)), body.get("device", "")
+        number, device = body.get("round", 0), body.get("device", "")
+        found = self._rounds.get(number)
+        if device and (found is None or device not in found.ends):  # it was drawn in an earlier buffered round
+            found = self._rounds.get(body.get("attempt", 0))
+            if found is not None and row.kind == "Reported":
+                found.went_into[device] = number
         if found is None:
             return
         if row.kind == "Announced":
@@ -116,7 +140,7 @@ class ParticipationLog:
             end = {"Reported": "reported", "Masked": "reported", "Withdrew": "withdrawn", "UpdateRefused": "refused"}
             found.ends[device] = end.get(row.kind, "dropped")
             if row.kind == "Reported":
-                found.times[device] = row.at - found.began
+                found.times[device] = row.at - found.drawn[device]
 
 
 class ParticipationViews:

@@ -130,7 +130,8 @@ class RoundCost:
         averaged = Layout.of(model, plan.task.averaged, roles)
         for pattern in plan.aggregation.unmatched_ranges(averaged.statistics):
             raise ManifestMismatch(f"aggregation.statistics_range: no averaged statistic matches {shown(pattern)}")
-        select, traffic = plan.cohort.select, _traffic(plan, averaged)
+        select = plan.cohort.select if plan.buffered is None else plan.cohort.goal
+        traffic = _traffic(plan, averaged)
         fetch = checkpoint.total_bytes + traffic.received
         return cls(
             values=averaged.elements,
@@ -148,7 +149,10 @@ class RoundCost:
 
 
 def longest_s(plan: Plan) -> float:
-    """Seconds from a round's opening to its last deadline; of a secure round with all the attempts that it may have."""
+    """Seconds from a round's opening to its last deadline; of a secure round with all the attempts that it may have. Of
+    a buffered one as long as each device may take, since it closes with so many reports, whenever these come."""
+    if plan.buffered is not None:
+        return plan.cohort.collect_s
     plain_s = plan.cohort.select_s + plan.cohort.collect_s
     if plan.secure is None:
         return plain_s

@@ -13,6 +13,7 @@ from coordinator.engine.phases import opening
 from coordinator.engine.rounds import KINDS
 from tests.coordinator.engine.secure_story import SecureStory
 from tests.coordinator.engine.story import FALLBACK, Story
+from tests.coordinator.engine.test_buffered import Buffer
 
 SPENT = opening.NotOpened("budget", "the budget is spent")
 
@@ -90,6 +91,7 @@ def test_round_opens_in_the_first_phase_of_its_kind(name: str) -> None:
         "federated": lambda: Story().selecting(),
         "secure": lambda: SecureStory().selecting(),
         "datacenter": lambda: Story(datacenter=FALLBACK).leasing(),
+        "buffered": Buffer,
     }[name]()
     assert story.state.current.kind == name
     assert story.state.phase == KINDS[name].first_phase

@@ -58,6 +58,7 @@ PLANS: list[Body] = [
     {**TASK, "schedule": {"learning_rate": {"warmup": 3}}},
     {**TASK, "strategy": {"name": "clinic:patient", "version": "1", "parameters": {"warm": 0.1}}},
     {**TASK, "strategy": {"name": "fednova"}},
+    {**TASK, "buffered": {"concurrency": 100}},
 ]
 """Plans in which fields make sense: each field can be changed by itself in one of them, at least."""
 TEXTS = ("clinic:other", "clinic:other@1", "float16@1", "loss", "other", "1.5")
@@ -140,6 +141,8 @@ def others(section: str, field: str) -> Iterator[object]:
                 yield from () if kind == "integer" else (low + 0.25, low + 0.5)
             case {"type": "boolean"}:
                 yield from (True, False)
+            case {"type": "array", "items": {"type": "integer"}}:
+                yield [40]
             case {"type": "array"}:
                 yield ["head.*"]
             case {"type": "object", "of": _}:
@@ -217,7 +220,7 @@ def test_a_value_beyond_the_documented_range_is_refused(section: str, field: str
 def test_a_value_of_a_wrong_type_is_refused_in_one_sentence_that_names_the_field(section: str, field: str) -> None:
     body, choices = next(bodies(section)), schema(section, field)
     model: type[BaseModel] = SECTIONS[section]
-    allowed = {str(choice.get("type")) for choice in choices}
+    allowed = {_of_items(choice) for choice in choices}
     refused = [value for value in WRONG if not any(_is(value, kind) for kind in allowed)]
     assert len(refused) >= 5
     assert field in model.model_fields
@@ -229,6 +232,11 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_sentence_that_names_the_field
         assert "\n" not in sentence
 
 
+def _of_items(choice: Body) -> str:
+    whole = choice.get("items", {}).get("type") == "integer"
+    return "integers" if whole else str(choice.get("type"))
+
+
 def _is(value: object, kind: str) -> bool:
     """Whether this may be a value of the type; a whole number is a number too."""
     types: dict[str, tuple[type, ...]] = {
@@ -238,6 +246,8 @@ def _is(value: object, kind: str) -> bool:
         "boolean": (bool,),
         "null": (type(None),),
     }
+    if kind == "integers":
+        return value in ([], [3])
     if kind == "array":
         return isinstance(value, list) and all(isinstance(one, str) for one in value)
     if kind == "object":
