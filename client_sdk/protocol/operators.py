@@ -377,6 +377,8 @@ class RoundView(Message):
     """Why devices withdrew, and why updates were refused as invalid: how many for each reason, the most common first.
     Part of it is text of devices."""
 
+    staleness: tuple[int, ...] = ()
+    """Of a buffered round: how many reports are of the model that it began with, of the version before, and so on."""
     treatment: Treatment | None = None
     """What was done to its updates. None: it has none of devices."""
 

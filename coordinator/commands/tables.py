@@ -272,6 +272,9 @@ def _why(view: RoundView) -> str | None:
     if view.missed > (view.status == "open"):  # of an open round's first one the reason tells
         often = "once" if view.missed == 1 else f"{view.missed} times, the last time"
         parts.append(f"too few devices {often} at {moment(view.missed_at)}")
+    if any(view.staleness[1:]):
+        late = ", ".join(f"{count} by {behind}" for behind, count in enumerate(view.staleness) if count and behind)
+        parts.append(f"versions behind: {late}")
     treated = [] if view.treatment is None else view.treatment.words(view.funnel.reported)
     return "; ".join(part for part in (*parts, view.reason, *treated, view.departures) if part) or None
 

@@ -152,6 +152,7 @@ def round_view(
         secure=body.get("secure"),
         authority=authority_at(reader.authorities() if authorities is None else authorities, row.opened_at),
         departures=body.get("departures", ""),
+        staleness=tuple(body.get("staleness", ())),
         treatment=_treatment(row.kind, body, first.values(), refusals) if of_devices else None,
     )
 

@@ -18,12 +18,13 @@ All rows are read in one transaction, so a coordinator may run meanwhile.
 10        updates that are still stored give the committed checkpoint, and the server optimizer's state, again
 evidence  a checkpoint was made of the parent, the server optimizer's state and the counted updates that stand here, as
           the commit's digests of the bytes that were read say; of a secure round, of its header, survivors and sum
-quorum    a round was committed with at least its quorum, of devices that were selected
+quorum    a round was committed with at least its quorum, of devices that were selected; a buffered one with its goal
 deadline  nothing ended before its time by the plan: a selection, a round, an exchange, a lease; no assignment lasts
           longer, and no round goes on taking messages for minutes after its deadline
 lease     fences only rise, and a datacenter round was committed under the last one that was granted, with its bytes
 claims    a device has an assignment in one round, which is open and for which it was selected; in a round that waits
-          for updates each selected device has one that has neither sent its update nor left
+          for updates each selected device has one that has neither sent its update nor left; of buffered rounds: draws
+          took who was free, nobody has two places, and each place has its assignment
 score     the scores are those that devices and evaluators sent last
 plan      the plan is the one of the digest to which the devices agreed
 log       each event can be read, follows from the state before it, and changes something

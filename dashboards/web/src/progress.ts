@@ -103,3 +103,9 @@ export function missed(round: RoundView, now: number): string {
   if (often <= (round.status === "open" ? 1 : 0)) return "";
   return `too few devices ${often === 1 ? "once" : `${count(often)} times, the last time`} at ${clock(round.missed_at ?? 0, now)}`;
 }
+
+/** How many versions the reports of a buffered round were behind, where any was. */
+export function stale(round: RoundView): string {
+  const late = (round.staleness ?? []).flatMap((reports, behind) => (reports && behind ? [`${count(reports)} by ${behind}`] : []));
+  return late.length ? `versions behind: ${late.join(", ")}` : "";
+}

@@ -16,7 +16,7 @@ const HEIGHT = 176;
 
 /** The newest round of devices that has closed, and of which single devices are known; undefined: there is none. */
 export function lastOfDevices(rounds: readonly RoundView[]): RoundView | undefined {
-  return rounds.findLast((round) => round.closed_at != null && round.kind === "federated" && round.funnel.selected > 0);
+  return rounds.findLast((round) => round.closed_at != null && (round.kind === "federated" || round.kind === "buffered") && round.funnel.selected > 0);
 }
 
 export function LastLanes({ run, round }: { run: RunView; round: RoundView }) {

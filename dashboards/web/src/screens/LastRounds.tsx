@@ -4,7 +4,7 @@ import { axis, Chart } from "../components/Chart";
 import { Badge, EmptyState, Panel } from "../components/parts";
 import { Table } from "../components/Table";
 import { bytes, count, duration } from "../format";
-import { missed, roundSeconds, type Tone } from "../progress";
+import { missed, roundSeconds, stale, type Tone } from "../progress";
 import { roundPath } from "../route";
 import { treated } from "../treatment";
 import { useNow } from "../useNow";
@@ -106,7 +106,7 @@ export function LastRounds({ run, rounds }: { run: string; rounds: readonly Roun
             { name: "reported", cell: (round) => <Reports round={round} />, figures: true },
             { name: "time", cell: (round) => duration(roundSeconds(round, now)), figures: true },
             { name: "received", cell: (round) => bytes(round.bytes_in), figures: true },
-            { name: "why", cell: (round) => <span className="two-lines">{[round.reason || round.because || round.departures, missed(round, now), ...treated(round)].filter(Boolean).join("; ")}</span> },
+            { name: "why", cell: (round) => <span className="two-lines">{[round.reason || round.because || round.departures, missed(round, now), stale(round), ...treated(round)].filter(Boolean).join("; ")}</span> },
           ]}
         />
       ) : (
