@@ -91,7 +91,7 @@ class _Draw:
             return None
         waiting = tx.waiting(now)
         without = unspendable(tx, state)
-        pool = _not_drawn(state, self._fleet.eligible(state, waiting, without))
+        pool = _drawable(state, self._fleet.eligible(state, waiting, without))
         if not _is_due(state, pool, now):
             return None
         drawn = self._with_counts(
@@ -129,7 +129,7 @@ def _written(state: RunState, fleet: Fleet, choice: Choice, core: Core, now: flo
     """The list of who waits, and its digest once it is durable; None where no cohort would be drawn from it."""
     if state.round is None or not kind_of(state.round).free(state):
         return None
-    pool = _not_drawn(state, fleet.waiting(core.store, state, now))
+    pool = _drawable(state, fleet.waiting(core.store, state, now))
     if not _is_due(state, pool, now) or len(pool) < state.plan.fewest_devices:
         return None
     rows = choice.rows(pool, state.known)
@@ -141,10 +141,10 @@ def _is_due(state: RunState, pool: Pool, now: float) -> bool:
     return over or len(pool) >= state.plan.pool_count
 
 
-def _not_drawn(state: RunState, pool: Pool) -> Pool:
-    """Those who wait and have not been drawn for the round under way."""
-    members = state.current.members
-    return [one for one in pool if one[0] not in members] if members else pool
+def _drawable(state: RunState, pool: Pool) -> Pool:
+    """Those who wait and may be drawn for the round under way."""
+    current, kind = state.current, kind_of(state.current)
+    return [one for one in pool if kind.drawable(current, one[0])] if current.members else pool
 
 
 def _listed(rows: Sequence[Row]) -> bytes:

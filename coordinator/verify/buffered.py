@@ -1,7 +1,8 @@
 """Places of a buffered run, by an account of the log that is made without the engine's ``step``: who trains which
 version since when, how stale each report is, and what it weighs.
 
-A place begins with a draw, of as many devices as were free and waited, and no device has two. It ends with a report, a
+A place begins with a draw, of as many devices as were free and waited; no device has two, nor one in a round that has
+its report, or has refused it. It ends with a report, a
 withdrawal or a refused update, with a ``Tick`` after its time, with a commit that leaves its version too far behind,
 and with the end of a round that none follows. A commit has exactly the goal's number of reports.
 """
@@ -50,8 +51,8 @@ class Places:
         self._live: dict[str, _Place] = {}
         self._unit = plan.weight_unit
         self._version = self._round = 0
-        self._drawn: set[str] = set()
-        """In this round."""
+        self._done: set[str] = set()
+        """Whose reports came, or were refused, in this round."""
         self._reports = 0
         self._paused = self._fell = False
         self._carried: dict[int, _Carried] = {}
@@ -62,7 +63,7 @@ class Places:
         body: dict[str, Any] = event.body
         number = body.get("round", self._round)
         if event.kind != "Discarded" and number > self._round:
-            self._round, self._drawn, self._reports = number, set(), 0
+            self._round, self._done, self._reports = number, set(), 0
         for invariant, what in self._against(event, body, logged):
             yield RunViolation(invariant, self._round or 1, f"event {event.seq}, {event.kind}: {what}")
 
@@ -98,7 +99,7 @@ class Places:
             case "Created":
                 self._unit = body.get("weight_unit", 1)
             case "Drawn":
-                yield from self._draw(event.at, body)
+                yield from self._draw(event.at, body, logged)
             case "Started":
                 yield from self._is_live(device, body)
                 if device in self._live:
@@ -108,6 +109,7 @@ class Places:
             case "Withdrew" | "UpdateRefused":
                 yield from self._is_live(device, body)
                 self._live.pop(device, None)
+                self._done |= {device} if event.kind == "UpdateRefused" else set()
             case "UpdateLost":
                 self._reports -= 1
                 logged.begun.add(device)
@@ -133,15 +135,21 @@ class Places:
             case _:  # other kinds change nothing of this account
                 pass
 
-    def _draw(self, at: float, body: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def _draw(self, at: float, body: dict[str, Any], logged: LoggedRound) -> Iterator[tuple[str, str]]:
         drawn = [str(device) for device, _ in body["cohort"]]
         wanted = min(self._section.concurrency - len(self._live), body["waiting"])
         if len(drawn) != wanted:
             free = f"{self._section.concurrency - len(self._live)} places were free and {body['waiting']} waited"
             yield "claims", f"{len(drawn)} devices were drawn, when {free}"
-        if twice := sorted({name for name in drawn if name in self._live or name in self._drawn}):
-            yield "claims", f"{', '.join(twice)} had a place or had been drawn in this round before"
-        self._drawn |= set(drawn)
+        if twice := sorted({name for name in drawn if name in self._live or name in self._done}):
+            yield "claims", f"{', '.join(twice)} had a place, or had its turn in this round"
+        carried = self._carried.setdefault(self._round, _Carried())
+        for name in drawn:  # it may have had a place in this round that has ended
+            logged.withdrawn.discard(name)
+            logged.begun.discard(name)
+            carried.begun.discard(name)
+            carried.since.pop(name, None)
+            self._expired.get(self._round, set()).discard(name)
         until = at + self._plan.cohort.collect_s
         self._live |= {name: _Place(since=self._round, version=self._version, until=until) for name in drawn}
 
@@ -157,6 +165,7 @@ class Places:
         if place is None:
             return
         self._reports += 1
+        self._done.add(device)
         late = self._version - place.version
         if late > self._section.most_stale:
             yield "3", f"the update of {device} is {late} versions behind, and counts"

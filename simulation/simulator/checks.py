@@ -196,11 +196,16 @@ def require_secure(plan: Plan, clients: Clients, way: Any) -> None:
         )
 
 
-def require_not_buffered(plan: Plan) -> None:
-    """ValueError for a plan with buffered rounds."""
-    if plan.buffered is not None:
+def require_playable(plan: Plan, clients: Clients, habits: Habits) -> None:
+    """ValueError for what the simulation cannot play of a plan with buffered rounds."""
+    if plan.buffered is None:
+        return
+    if habits.by_share:
+        raise ValueError("straggler_share= is a share of a cohort, and buffered rounds have none: give stragglers=")
+    if len(clients) < plan.places:
         raise ValueError(
-            "the simulation plays no buffered rounds yet: leave [buffered] out, or run it on a coordinator"
+            f"buffered.concurrency ({plan.places}) devices train at once, and there are {len(clients)} clients: lower "
+            "it, or bring more clients"
         )
 
 

@@ -235,11 +235,11 @@ def _checked(
 ) -> Inputs:
     checks.require_whole("score_every", score_every, 1)
     whole, known = checks.plan_of(plan), Clients.of(clients)
-    checks.require_not_buffered(whole)
     checks.require_enough(whole, known)
     checks.require_choice(whole, known)
     of = checks.class_of(classes, known)
     habits = checks.habits_of(behaviour, of, known, seed)
+    checks.require_playable(whole, known, habits)
     scored = checks.scored_clients(score_clients, known, seed)
     checks.require_scores(whole, test, scored)
     return Inputs(whole, known, as_given(test), scored, score_every, of, habits)

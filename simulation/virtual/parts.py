@@ -14,7 +14,7 @@ from coordinator.engine.state import RunState
 from coordinator.store.port import EventRow, Reader
 from simulation.clients import Clients
 from simulation.engines.port import CannotTrain, Job
-from simulation.virtual.behaviour import Habits, work_done
+from simulation.virtual.behaviour import Conduct, Habits, work_done
 
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 OUT_OF_TIME = CannotTrain(reason="The time ran out before one step of training could be done.")
@@ -52,30 +52,50 @@ def parts_of(state: RunState, now: float, clients: Clients, habits: Habits, task
     for name, conduct in habits.conducts(state.current.members, state.round_number).items():
         if not conduct.trains(secure=plan.secure is not None):
             continue
+        order = habits.unit("order", name, state.round_number)
         task = task_of(state, name)
-        whole = planned_steps(task, clients.examples(name))
-        steps, train_s = work_done(conduct, whole, due_s, task.time_budget_s)
-        job = Job(
-            run=state.run,
-            round=state.round_number,
-            attempt=state.current.attempt,
-            device=name,
-            changes=changes(plan.task, task),
-            cost=steps,
-            times=state.times(name),
-            steps=None if steps == whole else steps,
-            fetch_s=conduct.network_s / 2,
-            train_s=train_s,
-        )
-        refused = steps < whole and plan.aggregation.partial == "refuse"
-        found[name] = Part(
-            at=now + conduct.network_s + train_s,
-            order=habits.unit("order", name, state.round_number),
-            job=None if refused or not steps else job,
-            network_s=conduct.network_s,
-            vanishes_before=_STAGES[conduct.exchange] if conduct.vanishes else None,
+        found[name] = part_of(
+            state, name, conduct, state.round_number, task, began=now, due_s=due_s, clients=clients, order=order
         )
     return found
+
+
+def part_of(
+    state: RunState,
+    name: str,
+    conduct: Conduct,
+    round: int,
+    task: Task,
+    *,
+    began: float,
+    due_s: float,
+    clients: Clients,
+    order: float,
+) -> Part:
+    """Returns the part of one device that stays, which began then and has so many seconds."""
+    plan = state.plan
+    whole = planned_steps(task, clients.examples(name))
+    steps, train_s = work_done(conduct, whole, due_s, task.time_budget_s)
+    job = Job(
+        run=state.run,
+        round=round,
+        attempt=state.current.attempt,
+        device=name,
+        changes=changes(plan.task, task),
+        cost=steps,
+        times=state.times(name),
+        steps=None if steps == whole else steps,
+        fetch_s=conduct.network_s / 2,
+        train_s=train_s,
+    )
+    refused = steps < whole and plan.aggregation.partial == "refuse"
+    return Part(
+        at=began + conduct.network_s + train_s,
+        order=order,
+        job=None if refused or not steps else job,
+        network_s=conduct.network_s,
+        vanishes_before=_STAGES[conduct.exchange] if conduct.vanishes else None,
+    )
 
 
 def changes(planned: Task, task: Task) -> dict[str, float]:

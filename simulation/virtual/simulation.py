@@ -55,6 +55,7 @@ from simulation.history.rounds import current_state, state_in
 from simulation.virtual.agenda import Agenda, VirtualClock
 from simulation.virtual.behaviour import Habits
 from simulation.virtual.blobs import PatientBlobs, TemporaryBlobs
+from simulation.virtual.buffered_world import BufferedWorld, StoredUpdates
 from simulation.virtual.datacenter import SimulatedDatacenter
 from simulation.virtual.device import label_of
 from simulation.virtual.null_primitives import NULL
@@ -137,7 +138,7 @@ class Simulation:
             self.engine = CheckedEngine(make_engine(self.kernel), self.kernel)
             self._exits.callback(self.engine.close)
             self._parent = ""
-            primitives = Primitives() if masked else NULL
+            primitives, updates = Primitives() if masked else NULL, StoredUpdates(layout)
             self.coordinator = Coordinator(
                 Core(
                     self.store,
@@ -145,7 +146,7 @@ class Simulation:
                     clock=VirtualClock(agenda),
                     settings=_SETTINGS,
                     entropy=_entropy(seed),
-                    sums=sums_of(self.engine),
+                    sums=sums_of(self.engine) if plan.buffered is None else lambda *_: updates,
                     run_errors=RaisedRunErrors(),
                 ),
                 authority=None if authority is None else authority.pinned,
@@ -156,6 +157,8 @@ class Simulation:
                     tx.put_revocations(list_row(authority.revocations))
             self.run = self._begun(before, plan, body, origin, roles, clients)
             make_world: Callable[..., SimulatedWorld] = SimulatedWorld
+            if plan.buffered is not None:
+                make_world = partial(BufferedWorld, kernel=self.kernel, updates=updates, model=self._tensors)
             if authority is not None:
                 make_world = partial(SecureWorld, authority=authority, primitives=primitives, layout=self.kernel.layout)
             self.world = make_world(

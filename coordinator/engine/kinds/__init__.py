@@ -78,6 +78,10 @@ class RoundKind(ABC, Generic[KindEvent]):
             return None
         return state.version, state.deadline
 
+    def drawable(self, round: Round, device: str) -> bool:
+        """Whether a device that waits may be drawn for this round, into which none or others were drawn before."""
+        return True
+
     def free(self, state: RunState) -> int:
         """How many devices may be drawn now."""
         return state.plan.places if state.phase == "selecting" and state.deadline is not None else 0

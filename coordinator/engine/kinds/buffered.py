@@ -6,8 +6,9 @@ it sends; the log has the round under way, and that one as the ``attempt`` of it
 
 A place ends with a report, when the device withdraws or its update is not valid, when ``cohort.collect_s`` is over,
 when its version is more than ``most_stale`` behind, and, where no round follows the one that ended, because the run is
-paused or over. Within a round a device is drawn once. A report that comes while a commit is under way is to be sent
-again: the device keeps its place.
+paused or over. A device whose report has come, or whose update was refused, is drawn again in the next round at the
+soonest, so that it counts once in a version, and does not send what is refused for ever. A report that comes while a
+commit is under way is to be sent again: the device keeps its place.
 """
 
 from __future__ import annotations
@@ -115,6 +116,10 @@ class Buffered(RoundKind[ev.DeviceEvent]):
             return None
         return state.version - staleness(state, round), member.until
 
+    def drawable(self, round: Round, device: str) -> bool:
+        member = round.members.get(device)
+        return member is None or member.status in ("withdrawn", "expired")
+
     def free(self, state: RunState) -> int:
         if state.phase != "collecting" or state.status != "running":
             return 0
@@ -188,8 +193,8 @@ def _drawn(state: RunState, event: ev.Drawn) -> Step:
     if current is None or event.round != current.number or not 0 < len(event.cohort) <= free:
         return refuse(state, "stale", f"round {event.round} does not wait for {len(event.cohort)} devices")
     devices = tuple(device for device, _ in event.cohort)
-    if twice := current.members.keys() & set(devices):
-        return refuse(state, "stale", f"{min(twice)} was drawn for round {event.round} before")
+    if twice := [device for device in devices if not KIND.drawable(current, device)]:
+        return refuse(state, "stale", f"{twice[0]} has a place in round {event.round}, or has had its turn")
     until = event.at + state.plan.cohort.collect_s
     drawn = {device: Member(examples=examples, since=current.number, until=until) for device, examples in event.cohort}
     current = replace(

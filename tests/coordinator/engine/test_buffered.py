@@ -130,7 +130,7 @@ def test_the_same_bytes_get_the_same_answer_and_others_are_refused() -> None:
     assert story.state is before
 
 
-def test_a_device_is_drawn_once_in_a_round_and_never_beyond_the_places() -> None:
+def test_who_has_reported_is_drawn_in_the_next_round_and_nobody_beyond_the_places() -> None:
     story = Buffer()
     story.drawn("a", "b", "c")
     before = story.state
@@ -141,6 +141,9 @@ def test_a_device_is_drawn_once_in_a_round_and_never_beyond_the_places() -> None
     assert against(story.drawn())[0] == "stale"
     assert story.state is before
     assert kind_of(story.state.current).free(story.state) == 2
+    story.withdrew("b", attempt=1)
+    story.drawn("b", "d")
+    assert story.training == {"b": 1, "c": 1, "d": 1}, "who has withdrawn may come again"
 
 
 def test_a_place_ends_with_its_own_time() -> None:

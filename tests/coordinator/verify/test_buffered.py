@@ -153,7 +153,9 @@ def test_draws_take_whom_they_can_and_no_more() -> None:
     assert "1 devices were drawn, when 2 places were free and 5 waited" in log.drawn(1, "a", waiting=5)[0]
     assert "a had a place" in " ".join(log.drawn(1, "a"))
     log.says("Withdrew", round=1, attempt=1, device="a", reason="moved")
-    assert "drawn in this round before" in " ".join(log.drawn(1, "a"))
+    assert log.drawn(1, "a") == [], "it may come again"
+    log.reported(1, "a", 1)
+    assert "had its turn in this round" in " ".join(log.drawn(1, "a"))
 
 
 def test_a_report_needs_a_place_of_that_round_and_a_version_that_is_not_too_old() -> None:
