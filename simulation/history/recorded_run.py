@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -181,6 +181,13 @@ class RecordedRun(WithCurves):
     def rounds(self) -> tuple[RoundSummary, ...]:
         """All rounds in order, also the abandoned ones and the current one. Read from the store at each access."""
         return tuple(read_rounds(self._store, self.run, self._state(), self._wall))
+
+    @property
+    def staleness(self) -> Mapping[int, tuple[int, ...]]:
+        """Buffered round -> how many reports are of the model that it began with, of the version before, and so on."""
+        rows = self._store.rounds(self.run, 0, self._state().round_number)
+        buffered = (row for row in rows if row.kind == "buffered")
+        return {row.round: tuple(cast("list[int]", row.body.get("staleness", []))) for row in buffered}
 
     @property
     def exchanges(self) -> tuple[RoundExchange, ...]:

@@ -28,7 +28,7 @@ class RoundSummary:
 
     round: int
     kind: str
-    """federated | secure | datacenter."""
+    """federated | secure | datacenter | buffered."""
     because: str = ""
     """Why the round has this kind; empty for a federated one."""
     status: str

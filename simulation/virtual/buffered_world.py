@@ -14,7 +14,7 @@ flight at once, and an engine has the model of one. Its update stays in memory u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ from coordinator.requests import Request
 from coordinator.requests.devices import CHECK_IN, STARTED
 from simulation.engines import CannotTrain, Kernel
 from simulation.engines.kernel import Contributed
+from simulation.errors import SimulationError
 from simulation.virtual.device import Device
-from simulation.virtual.parts import OUT_OF_TIME, Part, Unfinished, part_of
+from simulation.virtual.parts import OUT_OF_TIME, Part, part_of
 from simulation.virtual.world import SimulatedWorld
 
 _COLUMNS = 1 << 20
@@ -90,12 +91,13 @@ class BufferedWorld(SimulatedWorld):
         self._models: dict[str, Tensors] = {}
         """Checkpoints from which devices train now."""
         self._in_vain = 0
-
-    def resume(self, busy: Sequence[Unfinished]) -> None:
-        """Who has a place comes back with it; others are absent."""
+        self._gone: set[tuple[str, int]] = set()
+        """(device, round of its draw) of those that have vanished while they have a place."""
 
     def play_round(self, trained: Callable[[int, int, int], None] = lambda *_: None) -> RunState:
-        self._trained = trained
+        self._trained, self._draws = trained, 0
+        while self._agenda.next_at <= self.now:
+            self._happen()
         if self._state.round is None:
             self.coordinator.tick()
         state = self._state
@@ -113,7 +115,7 @@ class BufferedWorld(SimulatedWorld):
                 self.coordinator.tick()
                 self._perform()
             else:
-                raise RuntimeError(f"round {number} has free places, and no client is left to come")
+                raise SimulationError(f"round {number} has free places, and no client is left to come")
         if self._state.version != version:
             self._bad, self._some_count = {}, False
         return self._state
@@ -144,8 +146,8 @@ class BufferedWorld(SimulatedWorld):
     def _awaited(self, state: RunState) -> list[str]:
         """Devices with a place that are not here."""
         there = state.current.members.items()
-        waits = (name for name, one in there if one.status in ("selected", "training") and name not in self._present)
-        return sorted(waits)
+        live = ((name, one.since) for name, one in there if one.status in ("selected", "training"))
+        return sorted(name for name, since in live if name not in self._present and (name, since) not in self._gone)
 
     def _begins(self, device: Device) -> None:
         """The device gets its assignment, unless it has it, and says that it starts."""
@@ -169,10 +171,11 @@ class BufferedWorld(SimulatedWorld):
             device.vanish()
             return
         collect_s = self._state.plan.cohort.collect_s
-        drawn_at = min(self.now, member.until - collect_s)
+        drawn_at = member.until - collect_s
         conducts = self._habits.conducts([device.row.device], assignment.round)
         conduct = conducts[device.row.device]
         if conduct.vanishes:
+            self._gone.add((device.row.device, assignment.round))
             self._gives_nothing()
             device.vanish()
             return
@@ -183,7 +186,7 @@ class BufferedWorld(SimulatedWorld):
             assignment.round,
             assignment.task,
             began=drawn_at,
-            due_s=member.until - drawn_at,
+            due_s=collect_s,
             clients=self._clients,
             order=self._habits.unit("order", device.row.device, assignment.round),
         )
@@ -229,13 +232,13 @@ class BufferedWorld(SimulatedWorld):
         self._trained(number, self._received() if same else goal, goal)
 
     def _gives_nothing(self) -> None:
-        """RuntimeError where so many in a row gave nothing that no round would ever close."""
+        """SimulationError where so many in a row gave nothing that no round would ever close."""
         self._in_vain += 1
         if self._in_vain < _IN_VAIN:
             return
         if self._bad:
             self._failed(*next(iter(self._bad.values())))
-        raise RuntimeError(f"{_IN_VAIN} clients in a row vanished, withdrew or ran out of time: no round can close")
+        raise SimulationError(f"{_IN_VAIN} clients in a row vanished, withdrew or ran out of time: no round can close")
 
     def _perform(self) -> None:
         while (task := self.coordinator.core.take_task()) is not None:

@@ -142,24 +142,26 @@ def unfinished(
     """Returns all unfinished devices. ``task_of``: round, device -> the task that it had."""
     row = store.run(run)
     events = [] if row is None else _lately(store, run, row.seq, plan.cohort.collect_s)
-    left: dict[int, tuple[float, dict[str, None]]] = {}
+    left: dict[int, dict[str, float]] = {}
+    """Round of the draw -> device -> when it was drawn."""
+    places = {claim.device for claim in store.claims(run)} if plan.buffered is not None else set()
     cohorts: dict[int, list[str]] = {}
     for event in events:
         body: dict[str, Any] = event.body
         if event.kind == "Drawn":
-            cohorts[body["round"]] = [device for device, _ in body["cohort"]]
-            left[body["round"]] = event.at, dict.fromkeys(cohorts[body["round"]])
-        elif event.kind in ("Reported", "Advertised", "Withdrew") and body["round"] in left:
-            left[body["round"]][1].pop(body["device"], None)
+            cohorts.setdefault(body["round"], []).extend(device for device, _ in body["cohort"])
+            left.setdefault(body["round"], {}).update({device: event.at for device, _ in body["cohort"]})
+        elif event.kind in ("Reported", "Advertised", "Withdrew"):
+            left.get(body["round" if plan.buffered is None else "attempt"], {}).pop(body["device"], None)
     open_rounds = {item.round for item in store.rounds(run, max(left, default=1) - 1) if item.status == "open"}
     found: list[Unfinished] = []
-    for number, (began, devices) in left.items():
+    for number, devices in left.items():
         late = {item.device for item in store.refusals(run, number)}
-        if number in open_rounds:
+        if number in open_rounds and plan.buffered is None:
             continue
         conducts = habits.conducts([device for device in cohorts[number] if device in clients], number)
-        for device in devices.keys() & conducts.keys() - late:
-            conduct = conducts[device]
+        for device in devices.keys() & conducts.keys() - late - places:
+            conduct, began = conducts[device], devices[device]
             if conduct.trains(secure=plan.secure is not None):
                 due_s = (began + plan.cohort.collect_s) - began
                 task = task_of(number, device)
