@@ -198,7 +198,7 @@ def _workers_not_woken() -> Patches:
 def _small_state_not_told() -> Patches:
     """In each round devices are told what the strategy decides of an empty small state."""
 
-    def task(self: Core, state: RunState, device: str) -> Task:
+    def task(self: Core, state: RunState, device: str, version: int | None = None) -> Task:
         return self.aggregator(state.run).algorithm.task(state.plan, state.version, {})
 
     return [(Core, "task", task)]

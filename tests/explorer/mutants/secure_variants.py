@@ -40,8 +40,8 @@ def _plain_after_the_datacenter() -> Patches:
     """A run with secure rounds that comes back from the datacenter goes on with plain ones."""
     open_next = opening.open_next
 
-    def plain(state: Any, at: float) -> Any:
-        following, effects = open_next(state, at)
+    def plain(state: Any, at: float, kept: Any) -> Any:
+        following, effects = open_next(state, at, kept)
         if following.round.kind == "secure" and state.fallback.fleet_first:
             following = replace(following, round=replace(following.round, kind="federated"))
         return following, effects
