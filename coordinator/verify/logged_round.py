@@ -173,6 +173,8 @@ class LoggedRound:
                 self.withdrawn.add(device)
             case "Spent" | "Declined":
                 self.marks.append((device, event.kind.lower()))
+                if not self.secure.signed:  # else the list is fixed, and who is not on it has been let go
+                    self.withdrawn.add(device)
             case "UpdateRefused":
                 self.refused[device] = body["reason"]
                 self.begun.add(device)

@@ -7,10 +7,11 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from signal import SIG_IGN, SIGINT
@@ -110,7 +111,7 @@ def play(
 
 
 def play_many(
-    seeds: range, product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9
+    seeds: Iterable[int], product: Product = PRODUCT, until: float = float("inf"), enough: int = 10**9
 ) -> SearchReport:
     """Plays these schedules in this process, until the wall clock reaches ``until`` or ``enough`` of them broke."""
     report = SearchReport()
@@ -131,12 +132,18 @@ def _play_into(report: SearchReport, seed: int, product: Product) -> None:
         report.findings.append(Finding(seed, broken.invariant, broken.what))
 
 
+@cache
+def _freeze() -> None:
+    """Once, before the first schedule: frozen later, its garbage would never be freed."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+
+
 @contextmanager
 def collected_between_schedules() -> Iterator[Callable[[], object]]:
     """Yields what frees a schedule that is over. While one runs, nothing of it is garbage that is worth a search: its
     parts know each other. So the collector rests, which saves a tenth of the CPU time."""
-    if not gc.get_freeze_count():  # once, before the first schedule: frozen later, its garbage would never be freed
-        gc.freeze()
+    _freeze()
     was_enabled = gc.isenabled()
     gc.disable()
     try:

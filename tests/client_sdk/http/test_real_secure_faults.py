@@ -32,11 +32,11 @@ DIMENSION = 9
 
 
 def plan(select: int, goal: int, **secure: Any) -> dict[str, Any]:
-    section = {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 30}
+    section = {"max_norm": 2.0, "max_abs": 1.0, "minimum_cohort": 3, "exchange_s": 10}
     return {
         "name": "hidden",
         "task": {"learner": LEARNER, "learner_version": "1.0"},
-        "cohort": {"select": select, "goal": goal, "quorum": 0.4, "select_s": 30, "collect_s": 90},
+        "cohort": {"select": select, "goal": goal, "quorum": 0.4, "select_s": 30, "collect_s": 30},
         "aggregation": {"weight_cap": 100, "partial": "refuse"},
         "finish": {"rounds": 1, "abandoned": 1},
         "secure": {**section, **secure},
