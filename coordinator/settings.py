@@ -112,6 +112,9 @@ class Settings(NetworkSettings):
     upload_memory_bytes: int = Field(default=MIB, ge=64 * KIB, le=GIB)
     """Memory for received bytes that are not written yet, shared by all uploads: each collects its part (64 to 256 KiB)
     before a thread hashes and writes it."""
+    delta_memory_bytes: int = Field(default=256 * MIB, ge=0, le=64 * GIB)
+    """Memory for differences of checkpoints, which devices that have an earlier one get in place of the whole. A longer
+    checkpoint is always sent whole; 0: all are."""
     body_idle_s: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)
     """A body of which no byte arrives for this long is dropped as truncated."""
     body_rate_min: float = Field(default=4 * KIB, gt=0, le=GIB, allow_inf_nan=False)

@@ -17,7 +17,7 @@ from typing import Protocol
 from client_sdk.protocol.devices import CheckpointRef
 
 KEEP = 2
-"""How many checkpoints are stored: the one in training and the one before it."""
+"""How many checkpoints are stored: the one in training and the one before it, from which the next may be a delta."""
 
 
 class WrongBytes(Exception):
@@ -46,6 +46,9 @@ class CheckpointCache(Protocol):
     def has(self, digest: str) -> bool:
         """Whether ``get`` would return it."""
 
+    def held(self) -> list[str]:
+        """Digests of what is stored, newest first."""
+
     def download(self, ref: CheckpointRef) -> AbstractContextManager[Download]:
         """A context with a Download. Where the block ends without an error and the digest is right, the checkpoint is
         stored.
@@ -68,6 +71,9 @@ class MemoryCheckpoints:
 
     def has(self, digest: str) -> bool:
         return digest in self._bodies
+
+    def held(self) -> list[str]:
+        return list(self._bodies)[::-1]
 
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[_MemoryDownload]:
@@ -120,6 +126,9 @@ class FileCheckpoints:
         os.utime(path)
         return path
 
+    def held(self) -> list[str]:
+        return [path.name.removesuffix(self._suffix) for path in self._present()[::-1]]
+
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[_FileDownload]:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,9 +149,11 @@ class FileCheckpoints:
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}{self._suffix}"
 
+    def _present(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*{self._suffix}"), key=lambda path: path.stat().st_mtime_ns)
+
     def _forget_old(self) -> None:
-        present = sorted(self._folder.glob(f"*{self._suffix}"), key=lambda path: path.stat().st_mtime_ns)
-        for old in [*present[: -self._keep], *self._folder.glob("*.part")]:
+        for old in [*self._present()[: -self._keep], *self._folder.glob("*.part")]:
             old.unlink(missing_ok=True)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 from typing import Any, BinaryIO, Protocol
 
 import httpx2
@@ -20,12 +21,24 @@ from client_sdk.device.checkpoint_cache import CheckpointCache, Download, WrongB
 from client_sdk.extensions import installed_version
 from client_sdk.http.transport import in_short, why_silent
 from client_sdk.identity import Entropy, Signer
-from client_sdk.protocol.devices import Assignment, CheckIn
+from client_sdk.protocol.devices import Assignment, CheckIn, CheckpointRef
 from client_sdk.protocol.flower import FlowerPoll
-from client_sdk.protocol.names import DIGEST_HEADER, PROTOCOL_HEADER, PROTOCOL_VERSION, Message, Route, content_digest
+from client_sdk.protocol.names import (
+    BASE_HEADER,
+    DELTA_MEDIA_TYPE,
+    DIGEST_HEADER,
+    HOLDS_HEADER,
+    PROTOCOL_HEADER,
+    PROTOCOL_VERSION,
+    Message,
+    Route,
+    content_digest,
+)
 from client_sdk.protocol.problems import Problem, parse_problem, problem
 from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, SECURE_HEADER, NotReady, Octets, SecureWait
 from client_sdk.protocol.workers import RESULT_HEADER, WorkerPoll
+from client_sdk.tensors.checkpoint_delta import decode
+from client_sdk.tensors.manifest import TensorError
 
 # ------------------------------------------------------------ signing
 # Signs the requests of one device or worker to one coordinator (``credentials.request_signature``).
@@ -273,20 +286,30 @@ class Exchange:
 
     def _receive(self, action: Fetch) -> None:
         with self._storage.checkpoints.download(action.checkpoint) as download:
-            refused = self._download(action, download)
+            whole = action.place is not None or download.received > 0
+            refused = self._download(action, download, [] if whole else self._storage.checkpoints.held())
             if refused is not None:
                 raise _NotGiven(refused)
 
-    def _download(self, action: Fetch, download: Download, learns: bool = True) -> Problem | None:
+    def _download(
+        self, action: Fetch, download: Download, held: Sequence[str] = (), learns: bool = True
+    ) -> Problem | None:
+        """``held``: the checkpoints from which the answer may be a difference; where that is none that gives the
+        announced bytes, the whole is asked for."""
         path = action.place or Route.CHECKPOINT.format(digest=action.checkpoint.digest)
         extra = {"Range": f"bytes={download.received}-"} if download.received else {}
+        if held:
+            extra[HOLDS_HEADER] = ", ".join(held)
         with self._http.stream(
             "GET",
             path,
             headers={**headers(), **extra, "Accept-Encoding": "identity", **self._signed("GET", path)},
             follow_redirects=False,
         ) as response:
-            if response.is_success:
+            delta = None
+            if response.is_success and held and response.headers.get("content-type") == DELTA_MEDIA_TYPE:
+                delta = read_limited(response, action.checkpoint.bytes)
+            elif response.is_success:
                 expected_range = f"bytes {download.received}-"
                 given = response.headers.get("content-range", "")
                 if response.status_code != 206 or not given.startswith(expected_range):
@@ -294,12 +317,33 @@ class Exchange:
                 for chunk in response.iter_bytes():
                     download.write(chunk)
                 return None
-            if response.status_code == 416:
+            elif response.status_code == 416:
                 download.restart()
-            refused = parse_problem(response.status_code, read_limited(response), response.headers)
+            if delta is None:
+                refused = parse_problem(response.status_code, read_limited(response), response.headers)
+        if delta is not None:
+            base = response.headers.get(BASE_HEADER, "")
+            if self._restored(action.checkpoint, download, base if base in held else "", delta):
+                return None
+            download.restart()
+            return self._download(action, download)
         if learns and self._learns(refused, response):
-            return self._download(action, download, learns=False)
+            return self._download(action, download, held, learns=False)
         return refused
+
+    def _restored(self, ref: CheckpointRef, download: Download, base: str, delta: bytes) -> bool:
+        """Whether this difference from the checkpoint ``base`` has given the announced bytes."""
+        old = self._storage.checkpoints.get(base) if base else None
+        if old is None:
+            return False
+        sha256 = hashlib.sha256()
+        try:
+            for part in decode(BytesIO(old), BytesIO(delta)):
+                download.write(part)
+                sha256.update(part)
+        except (TensorError, WrongBytes):
+            return False
+        return sha256.hexdigest() == ref.digest
 
     def _silence(self, error: httpx2.HTTPError) -> str:
         probably = why_silent(self._coordinator, error)

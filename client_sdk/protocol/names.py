@@ -63,6 +63,12 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 REPORT_KEY = "quorate.report"
 """The only key of an update's safetensors ``__metadata__``: the UpdateReport as JSON. With one key, the order of the
 bytes is defined."""
+HOLDS_HEADER = "Quorate-Holds"
+"""Digests of the checkpoints that a device has, newest first, with commas between, in a request for another one. The
+answer may then be a difference from one of these, which it names under ``BASE_HEADER``."""
+BASE_HEADER = "Quorate-Base"
+DELTA_MEDIA_TYPE = "application/vnd.quorate.delta"
+"""Of such an answer: ``client_sdk.tensors.checkpoint_delta``."""
 DIGEST_HEADER = "Content-Digest"
 """RFC 9530: the SHA-256 of the body, as ``content_digest`` writes it. Devices send it with updates."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,7 +17,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from client_sdk.protocol.flower import FLOWER_MEDIA_TYPE
-from client_sdk.protocol.names import TENSORS_MEDIA_TYPE, Digest, Route, RunId
+from client_sdk.protocol.names import (
+    BASE_HEADER,
+    DELTA_MEDIA_TYPE,
+    DIGEST_PATTERN,
+    HOLDS_HEADER,
+    TENSORS_MEDIA_TYPE,
+    Digest,
+    Route,
+    RunId,
+)
 from client_sdk.protocol.problems import problem
 from coordinator.access import Operator
 from coordinator.blobs import Blobs
@@ -27,6 +36,7 @@ from coordinator.runtime import log_context
 from coordinator.runtime.identities import Arrived
 from coordinator.service.core import Service, until_gone
 from coordinator.service.declaring import BINARY, declared, security
+from coordinator.service.deltas import Deltas, Pair
 from coordinator.service.errors import plain, problem_response
 from coordinator.service.route import Endpoint, LeanRoute, arrived, note_arrival, sender_of
 from coordinator.store.port import DeviceRow
@@ -204,27 +214,48 @@ def _read(file: BinaryIO, at: int, stop: int) -> bytes:
 # ------------------------------------------------------------ checkpoints and contents
 
 _CHECKPOINT = Kind("checkpoint", TENSORS_MEDIA_TYPE, ".safetensors")
+_HELD = 2
+"""Most checkpoints of a device that are looked at."""
 
 
 def checkpoint_routes(service: Service) -> list[LeanRoute]:
     """GET and HEAD of one checkpoint: a device or a worker may have that of any run, an operator those of runs in
     scope."""
     coordinator = service.coordinator
+    deltas = Deltas(service.work, coordinator.core.blobs, service.settings.delta_memory_bytes)
 
-    def find(digest: str, given: Arrived | str, sender: Sender) -> Found:
+    def find(digest: str, given: Arrived | str, sender: Sender, held: Sequence[str]) -> tuple[Found, Pair | None]:
         credentials = check_credentials(coordinator, Permission.PEER, given, None)
         caller = service.count(identify(coordinator, Permission.PEER, credentials, scoped=True), sender)
         sees = caller.sees if isinstance(caller, Operator) and not caller.sees_everything else None
         coordinator.operators.require_checkpoint(digest, sees)
-        return Found.at(coordinator.core.blobs, digest)
+        found = Found.at(coordinator.core.blobs, digest)
+        runs = coordinator.core.store.runs_with_checkpoint
+        for base in held if sees is None else ():
+            if (base, digest) in deltas or set(runs(base)) & set(runs(digest)):
+                return found, (base, digest)
+        return found, None
 
     async def get(request: Request, digest: Digest) -> Response:
         """A checkpoint's safetensors file. Its name is the SHA-256 of its bytes, so it never changes."""
         note_arrival(request, Permission.PEER)
-        found = await service.work(find, digest, arrived(request), sender_of(request))
-        return download(service, request, found, digest, _CHECKPOINT)
+        held = [] if request.method == "HEAD" or "range" in request.headers else held_by(request)
+        found, pair = await service.work(find, digest, arrived(request), sender_of(request), held)
+        delta = await deltas.get(pair) if pair is not None else b""
+        if pair is not None and delta:
+            headers = {BASE_HEADER: pair[0], "Cache-Control": "no-store"}
+            return Response(delta, 200, headers, DELTA_MEDIA_TYPE)
+        answer = download(service, request, found, digest, _CHECKPOINT)
+        answer.headers["Vary"] = HOLDS_HEADER
+        return answer
 
     return download_routes(Route.CHECKPOINT, get, _CHECKPOINT, group="checkpoints", scoped=True)
+
+
+def held_by(request: Request) -> list[str]:
+    """The first digests of the checkpoints that a device says it has."""
+    given = [digest.strip() for digest in request.headers.get(HOLDS_HEADER, "").split(",", _HELD)[:_HELD]]
+    return [digest for digest in given if re.fullmatch(DIGEST_PATTERN, digest)]
 
 
 _CONTENT = Kind("content", FLOWER_MEDIA_TYPE, "")

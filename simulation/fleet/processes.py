@@ -92,6 +92,9 @@ class SharedCheckpoints:
         """Whether the model is cached, after the wait of ``get``: False for the one caller that must fetch it now."""
         return self.get(digest) is not None
 
+    def held(self) -> list[str]:
+        return self._cache.held()
+
     @contextmanager
     def download(self, ref: CheckpointRef) -> Iterator[Download]:
         """The download of ``CheckpointCache``. Its end, also by an error, wakes all that wait."""

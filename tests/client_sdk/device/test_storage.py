@@ -365,6 +365,13 @@ def test_the_last_two_checkpoints_are_kept(checkpoints: CheckpointCache) -> None
     assert checkpoints.get(ref(b"three").digest) == b"three"
 
 
+def test_what_is_held_is_named_newest_first(checkpoints: CheckpointCache) -> None:
+    assert checkpoints.held() == []
+    for content in (b"one", b"two", b"three"):
+        keep(checkpoints, content)
+    assert checkpoints.held() == [ref(b"three").digest, ref(b"two").digest]
+
+
 @pytest.mark.parametrize("sent", [b"mod", b"modem", b"", b"model and more"])
 def test_other_bytes_are_thrown_away(checkpoints: CheckpointCache, sent: bytes) -> None:
     with pytest.raises(WrongBytes):

@@ -6,18 +6,30 @@ import hashlib
 import socket
 import threading
 import time
+from io import BytesIO
+from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 
-from client_sdk.device.actions import Answered, RequestRefused, Send, Unreachable
-from client_sdk.device.storage import MemoryStorage
+from client_sdk.device.actions import Answered, Fetch, Fetched, RequestRefused, Send, Unreachable
+from client_sdk.device.storage import FileStorage, MemoryStorage
 from client_sdk.http import exchange
 from client_sdk.http.exchange import ANSWER_S, Exchange
 from client_sdk.http.transport import open_http
-from client_sdk.protocol.devices import CheckIn, Noted, Wait
-from client_sdk.protocol.names import DIGEST_HEADER, Route, content_digest
+from client_sdk.protocol.devices import CheckIn, CheckpointRef, Noted, Wait
+from client_sdk.protocol.names import (
+    BASE_HEADER,
+    DELTA_MEDIA_TYPE,
+    DIGEST_HEADER,
+    HOLDS_HEADER,
+    Route,
+    content_digest,
+)
 from client_sdk.protocol.secure import OCTETS_MEDIA_TYPE, SECURE_HEADER, NotReady, Octets, SecureSigned, SecureWait
+from client_sdk.tensors import to_bytes
+from client_sdk.tensors.checkpoint_delta import encode
 
 CHECK_IN = Send(method="POST", route=Route.CHECK_IN, answers=(Wait,), message=CheckIn(hold_s=20))
 
@@ -106,3 +118,84 @@ def test_an_answer_without_an_end_is_not_read_on(monkeypatch: pytest.MonkeyPatch
     assert isinstance(refused, RequestRefused)
     assert not refused.problem.is_ours
     assert "too long" in str(refused.problem)
+
+
+# ------------------------------------------------------------ a checkpoint as a difference
+
+
+OLD, NEW = (to_bytes({"w": np.arange(5000, dtype=np.float32) + step}) for step in (0, np.float32(0.25)))
+DELTA = b"".join(encode(BytesIO(OLD), BytesIO(NEW)))
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class Serving:
+    """A coordinator with NEW, which a device that has OLD gets as ``delta``."""
+
+    def __init__(self, delta: bytes, base: str = digest(OLD)) -> None:
+        self.delta, self.base = delta, base
+        self.sent: list[tuple[str | None, str | None, int]] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        holds = request.headers.get(HOLDS_HEADER)
+        given = {BASE_HEADER: self.base, "Content-Type": DELTA_MEDIA_TYPE} if holds else {}
+        content = self.delta if given else NEW
+        self.sent.append((holds, request.headers.get("range"), len(content)))
+        return httpx2.Response(200, content=content, headers=given)
+
+    def fetch(self, storage: MemoryStorage, place: str | None = None) -> object:
+        with httpx2.Client(base_url="https://c.example", transport=httpx2.MockTransport(self)) as http:
+            exchange = Exchange(http, "https://c.example", storage, lambda: 7.0)
+            ref = CheckpointRef(version=1, digest=digest(NEW), bytes=len(NEW))
+            return exchange.fetch(Fetch(checkpoint=ref, place=place))
+
+
+def holding(*contents: bytes) -> MemoryStorage:
+    storage = MemoryStorage()
+    for content in contents:
+        ref = CheckpointRef(version=0, digest=digest(content), bytes=len(content))
+        with storage.checkpoints.download(ref) as download:
+            download.write(content)
+    return storage
+
+
+def test_a_device_that_has_an_earlier_checkpoint_gets_the_difference() -> None:
+    storage, served = holding(b"another", OLD), Serving(DELTA)
+    assert isinstance(served.fetch(storage), Fetched)
+    assert storage.checkpoints.get(digest(NEW)) == NEW
+    assert served.sent == [(f"{digest(OLD)}, {digest(b'another')}", None, len(DELTA))]
+    assert len(DELTA) < len(NEW) / 50
+
+
+WRONG = {
+    "cut off": (DELTA[:-1], digest(OLD)),
+    "longer": (DELTA + b"!", digest(OLD)),
+    "of other values": (b"".join(encode(BytesIO(OLD), BytesIO(OLD))), digest(OLD)),
+    "no difference": (NEW, digest(OLD)),
+    "too long": (NEW + NEW, digest(OLD)),
+    "of what is not held": (DELTA, digest(NEW)),
+    "of no base": (DELTA, ""),
+}
+
+
+@pytest.mark.parametrize(("delta", "base"), WRONG.values(), ids=WRONG)
+def test_a_wrong_difference_is_followed_by_the_whole(delta: bytes, base: str) -> None:
+    storage, served = holding(OLD), Serving(delta, base)
+    assert isinstance(served.fetch(storage), Fetched)
+    assert storage.checkpoints.get(digest(NEW)) == NEW
+    assert served.sent == [(digest(OLD), None, len(delta)), (None, None, len(NEW))]
+
+
+def test_what_is_no_checkpoint_and_the_rest_of_a_download_are_asked_for_as_they_are(tmp_path: Path) -> None:
+    served = Serving(DELTA)
+    served.fetch(holding(OLD), place="/v1/contents")
+    with FileStorage(tmp_path) as storage:
+        folder = tmp_path / "checkpoints"
+        folder.mkdir()
+        (folder / f"{digest(OLD)}.safetensors").write_bytes(OLD)
+        (folder / f"{digest(NEW)}.part").write_bytes(NEW[:100])
+        served.fetch(storage)  # type: ignore[arg-type]
+        assert storage.checkpoints.get(digest(NEW)) == NEW
+    assert served.sent == [(None, None, len(NEW)), (None, "bytes=100-", len(NEW))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,28 @@ import numpy as np
 import pytest
 from starlette.types import Message
 
-from client_sdk.protocol.names import DIGEST_HEADER, PROBLEM_MEDIA_TYPE, TENSORS_MEDIA_TYPE, Route, content_digest
+from client_sdk.device.actions import Fetch, Fetched
+from client_sdk.device.storage import MemoryStorage
+from client_sdk.http.exchange import Exchange, RequestSigner
+from client_sdk.http.transport import open_http
+from client_sdk.protocol.devices import CheckpointRef
+from client_sdk.protocol.names import (
+    BASE_HEADER,
+    DELTA_MEDIA_TYPE,
+    DIGEST_HEADER,
+    HOLDS_HEADER,
+    PROBLEM_MEDIA_TYPE,
+    TENSORS_MEDIA_TYPE,
+    Route,
+    content_digest,
+)
 from client_sdk.tensors import to_bytes
+from client_sdk.tensors.checkpoint_delta import decode
+from coordinator.blobs import Missing
+from coordinator.service.deltas import Deltas
 from coordinator.service.downloads import NO_BYTES, FilePart, parse_range
 from tests.coordinator.service.conftest import Server
-from tests.coordinator.service.devices import plan
+from tests.coordinator.service.devices import Device, plan
 from tests.coordinator.service.test_edge import refused
 
 
@@ -235,3 +254,133 @@ def test_a_rotten_checkpoint_is_served_to_nobody_named_and_repaired_by_a_put(ser
     assert server.http.put(path, content=body, headers=announced).json() == {"ok": True, "repaired": False}
     assert server.http.get(path).content == body
     assert "damaged" not in server.http.get("/readyz").json()
+
+
+# ------------------------------------------------------------ differences
+
+
+@pytest.fixture(scope="module")
+def two(server: Server) -> tuple[Device, str, str, str]:
+    """A device, its run's first and second checkpoint, and the first one of another run."""
+    name = server.create_run("differences")
+    device = server.device("differences")
+    work = device.wait_for_work()
+    device.put(work, device.body(work)).raise_for_status()
+    first, second = work.checkpoint.digest, device.wait_for_work().checkpoint.digest
+    other = upload(server, to_bytes({"marks": np.ones(64, np.float32), "steps": np.zeros((), np.int64)}), "elsewhere")
+    assert name
+    return device, first, second, other.rsplit("/", 1)[1]
+
+
+def asked(device: Device, digest: str, *held: str, method: str = "GET", **more: str) -> httpx2.Response:
+    headers = {HOLDS_HEADER: ", ".join(held), **more}
+    return device.send(method, Route.CHECKPOINT.format(digest=digest), headers=headers)
+
+
+def test_a_device_that_has_an_earlier_checkpoint_gets_the_difference(server: Server, two: Any) -> None:
+    device, first, second, other = two
+    whole, base = asked(device, second), asked(device, first).content
+    assert whole.headers["vary"] == HOLDS_HEADER
+    before = server.meter("quorate_sent_bytes_total")
+    for held in ([first], [other, first], ["nothing", first]):
+        found = asked(device, second, *held)
+        assert (found.headers["content-type"], found.headers[BASE_HEADER]) == (DELTA_MEDIA_TYPE, first)
+        assert b"".join(decode(BytesIO(base), BytesIO(found.content))) == whole.content
+        assert len(found.content) < len(whole.content) / 2
+    sent = server.meter("quorate_sent_bytes_total") - before
+    assert 3 * len(found.content) <= sent < 3 * len(found.content) + 3 * 64_000, "what is counted is what was sent"
+
+
+def test_who_has_none_of_the_runs_checkpoints_gets_the_whole(two: Any) -> None:
+    device, first, second, other = two
+    whole = asked(device, second).content
+    for held in ([other], [], ["0" * 64], ["../x"], [other, other, first]):
+        found = asked(device, second, *held)
+        assert found.content == whole
+        assert found.headers["content-type"] == TENSORS_MEDIA_TYPE
+    assert asked(device, second, first, Range="bytes=8-11").content == whole[8:12]
+    assert asked(device, second, first, method="HEAD").headers["content-length"] == str(len(whole))
+
+
+def test_the_clients_own_exchange_takes_the_difference(
+    server: Server, two: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, first, second, _ = two
+    storage, restored = MemoryStorage(), []
+
+    def noting(exchange: Exchange, *args: Any) -> bool:
+        restored.append(own(exchange, *args))
+        return restored[-1]
+
+    own = Exchange._restored
+    monkeypatch.setattr(Exchange, "_restored", noting)
+    signing = RequestSigner(server.url, time.time)
+    signing.signer = device.auth.key
+    with open_http(server.url) as http:
+        exchange = Exchange(http, server.url, storage, time.time, signing)
+        for digest in (first, second):
+            ref = CheckpointRef(version=0, digest=digest, bytes=len(asked(device, digest).content))
+            assert isinstance(exchange.fetch(Fetch(checkpoint=ref)), Fetched)
+    assert storage.checkpoints.get(second) == asked(device, second).content
+    assert restored == [True]
+
+
+class Counting:
+    """Blobs that count how often they are opened."""
+
+    def __init__(self, **blobs: bytes) -> None:
+        self.blobs, self.opened = blobs, 0
+
+    def size(self, digest: str) -> int:
+        return len(self.blobs[digest])
+
+    def open(self, digest: str) -> BytesIO:
+        self.opened += 1
+        if digest not in self.blobs:
+            raise Missing("none", digest)
+        return BytesIO(self.blobs[digest])
+
+
+def models(count: int) -> dict[str, bytes]:
+    rng = np.random.default_rng(0)
+    return {f"m{n}": to_bytes({"w": rng.normal(size=1000).astype(np.float32)}) for n in range(count)}
+
+
+def test_a_difference_is_made_once_and_one_at_a_time() -> None:
+    blobs, running = Counting(**models(2), steps=to_bytes({"w": np.zeros(1000, np.float32)})), []
+
+    async def work(task: Any, *args: Any) -> Any:
+        running.append(1)
+        assert len(running) == 1
+        await asyncio.sleep(0.01)
+        running.pop()
+        return task(*args)
+
+    async def ask() -> None:
+        deltas = Deltas(work, blobs, 10**6)  # type: ignore[arg-type]
+        found = await asyncio.gather(*(deltas.get(("steps", f"m{n % 2}")) for n in range(8)))
+        assert b"".join(decode(BytesIO(blobs.blobs["steps"]), BytesIO(found[1]))) == blobs.blobs["m1"]
+        assert blobs.opened == 4
+        assert await deltas.get(("gone", "m0")) == b"", "a base that is not there any more"
+
+    asyncio.run(ask())
+
+
+def test_differences_stay_within_their_memory() -> None:
+    blobs = Counting(**models(5))
+
+    async def work(task: Any, *args: Any) -> Any:
+        return task(*args)
+
+    async def ask(most: int) -> list[bool]:
+        deltas = Deltas(work, blobs, most)  # type: ignore[arg-type]
+        pairs = [(f"m{n}", f"m{n + 1}") for n in range(4)]
+        for pair in pairs:
+            assert len(await deltas.get(pair)) == (0 if most < 4000 else len(await deltas.get(pair)))
+        return [pair in deltas for pair in pairs]
+
+    assert asyncio.run(ask(9000)) == [False, False, True, True]
+    assert asyncio.run(ask(100_000)) == [True] * 4
+    opened = blobs.opened
+    asyncio.run(ask(3000))
+    assert blobs.opened == opened, "a checkpoint that is longer is not read"
