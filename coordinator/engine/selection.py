@@ -24,6 +24,7 @@ sampling of *power-of-choice*, *oort* or a package's selection that reads them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -131,11 +132,12 @@ class Choice:
         pool.sort()
         try:
             found = sorted(self.selection.select(pool, k, seed=seed, round=round, settings=self.settings))
+            different = set(found)
         except MemoryError:
             raise
         except Exception as error:
             raise ExtensionError(f"the selection {self.name} failed: {type(error).__name__}: {error}") from error
-        if len(set(found)) < len(found) or not {one.device for one in pool}.issuperset(found):
+        if len(different) < len(found) or not {one.device for one in pool}.issuperset(different):
             raise ExtensionError(f"the selection {self.name} gives a device twice, or one that does not wait")
         if len(found) != min(k, len(pool)) and not self.selection.varies:
             raise ExtensionError(f"the selection {self.name} gives {len(found)} devices where {k} are to be drawn")
@@ -284,7 +286,7 @@ def _utility(known: Sequence[Candidate], round: int, settings: Settings) -> dict
     """Device -> utility; see ``oort``."""
     if not known:
         return {}
-    raw = [one.examples * abs(one.loss or 0.0) for one in known]
+    raw = [min(one.examples * abs(one.loss or 0.0), sys.float_info.max) for one in known]  # else two liars make a NaN
     low, high = min(raw), sorted(raw)[int(0.95 * (len(raw) - 1))]
     times = sorted(one.seconds or 0.0 for one in known)
     preferred, found = times[int(settings["preferred"] * len(times))], {}

@@ -37,8 +37,12 @@ _TRIES = 3
 def draw_cohort(log: RunLog, fleet: Fleet, core: Core) -> None:
     """Draws a cohort if the run is selecting and its pool is full or its time is over, or devices for the free places
     of a buffered round; otherwise does nothing, so a wrong hint does no harm. MissingExtension where the plan's
-    selection is not installed here; ExtensionError where it fails."""
-    plan = log.state.plan
+    selection or strategy is not installed here; ExtensionError where the selection fails, or the strategy decides no
+    task for devices without a class: a cohort would wait for it until the round's deadline."""
+    state = log.state
+    plan = state.plan
+    if plan.strategy is not None and state.phase == "selecting":
+        core.aggregator(log.run).algorithm.task(plan, state.version, state.small)
     try:
         choice = selection_of(plan, core.extensions(plan))
     except PlanError as error:

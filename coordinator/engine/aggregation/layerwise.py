@@ -233,10 +233,10 @@ def _ratio(layer: Layer, model: Vector, step: Vector) -> float:
 
 def _left(beta: float, step: int) -> float:
     """1 - beta^step."""
-    return 1.0 - _power(beta, step)
+    return 1.0 - whole_power(beta, step)
 
 
-def _power(base: float, exponent: int) -> float:
+def whole_power(base: float, exponent: int) -> float:
     """By products: Python's own power differs by machine in its last bit."""
     power = 1.0
     for bit in f"{exponent:b}":
@@ -246,7 +246,7 @@ def _power(base: float, exponent: int) -> float:
 
 def _rectified(beta2: float, step: int) -> float | None:
     """q sqrt(1 - beta2^t); None where rho is at most 5."""
-    power, most = _power(beta2, step), 2.0 / (1.0 - beta2) - 1.0
+    power, most = whole_power(beta2, step), 2.0 / (1.0 - beta2) - 1.0
     rho = most - 2.0 * step * power / (1.0 - power)
     if rho <= 5.0:
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from client_sdk.metrics import Tally
 from client_sdk.protocol.devices import Task
 from coordinator.engine.aggregation.combining import (
     Blocks,
@@ -26,6 +27,7 @@ from coordinator.engine.aggregation.combining import (
     Updates,
     norms,
 )
+from coordinator.engine.aggregation.layerwise import whole_power
 from coordinator.engine.aggregation.parameters import ExtensionError, Parameter, Settings
 from coordinator.engine.aggregation.robust import whole_weights
 from coordinator.engine.aggregation.strategy import Strategy
@@ -77,8 +79,8 @@ class AdaptiveMu(Strategy):
         known = np.isfinite(losses)
         if not known.any():
             return made
-        weights = sources.weights[known]
-        loss = math.fsum(weights * losses[known]) / int(weights.sum())
+        reported = zip(losses[known].tolist(), sources.weights[known].tolist(), strict=True)
+        loss = Tally.total(({"loss": one}, weight, {}) for one, weight in reported).means()["loss"]
         steps, falls, before = small.get("steps", 0), small.get("falls", 0), small.get("loss")
         if before is not None and loss > before:
             steps, falls = steps + 1, 0
@@ -164,7 +166,7 @@ class QFFL(Strategy):
         losses, q, steepness = sources.reported("loss"), settings["q"], 1 / settings["learning_rate"]
         if not (np.isfinite(losses).all() and (losses >= 0).all()):
             raise ExtensionError("an update says no loss from 0 up, which q-ffl needs")
-        powers, slopes = (np.array([_power(one + _TINY, exponent) for one in losses]) for exponent in (q, q - 1))
+        powers, slopes = _powers(losses + _TINY, q)
         squares = (steepness * norms(sources)) ** 2
         total = math.fsum(q * slopes * squares + steepness * powers)
         return usual.combine(parent, _Scaled(sources, steepness * powers, 1 / total), tensors, small, settings, seed)
@@ -197,14 +199,15 @@ class _Scaled(Sources):
 
 
 def _geometric(steps: int, shrinks: float) -> float:
-    """(1 - (1 - shrinks)^steps) / shrinks, by multiplication alone."""
-    rest = 1.0
-    for _ in range(steps):
-        rest *= 1 - shrinks
-    return (1 - rest) / shrinks
+    """(1 - (1 - shrinks)^steps) / shrinks. A device says any number of steps, so their powers cost its bits alone."""
+    return (1 - whole_power(1 - shrinks, steps)) / shrinks
 
 
-def _power(base: float, exponent: float) -> float:
-    """base^exponent in decimal arithmetic of 40 digits, rounded once: the same bits on every machine."""
+def _powers(losses: Float64, q: float) -> tuple[Float64, Float64]:
+    """F^q and F^(q - 1) of each loss, both over the largest F^q, which the delta does not depend on: one device's loss
+    of 1e200 is no infinity. In decimal arithmetic of 40 digits, rounded once: the same bits on every machine."""
     with localcontext(Context(prec=40, traps=[])):
-        return float(Decimal(base) ** Decimal(exponent))
+        exponent, bases = Decimal(q), [Decimal(one) for one in losses]
+        most = max(bases) ** exponent
+        found = [[float(base**one / most) for base in bases] for one in (exponent, exponent - 1)]
+    return np.array(found[0]), np.array(found[1])

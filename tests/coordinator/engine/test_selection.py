@@ -245,6 +245,12 @@ def test_oort_comes_back_to_devices_that_it_has_not_drawn_for_long() -> None:
     assert "d00007" in choice("oort", cutoff=0.999).draw(rows, 1, seed=1, round=100)
 
 
+def test_repro_losses_that_devices_made_up_leave_no_place_empty() -> None:
+    known = {f"d{number:05}": Known(1e308 if number < 3 else 1.0, 1.0, 1, 1) for number in range(20)}
+    rows = choice("oort").rows(pool(20, [1000] * 20), known)
+    assert len(choice("oort").draw(rows, 19, seed=1, round=3)) == 19
+
+
 def test_oort_draws_all_places_whoever_is_known() -> None:
     for known_of in range(13):
         known = {f"d{number:05d}": Known(loss=0.0, seconds=0.0, last_round=1) for number in range(known_of)}
@@ -317,6 +323,7 @@ class Wrong:
         (["d00000", "d00009"], "gives a device twice, or one that does not wait"),
         (["d00000"], "gives 1 devices where 2 are to be drawn"),
         (["d00000", "d00001", "d00002"], "gives 3 devices where 2 are to be drawn"),
+        ([["d00000"], ["d00001"]], "failed: TypeError: unhashable type: 'list'"),
         (ZeroDivisionError("no"), "failed: ZeroDivisionError: no"),
     ],
 )

@@ -86,6 +86,14 @@ def test_fednova_with_mu_counts_steps_as_the_papers_section_4() -> None:
     np.testing.assert_allclose(found[:32], wanted, rtol=2e-6, atol=1e-7)
 
 
+def test_repro_steps_that_a_device_made_up_cost_fednova_no_time() -> None:
+    chosen = algorithm(plan({"name": "fednova"}, task={"mu": 0.5}))
+    found = delta(made_of(chosen, [{"steps": one} for one in (2.0**53, 4.0, 4.0, 4.0, 4.0)], mu=0.5))
+    p, tau = WEIGHTS / WEIGHTS.sum(), np.array([20.0, *[sum(0.95**k for k in range(4))] * 4])
+    wanted = (p * tau).sum() * (p[:, None] * ROWS[:, :32].astype(np.float64) / tau[:, None]).sum(0)
+    np.testing.assert_allclose(found[:32], wanted, rtol=2e-6, atol=1e-7)
+
+
 def test_fednova_of_equal_steps_is_the_mean() -> None:
     found = delta(made_of(algorithm(plan({"name": "fednova"})), [{"steps": 6.0}] * 5))
     usual = delta(made_of(algorithm(plan()), [{}] * 5))
@@ -103,6 +111,14 @@ def test_q_ffl_is_algorithm_2(q: float) -> None:
     wanted = ((losses**q)[:, None] * steepness * own).sum(0) / h.sum()
     np.testing.assert_allclose(found[:32], wanted, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found[32:], mean_of_statistics(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("q", [2.0, 100.0])
+def test_repro_a_huge_loss_is_no_infinity_for_q_ffl(q: float) -> None:
+    """The other devices hardly count beside it, but no round is lost to it."""
+    chosen = algorithm(plan({"name": "q-ffl", "parameters": {"q": q}}, aggregation={"weighting": "equal"}))
+    found = delta(made_of(chosen, [{"loss": one} for one in (1e308, 1.0, 0.0, 2.0, 3.0)]))
+    np.testing.assert_allclose(found[:32], ROWS[0, :32], rtol=1e-5, atol=1e-5)
 
 
 def test_the_order_of_updates_and_the_width_of_blocks_change_no_bit() -> None:
@@ -134,6 +150,11 @@ def test_adaptive_mu_takes_the_mean_by_weights_and_skips_a_round_without_losses(
     made = made_of(chosen, [{"loss": 1.0}, {"loss": 2.0}, {}, {"loss": 4.0}, {}])
     assert made.small["loss"] == (10 * 1.0 + 3 * 2.0 + 1 * 4.0) / 14
     assert made_of(chosen, [{}] * 5, made.small).small == made.small
+
+
+def test_repro_a_huge_loss_is_no_infinity_for_adaptive_mu() -> None:
+    made = made_of(algorithm(plan({"name": "adaptive-mu"})), [{"loss": 1e308}] * 2 + [{}] * 3)
+    assert made.small["loss"] == 1e308
 
 
 class Own(Strategy):

@@ -12,6 +12,7 @@ import pytest
 from client_sdk.protocol.devices import Task, Work
 from client_sdk.tensors import from_bytes
 from coordinator.engine.aggregation.combining import Combined, Computed
+from coordinator.engine.aggregation.parameters import ExtensionError
 from coordinator.engine.aggregation.registry import Installed, Registry
 from coordinator.engine.aggregation.strategy import Strategy
 from coordinator.runtime.coordinator import Coordinator
@@ -146,4 +147,19 @@ def test_a_strategy_that_cannot_decide_leaves_devices_waiting_with_the_reason(
     with world.refuses("busy", "the strategy of the plan failed: RuntimeError: no idea"):
         world.cohort()
     monkeypatch.setattr(HALVING, "fails", False)
+    assert len(world.cohort()) == 4
+
+
+def test_repro_no_cohort_is_drawn_where_the_strategy_cannot_decide(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = begun(make_world)
+    world.check_in()
+    world.report(*world.cohort())
+    monkeypatch.setattr(HALVING, "fails", True)
+    with pytest.raises(ExtensionError, match="the strategy of the plan failed: RuntimeError: no idea"):
+        world.check_in()
+    assert world.coordinator.core.state("marks").phase == "selecting"
+    monkeypatch.setattr(HALVING, "fails", False)
+    world.check_in()
     assert len(world.cohort()) == 4
